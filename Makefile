@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format docs lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ lint: venv ## ruff and mypy only
 format: venv ## rewrite the code in the house's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet . || true
+
+docs: venv ## write the table of targets in README.md and docs/targets.md again
+	@$(BIN)/python -m tests.support.documents.targets_table
 
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt
 	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt

@@ -17,8 +17,8 @@ from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 
 RETRYABLE, TERMINAL, HELD = 75, 65, 69
-"""Exit codes (EX_TEMPFAIL, EX_DATAERR, EX_UNAVAILABLE): the same call may succeed later; a person has to fix something; the target is
-held and the others go on without it, or it gets the batch later with others."""
+"""Exit codes (EX_TEMPFAIL, EX_DATAERR, EX_UNAVAILABLE): the same call may succeed later; a person has to fix something;
+the target is held and the others go on without it, or it gets the batch later with others."""
 
 
 def run(

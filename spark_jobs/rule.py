@@ -1,4 +1,6 @@
-"""spark-submit spark_jobs/rule.py --pipeline FILE --batch N --rule NAME: a batch goes through a rule with a task of its own."""
+"""spark-submit spark_jobs/rule.py --pipeline FILE --batch N --rule NAME: a batch goes through a rule with a task of its
+own.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ os.environ.update({
     "AIRFLOW__CORE__DAGS_FOLDER": str(_ROOT / "dags"),
     "AIRFLOW__CORE__PLUGINS_FOLDER": str(_ROOT / "plugins"),
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_AIRFLOW_HOME}/airflow.db",
-    "JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # programs of seconds: 40 % less work than with both compilers
+    "JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    # programs of seconds: 40 % less work than with both compilers
     "PYTHONPATH": os.pathsep.join(
         dict.fromkeys([
             str(_ROOT / "include"),
@@ -87,7 +88,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what only ``make test-all`` runs, what ``make test-fast`` leaves out and what needs a server, and put the longest unit of work first."""
+    """Mark what only ``make test-all`` runs, what ``make test-fast`` leaves out and what needs a server, and put the
+    longest unit of work first.
+    """
     ids = frozenset(item.nodeid for item in items)
     for item in items:
         if tiers.only_in_full(item.nodeid, ids):
@@ -104,7 +107,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def roomy_disk() -> Iterator[None]:
-    """Half of the disk of every segment store of this process is free: how full that of the machine is, is no part of a test."""
+    """Half of the disk of every segment store of this process is free: how full that of the machine is, is no part of a
+    test.
+    """
     from sluice.segments.store import SegmentStore
 
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +118,9 @@ def roomy_disk() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what stays to the end, five thousand tests and all modules, out of every later search for garbage: a tenth of the unit tests' time."""
+    """Keep what stays to the end, five thousand tests and all modules, out of every later search for garbage: a tenth
+    of the unit tests' time.
+    """
     gc.collect()
     gc.freeze()
 
@@ -135,7 +142,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The Airflow that files share ends with the last of them: an idle one takes a third of a core from all that runs later."""
+    """The Airflow that files share ends with the last of them: an idle one takes a third of a core from all that runs
+    later.
+    """
     if _shares(item) and not _shares(nextitem):
         for shared in AIRFLOWS:
             shared.stop()
@@ -147,7 +156,10 @@ def _shares(item: pytest.Item | None) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
-    """Say where the time went. After a failure also what the machine had left: a full disk or memory fails everything that follows it."""
+    """Say where the time went.
+
+    After a failure also what the machine had left: a full disk or memory fails everything that follows it.
+    """
     config = terminalreporter.config
     report = config.stash[_REPORT]
     if config.getoption("collectonly") or hasattr(config, "workerinput"):  # a worker has a part of the run
@@ -200,9 +212,10 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
-    "clickhouse",
-    "elasticsearch", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "postgis", "postgresql", "rabbitmq",
-    "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper", "zookeeper_ensemble",
+    "clickhouse", "elasticsearch", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch",
+    "postgis", "postgresql", "rabbitmq",
+    "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper",
+    "zookeeper_ensemble",
 })  # fmt: skip
 """Fixtures that start a server."""
 
@@ -246,7 +259,9 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_kept_producers() -> Iterator[None]:
-    """A process keeps the Kafka producer of each target, with a dozen open files; a test run has hundreds of targets."""
+    """A process keeps the Kafka producer of each target, with a dozen open files; a test run has hundreds of
+    targets.
+    """
     yield
     channels = sys.modules.get("sluice.targets.kafka.transactions")
     if channels is not None:

@@ -94,7 +94,7 @@ if "scheduler" in sys.argv:
             importlib.import_module(name)
     with contextlib.suppress(Exception):
         importlib.import_module("sluice.sources.mysql.reader.batch_reader").warm_up()  # else each drain reads the kernels from disk, 0.2 s
-'''
+'''  # noqa: E501
 
 
 def new_secrets() -> dict[str, str]:
@@ -150,13 +150,15 @@ def environment(
         "API__WORKERS": 1,
         "API_AUTH__JWT_SECRET": keys["jwt_secret"],
         "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.2,  # the default of 1 s is added to every step of every run; 0.05 takes a quarter of a core
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.2,
+        # the default of 1 s is added to every step of every run; 0.05 takes a quarter of a core
         # a scheduler that was killed takes its tasks with it; by default that is noticed after five minutes
         "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 15,
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 10,
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 30,
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,
-        "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,  # also how long a supervisor may sleep after its task has ended; default 5
+        "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,
+        # also how long a supervisor may sleep after its task has ended; default 5
         "DAG_PROCESSOR__REFRESH_INTERVAL": 5,  # the default of 5 minutes hides a new file that long
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 5,
         "DAG_PROCESSOR__PARSING_PROCESSES": 1,

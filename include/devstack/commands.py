@@ -56,7 +56,10 @@ class StackStatus:
 
 
 def up(*, channel: bool = False) -> int:
-    """Start the stack and leave it running. A second call says so and does no harm. ``channel``: as for :func:`demo`."""
+    """Start the stack and leave it running. A second call says so and does no harm.
+
+    ``channel``: as for :func:`demo`.
+    """
     return _guarded(lambda progress: _announce(_start(progress, channel=channel)[0]))
 
 
@@ -246,7 +249,9 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
 
 
 def _started(stack: Stack, name: str, progress: Progress) -> None:
-    """Start one server; it is in the state file from then on, so that a later ``down`` finds it whatever happens here."""
+    """Start one server; it is in the state file from then on, so that a later ``down`` finds it whatever happens
+    here.
+    """
     stack.servers[name].start()
     stack.save()
     progress(f"{name} is ready")

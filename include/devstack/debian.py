@@ -46,7 +46,9 @@ class Tree:
     version: str
 
     def command(self, program: str) -> list[str]:
-        """Return the arguments that run ``program`` (a path below ``root``) with the tree's own loader and libraries."""
+        """Return the arguments that run ``program`` (a path below ``root``) with the tree's own loader and
+        libraries.
+        """
         loaders = sorted(self.root.glob("lib*/**/ld-linux*.so.*")) + sorted(
             self.root.glob("usr/lib*/**/ld-linux*.so.*")
         )

@@ -70,7 +70,8 @@ class SearchServer(Server):
         program = _JARS / f"{_PROGRAMS[self.kind]}.java"
         given = [f"{name}={value}" for name, value in self.settings.items()]
         argv = [
-            *paths.small_java(self.heap_mb), "-cp", os.pathsep.join(map(str, [*classes, *compiler])), "org.codehaus.janino.SimpleCompiler",
+            *paths.small_java(self.heap_mb), "-cp", os.pathsep.join(map(str, [*classes, *compiler])),
+            "org.codehaus.janino.SimpleCompiler",
             str(program), program.stem, str(home), str(self.folder), str(self.port), str(self.transport_port), *given,
         ]  # fmt: skip
         self._spawn(argv)

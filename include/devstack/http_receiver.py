@@ -1,7 +1,8 @@
-"""A receiver of an HTTP target on loopback: it keeps the newest document of each row and the keys of requests, so that it sees repeats.
+"""A receiver of an HTTP target on loopback: it keeps the newest document of each row and the keys of requests, so that
+it sees repeats.
 
-Documents are those of debezium-json, in arrays, at ``/SCHEMA/TABLE``. The process is ``python -m devstack.http_receiver FILE PORT``; the file is an
-SQLite database, which survives a crash.
+Documents are those of debezium-json, in arrays, at ``/SCHEMA/TABLE``. The process is
+``python -m devstack.http_receiver FILE PORT``; the file is an SQLite database, which survives a crash.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from devstack.server import Server
 _TABLES = """
 CREATE TABLE IF NOT EXISTS requests (key TEXT PRIMARY KEY, times INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS newest (table_name TEXT, key TEXT, document TEXT NOT NULL, PRIMARY KEY (table_name, key)) WITHOUT ROWID;
-"""
+"""  # noqa: E501
 _KEYS = (("order_id", "line"), ("id",))
 """Keys of the demo's tables: the first whose columns a row has."""
 
@@ -46,7 +47,10 @@ class HttpReceiver(Server):
         return json.dumps({"conn_type": "http", "host": f"http://{self.host}", "port": self.port})
 
     def start(self, timeout_s: float = 30.0) -> HttpReceiver:
-        """Start the process and wait until its port accepts connections. Raises ServerFailed with the end of its log."""
+        """Start the process and wait until its port accepts connections.
+
+        Raises ServerFailed with the end of its log.
+        """
         if self.running:
             return self
         self.port = self.port or ports.free_port()
@@ -71,7 +75,9 @@ def _opened(file: Path) -> sqlite3.Connection:
 
 
 def take(database: sqlite3.Connection, table: str, key: str, documents: Sequence[dict[str, Any]]) -> bool:
-    """Keep the documents of a request in one transaction; return False, and keep nothing, if its key was there before."""
+    """Keep the documents of a request in one transaction; return False, and keep nothing, if its key was there
+    before.
+    """
     with database:
         database.execute("INSERT INTO requests VALUES (?, 1) ON CONFLICT (key) DO UPDATE SET times = times + 1", (key,))
         [(times,)] = database.execute("SELECT times FROM requests WHERE key = ?", (key,)).fetchall()

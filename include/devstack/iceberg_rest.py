@@ -15,7 +15,8 @@ VERSION = "1.10.0"
 _LIST = Path(__file__).with_name("jars") / "iceberg_rest.lock"
 _PROGRAM = _LIST.with_name("RestCatalog.java")
 _OF_SPARK = (
-    "hadoop-client-api", "hadoop-client-runtime", "jackson-core", "jackson-databind", "jackson-annotations", "slf4j-api", "avro", "commons-lang3",
+    "hadoop-client-api", "hadoop-client-runtime", "jackson-core", "jackson-databind", "jackson-annotations",
+    "slf4j-api", "avro", "commons-lang3",
     "janino", "commons-compiler",
 )  # fmt: skip
 """What it needs of the jars that PySpark has anyway."""
@@ -49,8 +50,10 @@ class RestCatalogServer(Server):
         self.port = self.port or ports.free_port()
         self.folder.mkdir(parents=True, exist_ok=True)
         argv = [
-            *paths.small_java(self.heap_mb), "-cp", os.pathsep.join(map(str, find_rest_catalog())), "org.codehaus.janino.SimpleCompiler",
-            str(_PROGRAM), _PROGRAM.stem, self.host, str(self.port), str(self.folder / "catalog.db"), str(self.folder / "warehouse"),
+            *paths.small_java(self.heap_mb), "-cp", os.pathsep.join(map(str, find_rest_catalog())),
+            "org.codehaus.janino.SimpleCompiler",
+            str(_PROGRAM), _PROGRAM.stem, self.host, str(self.port), str(self.folder / "catalog.db"),
+            str(self.folder / "warehouse"),
         ]  # fmt: skip
         self._spawn(argv)
         self._wait_ready(lambda: ports.answers_http(f"{self.url}/v1/config"), timeout_s)

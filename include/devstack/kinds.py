@@ -164,7 +164,8 @@ class Kafka(Kind):
         assert isinstance(at, KafkaServer)
         found: dict[bytes, bytes | None] = {}
         consumer = Consumer({
-            "bootstrap.servers": at.bootstrap, "group.id": "demo", "enable.auto.commit": False, "isolation.level": "read_committed",
+            "bootstrap.servers": at.bootstrap, "group.id": "demo", "enable.auto.commit": False,
+            "isolation.level": "read_committed",
             "enable.partition.eof": True, "auto.offset.reset": "earliest", "log_level": 4,
         })  # fmt: skip
         try:
@@ -352,7 +353,7 @@ class Delta(Kind):
         table = DeltaTable(at / schema / "orders")
         yield f"{at / schema / 'orders'}, version {table.version()}, its newest commits:"
         for commit in table.history(_SAMPLE_ROWS):
-            yield f"  version {commit.get('version')}  {commit.get('operation')}  batch {commit.get('sluice.batch', '')}"
+            yield f"  version {commit.get('version')}  {commit.get('operation')}  batch {commit.get('sluice.batch', '')}"  # noqa: E501
 
 
 class Iceberg(Delta):

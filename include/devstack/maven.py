@@ -110,7 +110,7 @@ def _retrieve(scratch: Path, into: Path, number: int, jars: Sequence[Jar], what:
     root = mirror()
     settings, module = scratch / f"settings{number}.xml", scratch / f"module{number}.xml"
     settings.write_text(
-        '<ivysettings><settings defaultResolver="central"/><resolvers><ibiblio name="central" m2compatible="true" usepoms="false"'
+        '<ivysettings><settings defaultResolver="central"/><resolvers><ibiblio name="central" m2compatible="true" usepoms="false"'  # noqa: E501
         f"{f' root={quoteattr(root)}' if root else ''}/></resolvers></ivysettings>",
         encoding="utf-8",
     )
@@ -144,7 +144,10 @@ def _artifact(jar: Jar) -> str:
     if jar.ending == "jar" and not jar.classifier:
         return ""
     ending = quoteattr(jar.ending)
-    return f"<artifact name={quoteattr(jar.artifact)} type={ending} ext={ending} m:classifier={quoteattr(jar.classifier)}/>"
+    return (
+        f"<artifact name={quoteattr(jar.artifact)} type={ending} ext={ending} "
+        f"m:classifier={quoteattr(jar.classifier)}/>"
+    )
 
 
 def mirror(settings: Sequence[Path] = _SETTINGS) -> str:

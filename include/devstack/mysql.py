@@ -1,4 +1,6 @@
-"""A real MySQL server on a free loopback port: an installed one, else Debian's newest, unpacked into a project folder."""
+"""A real MySQL server on a free loopback port: an installed one, else Debian's newest, unpacked into a project
+folder.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,7 @@ class MySQLServer(Server):
         super().stop(grace_s)
 
     def __exit__(self, *_: object) -> None:
-        self.kill()  # a block is a test or a benchmark: an orderly end, for data that is thrown away, only takes seconds
+        self.kill()  # a block is a test or a benchmark: an orderly end, for data that is thrown away, only takes seconds  # noqa: E501
 
     def _stopped(self) -> None:
         for path in (self.socket, f"{self.socket}.lock"):

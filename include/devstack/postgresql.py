@@ -239,7 +239,19 @@ class PostgreSQLServer(Server):
 
 def _initialise(distribution: PostgreSQL, data: Path) -> None:
     """Make an empty data directory, of which the builtin locale sorts alike on every machine."""
-    argv = [*as_nobody(), str(distribution.programs / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"]  # fmt: skip
+    argv = [
+        *as_nobody(),
+        str(distribution.programs / "initdb"),
+        "-D",
+        str(data),
+        "-U",
+        USER,
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "--no-sync",
+    ]
     if int(distribution.version.split(".")[0]) >= 17:
         argv += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-locale"]
     else:

@@ -92,7 +92,10 @@ def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Handle:
-    """Start ``argv`` in a session of its own, output appended to ``log`` (mode 0600). ``env`` replaces the environment."""
+    """Start ``argv`` in a session of its own, output appended to ``log`` (mode 0600).
+
+    ``env`` replaces the environment.
+    """
     token = secrets.token_hex(8)
     environment = dict(os.environ if env is None else env)
     environment[TOKEN_VARIABLE] = token

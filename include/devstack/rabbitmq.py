@@ -39,7 +39,9 @@ def find_rabbitmq() -> debian.Tree:
 
 
 def _adapt(tree: debian.Tree) -> None:
-    """Make the tree work where it is: Erlang's programs start each other by path, so each becomes a script that names the tree's own loader."""
+    """Make the tree work where it is: Erlang's programs start each other by path, so each becomes a script that names
+    the tree's own loader.
+    """
     erlang = tree.root / "usr/lib/erlang"
     for program in _programs(erlang):
         debian.use_own_loader(tree, program)
@@ -119,7 +121,8 @@ class RabbitMQServer(Server):
     def connection_json(self) -> str:
         """Return the value for ``AIRFLOW_CONN_<ID>``."""
         return json.dumps({
-            "conn_type": "rabbitmq", "host": self.host, "port": self.port, "login": _USER, "password": self.password, "schema": "/",
+            "conn_type": "rabbitmq", "host": self.host, "port": self.port, "login": _USER, "password": self.password,
+            "schema": "/",
             "extra": {"stream_port": self.stream_port},
         })  # fmt: skip
 
@@ -131,7 +134,8 @@ class RabbitMQServer(Server):
         )
 
     def messages(self, name: str, *, stream: bool = False, whole: bool = False) -> list[Received]:
-        """Return what a queue holds, and take it out of it, or all of a stream, which stays; nothing if it is not there.
+        """Return what a queue holds, and take it out of it, or all of a stream, which stays; nothing if it is not
+        there.
 
         ``whole``: it ends at a message that is published for it, else when nothing came for a moment.
         """

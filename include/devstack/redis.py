@@ -74,7 +74,8 @@ class RedisServer(Server):
         self.folder.mkdir(parents=True, exist_ok=True)
         configuration = self.folder / "server.conf"
         given: dict[str, object] = {
-            "bind": self.host, "port": self.port, "dir": self.folder, "appendonly": "yes", "appendfsync": "everysec", "save": '""',
+            "bind": self.host, "port": self.port, "dir": self.folder, "appendonly": "yes", "appendfsync": "everysec",
+            "save": '""',
             "daemonize": "no", "maxmemory-policy": "noeviction",
             "set-proc-title": "no",  # it would write over the environment, by which the process is known
             **self.settings,

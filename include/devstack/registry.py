@@ -53,7 +53,8 @@ class RegistryServer(Server):
         self.folder.mkdir(parents=True, exist_ok=True)
         [program] = find_registry().glob("*-runner.jar")
         self._spawn([
-            *paths.small_java(self.heap_mb), f"-Dquarkus.http.host={self.host}", f"-Dquarkus.http.port={self.port}", "-jar", str(program),
+            *paths.small_java(self.heap_mb), f"-Dquarkus.http.host={self.host}", f"-Dquarkus.http.port={self.port}",
+            "-jar", str(program),
         ])  # fmt: skip
         self._wait_ready(lambda: ports.answers_http(f"{self.url}/subjects"), timeout_s)
         return self

@@ -88,7 +88,8 @@ class SparkConnectServer(Server):
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={self.folder} -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={self.folder} -XX:+UseSerialGC "
+            "-XX:TieredStopAtLevel=1",
             **self.conf,
         }
         argv: list[str | os.PathLike[str]] = [

@@ -22,11 +22,15 @@ _LOOK_S = 1.0
 _FIRST_PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(seconds=15)
 _STEADY_S = 20.0
-"""A server that ran so long is started again at once; one that dies sooner is tried ever more slowly, as one that does not start."""
+"""A server that ran so long is started again at once; one that dies sooner is tried ever more slowly, as one that does
+not start.
+"""
 
 
 class Attempts:
-    """The times at which servers may be started again: at once after a death, ever later after starts that failed or did not last."""
+    """The times at which servers may be started again: at once after a death, ever later after starts that failed or
+    did not last.
+    """
 
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}

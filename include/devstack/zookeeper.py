@@ -13,7 +13,8 @@ from devstack import paths, ports
 from devstack.server import Server
 
 _JARS = (
-    "zookeeper-*.jar", "slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "netty-*.jar",
+    "zookeeper-*.jar", "slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-*.jar", "log4j-core-*.jar",
+    "netty-*.jar",
     "metrics-core-*.jar", "snappy-java-*.jar", "commons-io-*.jar",
 )  # fmt: skip
 LOG4J = """\

@@ -5,5 +5,6 @@ import os
 __version__ = "0.2.0"
 
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
-"""Milliseconds that pyarrow keeps memory it let go; it looks here when it is loaded. With its own 10 ms, the pages of a batch go back to the system
-and are asked for again from one piece to the next."""
+"""Milliseconds that pyarrow keeps memory it let go; it looks here when it is loaded.
+
+With its own 10 ms, the pages of a batch go back to the system and are asked for again from one piece to the next."""

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 import uuid
@@ -40,14 +41,17 @@ _ZOOKEEPER = "zk://"
 
 @dataclass(frozen=True)
 class StoredBatch:
-    """A batch of a pipeline.
+    """A batch of a pipeline, or a piece of one where pieces were asked for (``piece_rows``, ``piece_bytes``).
 
     Attributes:
         rows: all of it that was asked for; docs/subscribe.md has the columns. position: in the source's log, after its
             last transaction.
         statements: what DDL did to the tables. replaces_all: the rows are all rows of the tables as of this batch, from
             the pipeline's snapshot: remove those that you have. It comes first with ``start="snapshot"``, and where
-            batches were removed before they were read.
+            batches were removed before they were read. Of several pieces the first has it.
+        piece: number of the piece in its batch, from 1. Where 1 comes again before the last piece, the connection
+            broke: the batch comes anew.
+        is_last: no more of the batch comes. Only the last piece has a position, a commit time and statements.
     """
 
     number: int
@@ -56,6 +60,8 @@ class StoredBatch:
     commit_time_us: int
     statements: tuple[Mapping[str, Any], ...]
     replaces_all: bool = False
+    piece: int = 1
+    is_last: bool = True
     _acknowledge: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
 
     def ack(self) -> None:
@@ -67,11 +73,13 @@ class StoredBatch:
         the next batch is the snapshot (``replaces_all``), which may be of an earlier batch than this one.
 
         Raises:
-            RuntimeError: the subscription has no name.
+            RuntimeError: the subscription has no name, or this is not the last piece of its batch.
             pyarrow.flight.FlightError: another client has the subscription, see :class:`Subscription`.
         """
         if self._acknowledge is None:
             raise RuntimeError("only batches of a named subscription are acknowledged: subscribe(..., name=...)")
+        if not self.is_last:
+            raise RuntimeError(f"more pieces of batch {self.number} follow: acknowledge the last one")
         self._acknowledge(self.number)
 
 
@@ -85,14 +93,16 @@ def subscribe(
     follow: bool = True,
     token: str | None = None,
     tls_root_certs: bytes | None = None,
-    patience_s: float = 60.0,
+    patience_s: float | None = 60.0,
+    piece_rows: int | None = None,
+    piece_bytes: int | None = None,
+    timeout_s: float | None = None,
+    transactions: bool = False,
     **more: Any,
 ) -> Iterator[StoredBatch]:
     """Return an iterator over the batches from ``start`` on.
 
-    It yields a batch when all of it has arrived, so never a part of one.
-
-    It yields a batch when all of it has arrived, so never a part of one.
+    It yields a batch when all of it has arrived, so never a part of one, unless it is asked for pieces.
 
     A stream that ends because columns changed, or because the service is not there, is opened again after the last
     batch that was given.
@@ -105,13 +115,26 @@ def subscribe(
         start: ``from`` of a ticket. After ``latest``, a stream without a name that breaks off before the first batch is
             an error: where it began is not known.
         follow: go on with new batches.
-        patience_s: how long the service may be away.
+        patience_s: how long the service may be away, also at the beginning; None: for ever.
+        piece_rows, piece_bytes: the most rows, and the most bytes in memory, that one item has: a batch that has more
+            comes in several pieces (``piece``, ``is_last``). A row that is larger comes alone.
+        timeout_s: the iterator ends when no batch came for this time; one of a subscription with a name goes on when it
+            is asked again. None: it waits for ever.
+        transactions: all rows of a batch come in the order of their commits, with a row where a transaction begins and
+            one where it ends (``_op`` is b and e, the column ``_transaction`` says more).
         more: other keys of a ticket: form, columns, predicate; to without a name; window, reset with one.
 
     Raises:
         pyarrow.flight.FlightError: its text says what was wrong, its ``extra_info`` is JSON for programs.
     """
     server = _Server(address, pipeline, token, tls_root_certs)
+    asked = {
+        "piece_rows": piece_rows,
+        "piece_bytes": piece_bytes,
+        "wait": timeout_s,
+        "transactions": transactions or None,
+    }
+    more |= {key: value for key, value in asked.items() if value is not None}  # an older service knows none of them
     ticket = {"pipeline": pipeline, "tables": list(tables), "from": start, "follow": follow, **more}
     if name is not None:
         return Subscription(server, {**ticket, "subscription": name}, patience_s)
@@ -159,14 +182,34 @@ class _Server:
         found = [one.address for one in known if self._pipeline in one.pipelines]
         if not found:
             raise flight.FlightUnavailableError(
-                f"no service of {self._pipeline} is registered below {slash}{path} of {hosts}: `sluice serve --register` does that"
+                f"no service of {self._pipeline} is registered below {slash}{path} of {hosts}: `sluice serve "
+                "--register` does that"
             )
         return found
 
 
-def _unnamed(server: _Server, ticket: dict[str, Any], patience_s: float) -> Iterator[StoredBatch]:
-    until = time.monotonic() + patience_s
+class _Patience:
+    """How long the service may be away. ``limit_s``: None for ever."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._limit_s = math.inf if limit_s is None else limit_s
+        self.restart()
+
+    def restart(self) -> None:
+        """Note that the service is there."""
+        self._until = time.monotonic() + self._limit_s
+
+    def require(self, failed: flight.FlightError) -> None:
+        """Wait before the next try. Raises ``failed`` if the service was away for too long."""
+        if time.monotonic() > self._until:
+            raise failed
+        time.sleep(_PAUSE_S)
+
+
+def _unnamed(server: _Server, ticket: dict[str, Any], patience_s: float | None) -> Iterator[StoredBatch]:
+    patience = _Patience(patience_s)
     columns_of: int | None = None
+    asked_at = time.monotonic()
     while True:
         opened, since = ticket["from"], None
         try:
@@ -174,10 +217,17 @@ def _unnamed(server: _Server, ticket: dict[str, Any], patience_s: float) -> Iter
                 stream = client.do_get(flight.Ticket(json.dumps(ticket)), server.options)
                 _ = stream.schema  # waits for the service's answer
                 since = time.monotonic()
-                for batch in _batches(stream):
-                    yield batch
-                    ticket["from"] = {"batch": batch.number + 1}
-                    until = time.monotonic() + patience_s
+                received = _Received(stream.schema, ticket)
+                for chunk in stream:
+                    for said in received.put(chunk):
+                        if isinstance(said, StoredBatch):
+                            yield said
+                            asked_at = time.monotonic()
+                            if said.is_last:
+                                ticket["from"] = {"batch": said.number + 1}
+                            patience.restart()
+                        elif _has_waited(said, ticket, asked_at):
+                            return
             if not ticket["follow"]:
                 return
             failed: flight.FlightError = flight.FlightUnavailableError("the service ended the stream")
@@ -192,10 +242,19 @@ def _unnamed(server: _Server, ticket: dict[str, Any], patience_s: float) -> Iter
             columns_of, ticket["from"] = moved, {"batch": moved}
             continue
         if since is not None and time.monotonic() - since > _ALIVE_S:
-            until = time.monotonic() + patience_s
-        if ticket["from"] == "latest" or time.monotonic() > until:
-            raise failed
-        time.sleep(_PAUSE_S)
+            patience.restart()
+        if ticket["from"] == "latest" and since is not None:
+            raise failed  # where it began is not known
+        patience.require(failed)
+
+
+def _has_waited(said: Mapping[str, Any], ticket: Mapping[str, Any], asked_at: float) -> bool:
+    """Return True if a message says that no batch came, and the caller has waited for so long, too.
+
+    A caller that was busy meanwhile has not: the service waits for it anew.
+    """
+    timed_out: bool = said.get("end", {}).get("timed_out", False)
+    return timed_out and time.monotonic() - asked_at >= ticket["wait"]
 
 
 class Subscription(Iterator[StoredBatch]):
@@ -203,7 +262,8 @@ class Subscription(Iterator[StoredBatch]):
 
     Each is given once by one object, also over a loss of the connection or a restart of the service, and is to be
     acknowledged (``batch.ack()``) when what was made of it is safe. What was not acknowledged is given again after
-    :meth:`rollback`, and to the next client of this name. For one thread.
+    :meth:`rollback`, and to the next client of this name. With ``timeout_s`` it ends when no batch came for so long,
+    and goes on when it is asked again. For one thread.
 
     Raises:
         RuntimeError: the next batch is asked for, but the service sends no more before one is acknowledged
@@ -212,12 +272,11 @@ class Subscription(Iterator[StoredBatch]):
             connected later.
     """
 
-    def __init__(self, server: _Server, ticket: Mapping[str, Any], patience_s: float) -> None:
+    def __init__(self, server: _Server, ticket: Mapping[str, Any], patience_s: float | None) -> None:
         self._server = server
         self._ticket = dict(ticket)
         self._name = uuid.uuid4().hex
-        self._patience_s = patience_s
-        self._until = time.monotonic() + patience_s
+        self._patience = _Patience(patience_s)
         self._call: _Call | None = None
         self._ready: deque[StoredBatch] = deque()
         self._open: deque[int] = deque()  # given and not acknowledged
@@ -227,20 +286,28 @@ class Subscription(Iterator[StoredBatch]):
         self._window = 1
         self._columns_of: int | None = None  # where columns changed last
         self._is_done = False
+        self._timed_out = False
+        self._asked_at = time.monotonic()
+        self._is_inside = False  # what was given last was not the last piece of its batch
 
     def __next__(self) -> StoredBatch:
+        self._asked_at = time.monotonic()
         while not self._ready:
-            if self._is_done:
+            if self._is_done or self._timed_out:
                 self.close()
+                self._timed_out = False
                 raise StopIteration
-            if len(self._open) >= self._window:
+            if not self._is_inside and len(self._open) >= self._window:
                 raise RuntimeError(
-                    f"{len(self._open)} batches are not acknowledged, and the service sends no more of them: batch.ack() before the next one, "
-                    "or a larger window"
+                    f"{len(self._open)} batches are not acknowledged, and the service sends no more of them: "
+                    "batch.ack() before the next one, or a larger window"
                 )
             self._step()
-        self._open.append(self._ready[0].number)
-        return self._ready.popleft()
+        given = self._ready.popleft()
+        self._is_inside = not given.is_last
+        if given.is_last:
+            self._open.append(given.number)
+        return given
 
     def rollback(self) -> None:
         """Have everything given again that is not acknowledged."""
@@ -248,7 +315,7 @@ class Subscription(Iterator[StoredBatch]):
         self._ready.clear()
         self._open.clear()
         self._received = self._acknowledged
-        self._is_done = False
+        self._is_done = self._timed_out = self._is_inside = False
 
     def close(self) -> None:
         """End the connection; the subscription stays. It is opened again for what is asked for next."""
@@ -275,14 +342,12 @@ class Subscription(Iterator[StoredBatch]):
                 self._connect()
             else:
                 self._take(self._call.read(self._acknowledge))
-            self._until = time.monotonic() + self._patience_s
-        except flight.FlightUnavailableError:
+            self._patience.restart()
+        except flight.FlightUnavailableError as error:
             if self._call is not None:
-                self._until = time.monotonic() + self._patience_s
+                self._patience.restart()
             self.close()
-            if time.monotonic() > self._until:
-                raise
-            time.sleep(_PAUSE_S)
+            self._patience.require(error)
         except flight.FlightServerError as error:
             began = self._call.first if self._call is not None else None
             self.close()
@@ -329,13 +394,16 @@ class Subscription(Iterator[StoredBatch]):
 
     def _take(self, said: StoredBatch | Mapping[str, Any]) -> None:
         if isinstance(said, StoredBatch):
-            self._received = said.number
+            self._received = said.number if said.is_last else self._received
             self._ready.append(said)
         elif "acknowledged" in said:
             self._acknowledged = said["acknowledged"]
         elif "end" in said:
             self._is_done = bool(said["end"].get("done"))
-            if not self._is_done and self._call is not None:
+            self._timed_out = _has_waited(said, self._ticket, self._asked_at)
+            if said["end"].get("timed_out"):
+                self.close()
+            elif not self._is_done and self._call is not None:
                 self._call.finish()
 
 
@@ -344,7 +412,9 @@ class _Call:
 
     def __init__(self, server: _Server, ticket: Mapping[str, Any]) -> None:
         self._client = server.connect()
-        self._pieces: list[pa.RecordBatch] = []
+        self._ticket = ticket
+        self._received: _Received | None = None
+        self._said: deque[StoredBatch | Mapping[str, Any]] = deque()
         asked = flight.FlightDescriptor.for_command(json.dumps(ticket))
         self._out, self._stream = self._client.do_exchange(asked, server.options)
         try:
@@ -359,17 +429,13 @@ class _Call:
         return int(self.hello["first"])
 
     def read(self, acknowledge: Callable[[int], None]) -> StoredBatch | Mapping[str, Any]:
-        """Return the next whole batch, or another message of the service."""
-        while True:
+        """Return the next whole batch, the next piece of one, or another message of the service."""
+        while not self._said:
             chunk = self._chunk()
-            if chunk.app_metadata is None or not chunk.app_metadata.size:
-                self._pieces.append(chunk.data)
-                continue
-            said: Mapping[str, Any] = json.loads(chunk.app_metadata.to_pybytes())
-            if "batch" not in said:
-                return said
-            pieces, self._pieces = self._pieces, []
-            return _batch(said, pa.Table.from_batches(pieces, schema=self._stream.schema), acknowledge)
+            if self._received is None:
+                self._received = _Received(self._stream.schema, self._ticket, acknowledge)
+            self._said.extend(self._received.put(chunk))
+        return self._said.popleft()
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Send a message. If the session is broken, the next read raises the reason."""
@@ -395,30 +461,50 @@ class _Call:
             raise flight.FlightUnavailableError("the service ended the stream") from None
 
 
-def _batches(stream: flight.FlightStreamReader) -> Iterator[StoredBatch]:
-    pieces: list[pa.RecordBatch] = []
-    for chunk in stream:
+class _Received:
+    """What a stream sent, put together: whole batches, or the pieces of them that the ticket asks for.
+
+    A piece is held until the next thing comes, which says whether it was the last one of its batch.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, ticket: Mapping[str, Any], acknowledge: Callable[[int], None] | None = None
+    ) -> None:
+        self._schema = schema
+        self._in_pieces = bool({"piece_rows", "piece_bytes"} & ticket.keys())
+        self._acknowledge = acknowledge
+        self._held: list[pa.RecordBatch] = []
+        self._piece = 1
+        self._is_reset = False
+
+    def put(self, chunk: flight.FlightStreamChunk) -> Iterator[StoredBatch | Mapping[str, Any]]:
+        """Yield what is complete with ``chunk``: batches or pieces, and messages that are about something else."""
         if chunk.app_metadata is None or not chunk.app_metadata.size:
-            pieces.append(chunk.data)
-            continue
-        said = json.loads(chunk.app_metadata.to_pybytes())
-        if "reset" in said:  # the batch says it, when all of it is there
-            continue
-        yield _batch(said, pa.Table.from_batches(pieces, schema=stream.schema))
-        pieces = []
+            if self._held and self._in_pieces:
+                number = self._held[0].column("_batch")[0].as_py()
+                yield self._made(
+                    {"batch": number, "position": "", "commit_time_us": 0, "statements": ()}, is_last=False
+                )
+            self._held.append(chunk.data)
+            return
+        said: Mapping[str, Any] = json.loads(chunk.app_metadata.to_pybytes())
+        if "reset" in said:
+            self._is_reset = True
+        elif "batch" in said:
+            yield self._made(said, is_last=True)
+        else:
+            yield said
 
-
-def _batch(said: Mapping[str, Any], rows: pa.Table, acknowledge: Callable[[int], None] | None = None) -> StoredBatch:
-    statements = tuple(said["statements"])
-    return StoredBatch(
-        said["batch"],
-        rows,
-        said["position"],
-        said["commit_time_us"],
-        statements,
-        said.get("snapshot", False),
-        acknowledge,
-    )
+    def _made(self, said: Mapping[str, Any], *, is_last: bool) -> StoredBatch:
+        rows = pa.Table.from_batches(self._held, schema=self._schema)
+        made = StoredBatch(
+            said["batch"], rows, said["position"], said["commit_time_us"], tuple(said["statements"]),
+            self._piece == 1 and (self._is_reset or said.get("snapshot", False)), self._piece, is_last,
+            self._acknowledge,
+        )  # fmt: skip
+        self._held, self._piece = [], 1 if is_last else self._piece + 1
+        self._is_reset = self._is_reset and not is_last
+        return made
 
 
 def _moved_at(error: flight.FlightError) -> int | None:

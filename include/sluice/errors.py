@@ -36,6 +36,7 @@
         ├── Fenced                     a newer owner (higher epoch) exists; this process must stop writing
         ├── RuleError                  a rule is broken, or raised (rule, file:line, table, key)
         ├── MappingError               the target lacks a table or a column that the mapping needs
+        ├── FileMissing                a file that a row names does not exist, or may not be taken
         └── LoadError                  the target refused a statement
             └── CheckpointError        what the target says it holds does not fit the pipeline's state in ZooKeeper
 
@@ -75,7 +76,9 @@ class SluiceError(Exception):
         return text
 
     def name_pipeline(self, pipeline: str) -> None:
-        """Put the pipeline's name into the commands of the hint, which a part that knows no pipeline wrote with PIPELINE."""
+        """Put the pipeline's name into the commands of the hint, which a part that knows no pipeline wrote with
+        PIPELINE.
+        """
         if self.hint:
             self.hint = re.sub(
                 r"(?<=`sluice )[^`]+", lambda found: re.sub(r"\bPIPELINE\b", lambda _: pipeline, found[0]), self.hint
@@ -164,7 +167,8 @@ class CaptureError(TerminalError):
     """The log cannot be read on.
 
     Attributes:
-        whole_until: a position in front of what cannot be read, up to which a batch can be made; None where there is nothing to make it of.
+        whole_until: a position in front of what cannot be read, up to which a batch can be made; None where there is
+            nothing to make it of.
     """
 
     whole_until: Any = None
@@ -252,6 +256,10 @@ class MappingError(TerminalError):
     """The target lacks a table or a column that the mapping needs."""
 
 
+class FileMissing(TerminalError):
+    """A file that a row names does not exist, or may not be taken."""
+
+
 class LoadError(TerminalError):
     """The target refused a statement. ``code``: its number or word for the reason, 0 if it has none."""
 
@@ -259,10 +267,12 @@ class LoadError(TerminalError):
 
 
 class CheckpointError(LoadError):
-    """What the target says it holds does not fit the pipeline's state in ZooKeeper: one of the two was lost, restored, edited or replaced.
+    """What the target says it holds does not fit the pipeline's state in ZooKeeper: one of the two was lost, restored,
+    edited or replaced.
 
-    ``kind``: other (another state wrote it), ahead, behind, gone (the target says nothing), edited, epoch, position. ``restored``: the target holds
-    less than was acknowledged, and all that it says is true of an earlier time: the target was restored from a backup, and nothing was edited.
+    ``kind``: other (another state wrote it), ahead, behind, gone (the target says nothing), edited, epoch, position.
+    ``restored``: the target holds less than was acknowledged, and all that it says is true of an earlier time: the
+    target was restored from a backup, and nothing was edited.
     """
 
     kind: str = ""

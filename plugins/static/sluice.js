@@ -232,6 +232,14 @@ function subscriptionsOf(status) {
   )] : [];
 }
 
+function filesOf(files) {
+  const rows = [
+    ...(files.batch ? [[`Batch ${number.format(files.batch)}`, number.format(files.copied), bytes(files.bytes), number.format(files.unchanged), number.format(files.missing)]] : []),
+    ...(files.of ? [[`Under way, of ${number.format(files.of)}`, number.format(files.in_progress), `${bytes(files.bytes_per_s)}/s`, "—", "—"]] : []),
+  ];
+  return rows.length ? [el("h3", {}, "Files that rows name"), table(["", "Copied", "Size", "As they were", "Missing"], rows, [1, 2, 3, 4])] : [];
+}
+
 function render(card, status) {
   const silent = status.no_answer || [];
   const lacks = status.incomplete || [];

@@ -1,4 +1,6 @@
-"""What bench_apply measures with: a source, a native replica and a Sluice target on one machine, and the workloads of its figures."""
+"""What bench_apply measures with: a source, a native replica and a Sluice target on one machine, and the workloads of
+its figures.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,10 @@ _BULK = """CREATE PROCEDURE {name}(total INT) BEGIN
 
 @dataclass
 class Servers:
-    """Everything that a figure needs, running. ``batch``: most changes in a batch, 0 for the default; ``degrees``: of apply_parallelism."""
+    """Everything that a figure needs, running.
+
+    ``batch``: most changes in a batch, 0 for the default; ``degrees``: of apply_parallelism.
+    """
 
     folder: Path
     source: MySQLServer
@@ -149,7 +154,9 @@ def deliver(on: Servers, made: Case) -> float:
 
 
 def overlapping(made: Case, mode: str) -> dict[str, float]:
-    """Seconds of each step of delivering all there is, and of the whole: steps of up to three batches overlap, as the window lets them."""
+    """Seconds of each step of delivering all there is, and of the whole: steps of up to three batches overlap, as the
+    window lets them.
+    """
     took = dict.fromkeys(("drain", "merge", "load", "ack"), 0.0)
     until = head_of(made.runtime(mode))
     window = threading.Semaphore(3)
@@ -294,8 +301,8 @@ def warm(on: Servers, made: Case) -> Runtime:
     for first in (0, 20_000):  # more than a task works on by itself
         on.source.execute(
             "SET SESSION cte_max_recursion_depth = 100000",
-            f"INSERT INTO {made.schema}.warm (id) WITH RECURSIVE s AS (SELECT {first} n UNION ALL SELECT n + 1 FROM s WHERE n < {first + 19_999}) "
-            "SELECT n FROM s",
+            f"INSERT INTO {made.schema}.warm (id) WITH RECURSIVE s AS (SELECT {first} n UNION ALL SELECT n + 1 FROM s "
+            f"WHERE n < {first + 19_999}) SELECT n FROM s",
         )
         made.run_until_head(on.mode)
     return made.runtime(on.mode)

@@ -1,9 +1,11 @@
-"""What applying costs: from the stored position to the acknowledgement, against a native replica with four workers on the same log.
+"""What applying costs: from the stored position to the acknowledgement, against a native replica with four workers on
+the same log.
 
-Run by ``make bench-apply``; one figure at a time by ``python tests/bench/bench_apply.py FIGURE [--changes N] [--batch N] [--degrees 1 2]``
-(``--help`` lists all). Both sides start at the same position with the same backlog, one after the other; CHECKSUM TABLE of source, replica and
-target is compared before a figure counts.
-Figures that were measured are written to ``tests/bench/results/apply.json``; the others stay as they are.
+Run by ``make bench-apply``; one figure at a time by
+``python tests/bench/bench_apply.py FIGURE [--changes N] [--batch N] [--degrees 1 2]`` (``--help`` lists all). Both
+sides start at the same position with the same backlog, one after the other; CHECKSUM TABLE of source, replica and
+target is compared before a figure counts. Figures that were measured are written to ``tests/bench/results/apply.json``;
+the others stay as they are.
 """
 
 from __future__ import annotations
@@ -48,8 +50,10 @@ def report(
     if baseline_value:
         ratio = round(value / baseline_value if unit.endswith("/s") else baseline_value / value, 2)
     LINES.append({
-        "measure": measure, "variant": variant, "workload": workload, "value": round(value, 4), "unit": unit, "baseline": baseline or None,
-        "baseline_value": round(baseline_value, 3) or None, "ratio": ratio, "wanted": wanted or None, "cores": ap.cores(),
+        "measure": measure, "variant": variant, "workload": workload, "value": round(value, 4), "unit": unit,
+        "baseline": baseline or None,
+        "baseline_value": round(baseline_value, 3) or None, "ratio": ratio, "wanted": wanted or None,
+        "cores": ap.cores(),
     })  # fmt: skip
     beside = f"  {baseline}: {baseline_value:,.2f}  ratio {ratio}" if baseline else ""
     print(f"{measure:<18} {variant:<18} {value:>10,.3f} {unit:<10}{beside}  wanted {wanted}   ({workload})", flush=True)
@@ -112,7 +116,8 @@ def apply_bulk_insert(on: ap.Servers, changes: int, rows: int) -> None:
         theirs = ap.replicate(on)
         ap.same(on, "apply_bulk", names)
         report(
-            "apply_bulk_insert", f"{each}", f"{each} rows in inserts of 5,000, one table with a secondary key", steps["all"], "s",
+            "apply_bulk_insert", f"{each}", f"{each} rows in inserts of 5,000, one table with a secondary key",
+            steps["all"], "s",
             REPLICA, theirs, "at least 1.5x",
         )  # fmt: skip
         print("   " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in steps.items()), flush=True)

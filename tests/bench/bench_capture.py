@@ -1,6 +1,8 @@
-"""What capture costs: rows a second from the server's log to durable Parquet, against mysql-replication on the same log.
+"""What capture costs: rows a second from the server's log to durable Parquet, against mysql-replication on the same
+log.
 
-Run by ``make bench-capture`` (``python tests/bench/bench_capture.py [changes]``). Prints a line a measurement; asserts nothing.
+Run by ``make bench-capture`` (``python tests/bench/bench_capture.py [changes]``). Prints a line a measurement; asserts
+nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ from tests.support.capture.capturing import draining, head  # noqa: E402
 
 FILES = 8
 PARALLEL = ((1, 2), (2, 2), (4, 2), (4, 4), (8, 8))
-"""(readers, cores); what the machine does not have is left out. One reader alone uses two cores: it decodes in threads beside the scan."""
+"""(readers, cores); what the machine does not have is left out.
+
+One reader alone uses two cores: it decodes in threads beside the scan.
+"""
 FAST = {
     "sync_binlog": 0,
     "innodb_flush_log_at_trx_commit": 2,
@@ -52,7 +57,8 @@ def oltp(server: MySQLServer, changes: int) -> None:
     """Single-row events in transactions of four, as sysbench's oltp_write_only makes them."""
     server.execute(
         "CREATE DATABASE bench",
-        "CREATE TABLE bench.sbtest (id INT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL, pad CHAR(60) NOT NULL, KEY (k))",
+        "CREATE TABLE bench.sbtest (id INT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL, pad CHAR(60) NOT NULL, "
+        "KEY (k))",
     )
     with server.connect("bench") as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION cte_max_recursion_depth = 1000000")
@@ -130,7 +136,8 @@ def measure(name: str, server: MySQLServer, folder: Path, start: Any, **config: 
         shutil.rmtree(folder / f"{name}{run}", ignore_errors=True)
     took = statistics.median(seconds[1:])
     return {
-        "name": name, "changes": changes, "seconds": took, "cpu_s": statistics.median(cpu[1:]), "changes_per_s": changes / took,
+        "name": name, "changes": changes, "seconds": took, "cpu_s": statistics.median(cpu[1:]),
+        "changes_per_s": changes / took,
         "log_mb": round(log_bytes / 1e6, 1), "parquet_mb": round(stored / 1e6, 1),
     }  # fmt: skip
 
@@ -179,7 +186,10 @@ print(time.time())
 
 
 def start_up(server: MySQLServer, start: Any) -> tuple[float, float]:
-    """Seconds from the start of a process to its first change, and to its first durable batch. Warm caches; median of five."""
+    """Seconds from the start of a process to its first change, and to its first durable batch.
+
+    Warm caches; median of five.
+    """
     first, durable = [], []
     for _ in range(6):
         argv = [
@@ -200,10 +210,15 @@ def start_up(server: MySQLServer, start: Any) -> tuple[float, float]:
 def side_by_side(
     server: MySQLServer, folder: Path, start: Any, stop: Any, *, readers: int, cores: int
 ) -> tuple[float, int]:
-    """(changes a second, changes) of a drain process of its own, bound to so many cores. The server runs on all of them."""
+    """(changes a second, changes) of a drain process of its own, bound to so many cores.
+
+    The server runs on all of them.
+    """
     asked = {
-        "connection": server.connection_json(), "start": start.as_offset().to_json(), "stop": stop.as_offset().to_json(), "store": f"file://{folder}/parallel",
-        "include": r"bench\..*", "readers": readers, "cores": cores, "runs": 4, "max_changes": 10**9, "max_bytes": 2**40,
+        "connection": server.connection_json(), "start": start.as_offset().to_json(),
+        "stop": stop.as_offset().to_json(), "store": f"file://{folder}/parallel",
+        "include": r"bench\..*", "readers": readers, "cores": cores, "runs": 4, "max_changes": 10**9,
+        "max_bytes": 2**40,
     }  # fmt: skip
     argv = [sys.executable, "-m", "tests.support.capture.drain_process", json.dumps(asked)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path[:2])}
@@ -235,7 +250,8 @@ def main() -> None:
         ratio = round(better, 2) if better else None
         workload = f"{workload}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
         line = {
-            "measure": measure, "workload": workload, "value": round(value, 3), "unit": unit, "baseline": baseline or None,
+            "measure": measure, "workload": workload, "value": round(value, 3), "unit": unit,
+            "baseline": baseline or None,
             "baseline_value": round(baseline_value, 3) or None, "ratio": ratio,
         }  # fmt: skip
         lines.append(line)
@@ -256,16 +272,21 @@ def main() -> None:
                 cursor.execute("FLUSH BINARY LOGS")
         stop = head(endpoint)
         line = measure("capture_oltp", server, folder, start)
-        workload = f"{line['changes']} single-row changes, {line['log_mb']} MB of log, before and after images, to durable zstd Parquet"
+        workload = (
+            f"{line['changes']} single-row changes, {line['log_mb']} MB of log, before and after images, to "
+            "durable zstd Parquet"
+        )
         report("capture_oltp", workload, line["changes_per_s"], "changes/s", theirs, baseline(server, start))
         filtered = measure("capture_filtered", server, folder, start, include=("other\\..*",))
         each = 1e6 / line["changes"]
         report(
-            "capture_filtered", "the same log, its table filtered out: CPU time of the drain", filtered["cpu_s"] * each, "us/change",
+            "capture_filtered", "the same log, its table filtered out: CPU time of the drain", filtered["cpu_s"] * each,
+            "us/change",
             "the same log captured", line["cpu_s"] * each,
         )  # fmt: skip
         report(
-            "capture_filtered_wall", "the same, by the clock: the server sends no faster", filtered["seconds"] * each, "us/change",
+            "capture_filtered_wall", "the same, by the clock: the server sends no faster", filtered["seconds"] * each,
+            "us/change",
             "the same log captured", line["seconds"] * each,
         )  # fmt: skip
         to_first, to_batch = start_up(server, start)
@@ -276,7 +297,8 @@ def main() -> None:
             if cores <= (os.cpu_count() or 1):
                 rate, _ = side_by_side(server, folder, start, stop, readers=readers, cores=cores)
                 report(
-                    "capture_parallel", f"{count} changes in {FILES} closed files, {readers} readers on {cores} cores", rate, "changes/s",
+                    "capture_parallel", f"{count} changes in {FILES} closed files, {readers} readers on {cores} cores",
+                    rate, "changes/s",
                     "1 reader on 1 core", alone,
                 )  # fmt: skip
         for name, rows, fill in (("capture_bulk_insert", 2 * changes, bulk), ("capture_wide51", changes // 4, wide)):

@@ -1,8 +1,10 @@
-"""How fast a backlog is delivered by everything that is there: the real DAG, Spark, ZooKeeper; against a native replica with four workers.
+"""How fast a backlog is delivered by everything that is there: the real DAG, Spark, ZooKeeper; against a native replica
+with four workers.
 
-Run by ``make bench-catchup`` (``python tests/bench/bench_catchup.py [changes]``; 3,000,000 by default). The backlog is sysbench's
-oltp_write_only, written while the pipeline is paused. Both sides start at the same position of the same log, one after the other; CHECKSUM
-TABLE of source, replica and target is compared before the figure counts. Written to ``tests/bench/results/catchup.json``.
+Run by ``make bench-catchup`` (``python tests/bench/bench_catchup.py [changes]``; 3,000,000 by default). The backlog is
+sysbench's oltp_write_only, written while the pipeline is paused. Both sides start at the same position of the same log,
+one after the other; CHECKSUM TABLE of source, replica and target is compared before the figure counts. Written to
+``tests/bench/results/catchup.json``.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ def main() -> None:
                 raise SystemExit("the replica differs from its source")
     line = {
         "measure": "catchup_airflow",
-        "workload": f"{changes} changes of sysbench's oltp_write_only in {len(names)} tables, the real DAG with every batch on Spark",
+        "workload": f"{changes} changes of sysbench's oltp_write_only in {len(names)} tables, the real DAG with every "
+        "batch on Spark",
         "value": round(ours, 2),
         "unit": "s",
         "baseline": f"a native replica, {ap.WORKERS} workers, same log",
@@ -63,7 +66,8 @@ def main() -> None:
         "cores": ap.cores(),
     }
     print(
-        f"{line['measure']:<22} {ours:>10.2f} s  {line['baseline']} {theirs:.2f}  ratio {line['ratio']}  wanted at least 5",
+        f"{line['measure']:<22} {ours:>10.2f} s  {line['baseline']} {theirs:.2f}  ratio {line['ratio']}  wanted at "
+        "least 5",
         flush=True,
     )
     RESULTS.write_text(json.dumps([line], indent=1) + "\n", encoding="utf-8")

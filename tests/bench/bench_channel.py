@@ -1,10 +1,12 @@
-"""What a channel costs: the marks of loads, seconds until two sites that both take writes are equal, and rows that are sent back.
+"""What a channel costs: the marks of loads, seconds until two sites that both take writes are equal, and rows that are
+sent back.
 
 Run by ``make bench-channel`` (``python tests/bench/bench_channel.py --help``).
-Overhead: the same pipeline in a channel and in none, on the same servers, in turns that change places; the ratio is the median of the pairs'.
-Convergence: the demo stack with a channel (``time_intersection``), both sites changed at 500 changes/s, the same rows too. Conflicts: how many rows a
-channel sends back to where they were written, with ``loop_back`` and with ``time_intersection``, where it exists.
-Prints a line a measurement, writes those measured to tests/bench/results/channel.json; asserts nothing but that both sites are equal.
+Overhead: the same pipeline in a channel and in none, on the same servers, in turns that change places; the ratio is the
+median of the pairs'. Convergence: the demo stack with a channel (``time_intersection``), both sites changed at 500
+changes/s, the same rows too. Conflicts: how many rows a channel sends back to where they were written, with
+``loop_back`` and with ``time_intersection``, where it exists. Prints a line a measurement, writes those measured to
+tests/bench/results/channel.json; asserts nothing but that both sites are equal.
 """
 
 from __future__ import annotations
@@ -188,7 +190,10 @@ def overhead(rounds: int, changes: int) -> None:
 def _in_turns(
     pairs: dict[str, Network], source: MySQLServer, statement: str, rounds: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of both steps in each round, by kind; who is first changes from round to round. The first round is not counted."""
+    """Seconds of both steps in each round, by kind; who is first changes from round to round.
+
+    The first round is not counted.
+    """
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in pairs}
     with ExitStack() as stack:
         loops = {kind: stack.enter_context(loop(made)) for kind, made in pairs.items()}
@@ -209,7 +214,8 @@ def _report_pairs(
     marked, plain = ([changes / times[step] for times in found[kind]] for kind in ("marked", "plain"))
     ratios = [mine / theirs for mine, theirs in zip(marked, plain, strict=True)]
     report(
-        measure, words, statistics.median(marked), "changes/s", "without marks, same run, in turns", statistics.median(plain),
+        measure, words, statistics.median(marked), "changes/s", "without marks, same run, in turns",
+        statistics.median(plain),
         statistics.median(ratios), "at least 0.95", ratio_spread=_spread(ratios),
     )  # fmt: skip
 
@@ -241,7 +247,10 @@ def convergence(rounds: int, seconds: float) -> None:
             if number:  # Spark's workers have started
                 took.append(time.monotonic() - ended)
                 print(f"   equal after {took[-1]:.2f} s", flush=True)
-    words = f"{RATE} changes/s of the shop at each site for {seconds:.0f} s, the same rows too, time_intersection, demo stack, {rounds} rounds"
+    words = (
+        f"{RATE} changes/s of the shop at each site for {seconds:.0f} s, the same rows too, time_intersection, "
+        f"demo stack, {rounds} rounds"
+    )
     p50, p95 = (statistics.quantiles(took, n=100, method="inclusive")[at] for at in (49, 94))
     report("channel_convergence_p50", words, p50, "s")
     report("channel_convergence_p95", words, p95, "s", wanted="at most 5 s")
@@ -250,7 +259,8 @@ def convergence(rounds: int, seconds: float) -> None:
 def _write_both(stack: Stack, seconds: float, number: int) -> None:
     workloads = [
         Workload(
-            server.connect, SOURCE_SCHEMA, connections=2, changes_per_s=RATE, seconds=seconds, number=1 + 2 * number + site, swaps=False
+            server.connect, SOURCE_SCHEMA, connections=2, changes_per_s=RATE, seconds=seconds,
+            number=1 + 2 * number + site, swaps=False
         ).start()
         for site, server in enumerate((stack.source, stack.target))
     ]  # fmt: skip
@@ -279,12 +289,15 @@ def conflicts(seconds: float) -> None:
     repaired = _sent_back("time_intersection", seconds)
     ratio = looped / repaired if repaired else None
     report(
-        "channel_conflicts", words, repaired, "of the writes", "consistency: loop_back, same run", looped, ratio, "at least 20x"
+        "channel_conflicts", words, repaired, "of the writes", "consistency: loop_back, same run", looped, ratio,
+        "at least 20x"
     )  # fmt: skip
 
 
 def _sent_back(consistency: str, seconds: float) -> float:
-    """Rows last written at the main site that the other pipeline loads there again, as a share of all that applications wrote."""
+    """Rows last written at the main site that the other pipeline loads there again, as a share of all that applications
+    wrote.
+    """
     with two_servers() as (folder, servers, zookeeper):
         made = site_pair(folder, servers, zookeeper, consistency, channel=f"consistency: {consistency}")
         made.everywhere("CREATE TABLE items (id INT PRIMARY KEY, site CHAR(1) NOT NULL, n INT NOT NULL DEFAULT 0)")
@@ -292,8 +305,8 @@ def _sent_back(consistency: str, seconds: float) -> float:
         count = SHARED_ROWS + 2 * OWN_ROWS
         servers["a"].execute(
             "SET SESSION cte_max_recursion_depth = 1000000",
-            f"INSERT INTO {consistency}.items (id, site) WITH RECURSIVE s AS (SELECT 0 n UNION ALL SELECT n + 1 FROM s WHERE n < {count - 1}) "
-            "SELECT n, 'a' FROM s",
+            f"INSERT INTO {consistency}.items (id, site) WITH RECURSIVE s AS (SELECT 0 n UNION ALL SELECT n + 1 FROM "
+            f"s WHERE n < {count - 1}) SELECT n, 'a' FROM s",
         )
         made.settle()
         before = _loaded_again(made)

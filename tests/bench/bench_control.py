@@ -1,9 +1,11 @@
-"""How soon a person is obeyed: seconds from pause, resume, restart or rollback until every run in flight does so, on the demo stack.
+"""How soon a person is obeyed: seconds from pause, resume, restart or rollback until every run in flight does so, on
+the demo stack.
 
-Run by ``make bench-control``. The window is full of batches under load, and the load at its head waits for a lock at the target, which is
-where work is hardest to stop. Each action is taken in each of the three ways (a command line, the API, the form of ``sluice_control``), and
-timed from the start of the command or request. Obeyed means: pause: no task of the pipeline is at work or about to be; resume: the load is
-at work again; restart and rollback: the load has stopped and begun again. At the end both sides are equal. Asserts no time.
+Run by ``make bench-control``. The window is full of batches under load, and the load at its head waits for a lock at
+the target, which is where work is hardest to stop. Each action is taken in each of the three ways (a command line, the
+API, the form of ``sluice_control``), and timed from the start of the command or request. Obeyed means: pause: no task
+of the pipeline is at work or about to be; resume: the load is at work again; restart and rollback: the load has stopped
+and begun again. At the end both sides are equal. Asserts no time.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def main() -> None:
     lines = [
         {
             "measure": f"control_{action}", "variant": way,
-            "workload": "300 changes/s, the window full, the load at its head waiting for a lock at the target, demo stack",
+            "workload": "300 changes/s, the window full, the load at its head waiting for a lock at the target, demo "
+            "stack",
             "value": round(seconds, 2), "unit": "s", "wanted": "at most 5 s",
         }
         for way, actions in took.items()

@@ -1,10 +1,13 @@
-"""Catch-up over a distance: the same job with 30 ms between the source, Sluice and the target, against the same job side by side.
+"""Catch-up over a distance: the same job with 30 ms between the source, Sluice and the target, against the same job
+side by side.
 
-Run by ``make bench-distance`` (``python tests/bench/bench_distance.py [--changes 1600000] [--each 200000] [--ms 30]``). Every connection to the
-source and to the target goes through a proxy in a process of its own; only its delay differs. Backlogs of the same kind and size are delivered in
-turn, the steps of up to three batches side by side, as the window lets them.
+Run by ``make bench-distance`` (``python tests/bench/bench_distance.py [--changes 1600000] [--each 200000] [--ms 30]``).
+Every connection to the source and to the target goes through a proxy in a process of its own; only its delay differs.
+Backlogs of the same kind and size are delivered in turn, the steps of up to three batches side by side, as the window
+lets them.
 
-First one large backlog of the mix. Then inserts, updates and the mix, each with 1, 2, 4 and 8 connections to the target (``--each 0``: not).
+First one large backlog of the mix. Then inserts, updates and the mix, each with 1, 2, 4 and 8 connections to the target
+(``--each 0``: not).
 """
 
 from __future__ import annotations
@@ -151,7 +154,8 @@ def backlog(at: Distance, changes: int, rounds: int) -> list[Line]:
     near, far = (statistics.median(seconds) for seconds in zip(*took, strict=True))
     workload = f"backlogs of {changes} oltp changes, {at.ms:g} ms round trip to source and target, median of {rounds}"
     line = figure(
-        "distance_throughput", workload, round(changes / far), "changes/s", "the same without delay", round(changes / near),
+        "distance_throughput", workload, round(changes / far), "changes/s", "the same without delay",
+        round(changes / near),
         variant=f"{at.ms:g} ms", wanted="at least 0.7",
     )  # fmt: skip
     return [line]
@@ -164,7 +168,10 @@ def by_connections(at: Distance, changes: int) -> list[Line]:
         for number in CONNECTIONS:
             at.connections(number)
             near, far = at.near_and_far(kind, changes)
-            workload = f"a backlog of {changes} changes, {at.ms:g} ms round trip to source and target, {number} connections to the target"
+            workload = (
+                f"a backlog of {changes} changes, {at.ms:g} ms round trip to source and target, {number} "
+                "connections to the target"
+            )
             lines.append(
                 figure(
                     f"distance_{kind}",

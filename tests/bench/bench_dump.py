@@ -1,8 +1,10 @@
-"""What a dump costs: rows a second from one MySQL into segments with the log flowing, and what it does to the log's lag.
+"""What a dump costs: rows a second from one MySQL into segments with the log flowing, and what it does to the log's
+lag.
 
-Baselines in the same run: ``mysqldump`` of the same table, with the same changes beside it and the log drained, and alone; and a plain cursor. Run by
-``make bench-dump`` (``python tests/bench/bench_dump.py [rows]``; SLUICE_BENCH_CHANGES: changes a second). Prints a line a measurement, writes
-tests/bench/results/dump.json; asserts nothing.
+Baselines in the same run: ``mysqldump`` of the same table, with the same changes beside it and the log drained, and
+alone; and a plain cursor. Run by ``make bench-dump`` (``python tests/bench/bench_dump.py [rows]``;
+SLUICE_BENCH_CHANGES: changes a second). Prints a line a measurement, writes tests/bench/results/dump.json; asserts
+nothing.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ with runtime.state() as state:
 
 @contextmanager
 def draining(made: Case) -> Iterator[list[tuple[float, float, int]]]:
-    """Drains in a process of its own, as Airflow does; a line a batch: moment, age of its first change when it was recorded, changes."""
+    """Drains in a process of its own, as Airflow does; a line a batch: moment, age of its first change when it was
+    recorded, changes.
+    """
     lines: list[tuple[float, float, int]] = []
     process = subprocess.Popen(
         [sys.executable, "-c", DRAIN, str(made.path)], env=made.environment, stdout=subprocess.PIPE, text=True
@@ -148,7 +152,8 @@ def mysqldump(server: MySQLServer, schema: str, rows: int) -> float:
         return 0.0
     started = time.monotonic()
     subprocess.run(
-        [*command, "--no-defaults", "-h127.0.0.1", f"-P{server.port}", "-uroot", "--single-transaction", schema, "sbtest"],
+        [*command, "--no-defaults", "-h127.0.0.1", f"-P{server.port}", "-uroot", "--single-transaction", schema,
+            "sbtest"],
         stdout=subprocess.DEVNULL, check=True, env={**os.environ, "MYSQL_PWD": server.root_password},
     )  # fmt: skip
     return rows / (time.monotonic() - started)
@@ -189,21 +194,26 @@ def main() -> None:
         rate = rows / seconds
         lag, lag_under = statistics.median(quiet), statistics.median(under)
         results.append({
-            "measure": "dump_rows", "variant": str(rows), "workload": f"sysbench's table, {CHANGES_A_SECOND} changes/s beside it, stored and placed",
-            "value": round(rate), "unit": "rows/s", "baseline": "mysqldump beside the same changes", "baseline_value": round(dump_rate),
-            "ratio": round(rate / dump_rate, 2) if dump_rate else None, "wanted": "at least 150,000 rows/s", "cores": os.cpu_count(),
+            "measure": "dump_rows", "variant": str(rows), "workload": f"sysbench's table, {CHANGES_A_SECOND} "
+            "changes/s beside it, stored and placed",
+            "value": round(rate), "unit": "rows/s", "baseline": "mysqldump beside the same changes",
+            "baseline_value": round(dump_rate),
+            "ratio": round(rate / dump_rate, 2) if dump_rate else None, "wanted": "at least 150,000 rows/s",
+            "cores": os.cpu_count(),
             "plain_cursor": round(cursor_rate), "mysqldump_alone": round(alone), **phases,
         })  # fmt: skip
         results.append({
-            "measure": "dump_log_lag", "variant": str(rows), "workload": "age of a batch's first change when the batch is recorded, median",
-            "value": round(lag_under, 3), "unit": "s", "baseline": "the same without a dump", "baseline_value": round(lag, 3),
+            "measure": "dump_log_lag", "variant": str(rows), "workload": "age of a batch's first change when the "
+            "batch is recorded, median",
+            "value": round(lag_under, 3), "unit": "s", "baseline": "the same without a dump",
+            "baseline_value": round(lag, 3),
             "ratio": round(lag_under / lag, 2), "wanted": "at most 2x", "cores": os.cpu_count(),
             "worst": round(max(under), 3), "worst_without": round(max(quiet), 3),
         })  # fmt: skip
     for result in results:
         print(
-            f"{result['measure']:14} {result['value']:>12,} {result['unit']:7} {result['baseline']}: {result['baseline_value']:,}  "
-            f"ratio {result['ratio']}  ({result['wanted']})"
+            f"{result['measure']:14} {result['value']:>12,} {result['unit']:7} {result['baseline']}: "
+            f"{result['baseline_value']:,}  ratio {result['ratio']}  ({result['wanted']})"
         )
     for other in ("plain_cursor", "mysqldump_alone"):
         print(f"{other:14} {results[0][other]:>12,} rows/s")

@@ -1,12 +1,14 @@
-"""How fresh the target is: seconds from a commit at the source to the row being visible at the target, on the demo stack.
+"""How fresh the target is: seconds from a commit at the source to the row being visible at the target, on the demo
+stack.
 
-Run by ``make bench-freshness`` (``python tests/bench/bench_freshness.py [seconds [steady]]``). A steady 1,000 row changes a second of the
-sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader first sees it at the target. Four times: every
-batch merged, ruled and loaded by Spark's workers, by one task of the run (the default), the same with the rule as a job of its own
-(``task: own``), and by each stage's own task (``run: {tasks: own}``); then small batches in the task itself (``spark.from_changes: 5000``).
-Baseline: a native MySQL replica of the same source under the same workload, in the same run, after Sluice (never at the same
-time: two cores are shared by everything). Then a backlog, with the
-batches that carried it: they grow, and several are at work at the same time. Prints a line a measurement and where the time went; asserts nothing.
+Run by ``make bench-freshness`` (``python tests/bench/bench_freshness.py [seconds [steady]]``). A steady 1,000 row
+changes a second of the sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader
+first sees it at the target. Four times: every batch merged, ruled and loaded by Spark's workers, by one task of the run
+(the default), the same with the rule as a job of its own (``task: own``), and by each stage's own task
+(``run: {tasks: own}``); then small batches in the task itself (``spark.from_changes: 5000``). Baseline: a native MySQL
+replica of the same source under the same workload, in the same run, after Sluice (never at the same time: two cores are
+shared by everything). Then a backlog, with the batches that carried it: they grow, and several are at work at the same
+time. Prints a line a measurement and where the time went; asserts nothing.
 """
 
 from __future__ import annotations
@@ -149,7 +151,10 @@ def _sluice(stack: Stack, seconds: float, case: str) -> list[dict[str, Any]]:
     )
     print(f"Airflow an hour: {grown}", flush=True)
     rate = changes / (seconds + WARM_S)
-    workload = f"{rate:.0f} changes/s of the shop for {seconds:.0f} s, {len(meter.lags_ms)} heartbeats, demo stack, {CASES[case]}"
+    workload = (
+        f"{rate:.0f} changes/s of the shop for {seconds:.0f} s, {len(meter.lags_ms)} heartbeats, demo stack, "
+        f"{CASES[case]}"
+    )
     wait(lambda: _equal(stack), 60, "both sides to be equal")
     cpu = sum(used[name] - before.get(name, 0.0) for name in used if name.startswith(OURS)) / took
     return [
@@ -175,8 +180,9 @@ def _backlog(stack: Stack) -> list[dict[str, Any]]:
     sizes = [batch.changes for batch in read(runtime, recent=60).recent if batch.number > done]
     overlap = _overlap(stack, began)
     print(
-        f"backlog: {changes} changes in batches of {sizes}; {overlap.batches} batches on their way and {overlap.stages} stages at work"
-        f" at the same time at most, two or more stages in {overlap.share:.0%} of the time",
+        f"backlog: {changes} changes in batches of {sizes}; {overlap.batches} batches on their way and "
+        f"{overlap.stages} stages at work at the same time at most, two or more stages in {overlap.share:.0%} of the "
+        "time",
         flush=True,
     )
     workload = (
@@ -331,7 +337,8 @@ def _instances(stack: Stack, since: float) -> dict[str, dict[str, dict[str, floa
         found[run["dag_run_id"]] = {
             task["task_id"]: {
                 name: _seconds(task[key]) if task.get(key) else None
-                for name, key in (("scheduled", "scheduled_when"), ("queued", "queued_when"), ("start", "start_date"), ("end", "end_date"))
+                for name, key in (("scheduled", "scheduled_when"), ("queued", "queued_when"), ("start", "start_date"),
+                    ("end", "end_date"))
             }
             for task in tasks
         }  # fmt: skip
@@ -363,8 +370,10 @@ def _stages(stack: Stack, since: float, until: float) -> str:
 
 @dataclass(frozen=True)
 class Overlap:
-    """``batches``: runs between the start of their drain and the end of their ack at the same time, at most. ``stages``: tasks of
-    different kinds at work at the same moment, at most; ``share``: of the time in which anything was at work, that with two or more."""
+    """``batches``: runs between the start of their drain and the end of their ack at the same time, at most.
+
+    ``stages``: tasks of different kinds at work at the same moment, at most; ``share``: of the time in which anything
+    was at work, that with two or more."""
 
     batches: int
     stages: int

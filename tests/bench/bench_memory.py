@@ -1,8 +1,10 @@
-"""What a large transaction costs in memory: the peak of each process that drains, merges and loads it (PSS), in the task and on Spark's workers.
+"""What a large transaction costs in memory: the peak of each process that drains, merges and loads it (PSS), in the
+task and on Spark's workers.
 
-Run by ``make bench-memory`` (``python tests/bench/bench_memory.py [WORKLOAD ...] [--mb N] [--spark]``). Each step runs in a process of its own,
-as an Airflow task does; every process is sampled by itself, Spark's Python workers too, and the largest one counts. The rows of source and
-target are compared before a figure counts. Figures that were measured are written to ``tests/bench/results/memory.json``.
+Run by ``make bench-memory`` (``python tests/bench/bench_memory.py [WORKLOAD ...] [--mb N] [--spark]``). Each step runs
+in a process of its own, as an Airflow task does; every process is sampled by itself, Spark's Python workers too, and
+the largest one counts. The rows of source and target are compared before a figure counts. Figures that were measured
+are written to ``tests/bench/results/memory.json``.
 """
 
 from __future__ import annotations
@@ -149,7 +151,8 @@ def write(source: MySQLServer, schema: str, workload: str, mb: int) -> None:
     updates = workload in {"partial", "one_key"}
     with source.connect(schema, autocommit=False) as connection, connection.cursor() as cursor:
         cursor.execute(
-            f"SET SESSION cte_max_recursion_depth = 100000000, binlog_row_image = '{'MINIMAL' if workload == 'partial' else 'FULL'}'"
+            "SET SESSION cte_max_recursion_depth = 100000000, binlog_row_image = "
+            f"'{'MINIMAL' if workload == 'partial' else 'FULL'}'"
         )
         if workload == "one_key":
             cursor.execute(

@@ -1,19 +1,20 @@
 """Many pipelines on one Airflow: how many keep up, what they cost, what they leave behind.
 
-Run by ``make bench-pipelines`` (``python tests/bench/bench_pipelines.py [idle] [growth] [pipelines]``, all by default). A MySQL
-source, a MySQL target, a ZooKeeper and an Airflow (LocalExecutor; eight workers as the demo has, or one for each busy pipeline) on this machine.
-Airflow's database is PostgreSQL, or SQLite with SLUICE_BENCH_METADATA=sqlite.
+Run by ``make bench-pipelines`` (``python tests/bench/bench_pipelines.py [idle] [growth] [pipelines]``, all by default).
+A MySQL source, a MySQL target, a ZooKeeper and an Airflow (LocalExecutor; eight workers as the demo has, or one for
+each busy pipeline) on this machine. Airflow's database is PostgreSQL, or SQLite with SLUICE_BENCH_METADATA=sqlite.
 
-- *idle*: the triggers of 200 pipelines that wait, in a process of their own, beside 100 transactions/s that are for none of them.
+- *idle*: the triggers of 200 pipelines that wait, in a process of their own, beside 100 transactions/s that are for
+  none of them.
 - *growth*: one pipeline with 100 changes/s, what it leaves an hour.
-- *pipelines*: pipelines of 10 changes/s each, idle ones beside them, more and more until p95 of the freshness is above 10 s; with the default
-  ``max_wait`` of a batch, and with 5 s, as whoever has many pipelines sets it (SLUICE_BENCH_WAITS; SLUICE_BENCH_LEVELS and
-  SLUICE_BENCH_OLD_LEVELS: how many). SLUICE_BENCH_RUN: how long their runs are
-  (``run: {max_time: 10m}``); SLUICE_BENCH_HEARTBEAT: seconds between heartbeats of Airflow's tasks.
+- *pipelines*: pipelines of 10 changes/s each, idle ones beside them, more and more until p95 of the freshness is above
+  10 s; with the default ``max_wait`` of a batch, and with 5 s, as whoever has many pipelines sets it
+  (SLUICE_BENCH_WAITS; SLUICE_BENCH_LEVELS and SLUICE_BENCH_OLD_LEVELS: how many). SLUICE_BENCH_RUN: how long their runs
+  are (``run: {max_time: 10m}``); SLUICE_BENCH_HEARTBEAT: seconds between heartbeats of Airflow's tasks.
 
-Baseline: ``run: {max_batches: 1}``, a run a batch, the shape of 1dbb49b, with the same ``max_wait``; for *idle*, where there is a folder with an
-older version (SLUICE_BENCH_OLD), its triggers.
-Prints a line a measure with the load of the machine; asserts nothing.
+Baseline: ``run: {max_batches: 1}``, a run a batch, the shape of 1dbb49b, with the same ``max_wait``; for *idle*, where
+there is a folder with an older version (SLUICE_BENCH_OLD), its triggers. Prints a line a measure with the load of the
+machine; asserts nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ SHAPE = os.environ.get("SLUICE_BENCH_RUN", "")
 HEARTBEAT_S = os.environ.get("SLUICE_BENCH_HEARTBEAT", "1")
 WAITS = tuple(os.environ.get("SLUICE_BENCH_WAITS", "500ms,5s").split(","))
 TABLES = (
-    "dag_run", "task_instance", "task_instance_history", "xcom", "log", "rendered_task_instance_fields", "trigger", "dag_version", "serialized_dag",
+    "dag_run", "task_instance", "task_instance_history", "xcom", "log", "rendered_task_instance_fields", "trigger",
+    "dag_version", "serialized_dag",
 )  # fmt: skip
 
 Line = dict[str, Any]
@@ -207,7 +209,9 @@ def _metadata(folder: Path) -> Iterator[Metadata]:
 
 @dataclass
 class Writer:
-    """Writes ``rate`` rows a second into each of ``tables``, and notes when each was committed and first seen at the target."""
+    """Writes ``rate`` rows a second into each of ``tables``, and notes when each was committed and first seen at the
+    target.
+    """
 
     world: World
     schema: str
@@ -378,7 +382,8 @@ def growth() -> list[Line]:
     units = {"database bytes": "bytes/h", "log bytes": "bytes/h", "segment bytes": "bytes/h"}
     return [
         _line(
-            f"airflow_growth_{name.replace(' ', '_')}", what, value, units.get(name, "a batch" if name.endswith("a batch") else "an hour"),
+            f"airflow_growth_{name.replace(' ', '_')}", what, value,
+            units.get(name, "a batch" if name.endswith("a batch") else "an hour"),
             found[OLD_SHAPE][name], base,
         )
         for name, value in found[""].items()
@@ -427,8 +432,9 @@ def _until_they_lag(world: World, max_wait: str) -> list[Line]:
             best[shape] = count
     settings = ", ".join(filter(None, [f"max_wait {max_wait}", SHAPE, f"a heartbeat every {HEARTBEAT_S} s"]))
     what = (
-        f"10 changes/s each, p95 of the freshness of the slowest at most {P95_S:.0f} s, {_beside()} idle ones beside them, {settings}, "
-        f"of {', '.join(map(str, LEVELS))} (the baseline of {', '.join(map(str, OLD_LEVELS))}), metadata in {METADATA}"
+        f"10 changes/s each, p95 of the freshness of the slowest at most {P95_S:.0f} s, {_beside()} idle ones beside "
+        f"them, {settings}, of {', '.join(map(str, LEVELS))} (the baseline of {', '.join(map(str, OLD_LEVELS))}), "
+        f"metadata in {METADATA}"
     )
     found, old = best.get(SHAPE, 0), best.get(OLD_SHAPE, 0)
     lines.append(_line("pipelines_on_one_airflow", what, found, "pipelines", old, f"with {OLD_SHAPE}"))

@@ -1,10 +1,12 @@
-"""What a snapshot gives, and what it costs: a cold start of a target and of a reader from it, and the load of a batch into it.
+"""What a snapshot gives, and what it costs: a cold start of a target and of a reader from it, and the load of a batch
+into it.
 
-``cold_start``: seconds until a new MySQL target has all rows of one table, with 200 changes a second at the source meanwhile: from the snapshot, by a
-copy of the source (``start: dump``), and, as their baseline, by ``mysqldump`` into a new replica that then reads the log. CHECKSUM TABLE of
-both sides is compared before a figure counts. ``flight_rows`` of the snapshot: rows a second to one Arrow Flight client that begins with it.
-``snapshot_upkeep``: seconds for a batch of 100,000 changes to a table of 10,000,000 rows, against the same to one of 1,000,000: changes of the newest
-tenth of its keys, and changes all over it.
+``cold_start``: seconds until a new MySQL target has all rows of one table, with 200 changes a second at the source
+meanwhile: from the snapshot, by a copy of the source (``start: dump``), and, as their baseline, by ``mysqldump`` into a
+new replica that then reads the log. CHECKSUM TABLE of both sides is compared before a figure counts. ``flight_rows`` of
+the snapshot: rows a second to one Arrow Flight client that begins with it. ``snapshot_upkeep``: seconds for a batch of
+100,000 changes to a table of 10,000,000 rows, against the same to one of 1,000,000: changes of the newest tenth of its
+keys, and changes all over it.
 
 Run by ``make bench-snapshot`` (``python tests/bench/bench_snapshot.py [rows]``). Prints a line a measurement, writes
 tests/bench/results/snapshot.json.

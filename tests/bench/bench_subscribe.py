@@ -1,10 +1,11 @@
-"""What the subscription service gives: rows a second to one client, from stored batches of sysbench's table, and how soon it has a change.
+"""What the subscription service gives: rows a second to one client, from stored batches of sysbench's table, and how
+soon it has a change.
 
-Baseline of ``flight_rows`` and ``http_rows`` in the same run: ``pyarrow.parquet`` reads the same segment files, all columns, in this process: no
-order, no rules, no wire. ``subscriber_lag``: from the statement at the source to the rows at a Flight client that follows, with 1,000 changes a
-second and batches of 100 ms. The service is ``sluice serve`` in a
-process of its own. Run by ``make bench-subscribe`` (``python tests/bench/bench_subscribe.py [rows]``). Prints a line a measurement, writes
-tests/bench/results/subscribe.json; asserts nothing but that every row came.
+Baseline of ``flight_rows`` and ``http_rows`` in the same run: ``pyarrow.parquet`` reads the same segment files, all
+columns, in this process: no order, no rules, no wire. ``subscriber_lag``: from the statement at the source to the rows
+at a Flight client that follows, with 1,000 changes a second and batches of 100 ms. The service is ``sluice serve`` in a
+process of its own. Run by ``make bench-subscribe`` (``python tests/bench/bench_subscribe.py [rows]``). Prints a line a
+measurement, writes tests/bench/results/subscribe.json; asserts nothing but that every row came.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ def measure(made: Case, reader: Subscriber, address: str, rows: int) -> None:
     }
     lines = [
         figure(
-            "http_rows" if name == "http" else "flight_rows", f"sysbench's table, {rows} inserts and {rows // 4} updates; {words[name]}",
+            "http_rows" if name == "http" else "flight_rows", f"sysbench's table, {rows} inserts and {rows // 4} "
+            f"updates; {words[name]}",
             middle[name], "rows/s", "pyarrow reads the same files in process", middle["pyarrow"], variant=name,
             wanted=None if name == "http" else "2,000,000 rows/s", samples=ROUNDS, pyarrow=pa.__version__,
         )

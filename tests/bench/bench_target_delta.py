@@ -1,5 +1,6 @@
-"""Rows a second into a Delta table: new ones and merged ones, beside delta-rs alone with the same rows, in a folder of this machine; and changes
-merged into a table with ten times as many rows, near each other and all over it, beside a plain write of the same rows.
+"""Rows a second into a Delta table: new ones and merged ones, beside delta-rs alone with the same rows, in a folder of
+this machine; and changes merged into a table with ten times as many rows, near each other and all over it, beside a
+plain write of the same rows.
 
 Run by ``make bench-targets`` (``python tests/bench/bench_target_delta.py [rows]``). Prints a line a measurement, writes
 tests/bench/results/target_delta.json; asserts nothing.
@@ -39,8 +40,10 @@ K = ColumnKind
 SCHEMA = TableSchema(
     TableId("shop", "orders"),
     (
-        Column("id", K.BIGINT, "bigint", nullable=False), Column("customer", K.INT, "int"), Column("status", K.VARCHAR, "varchar(20)", length=20),
-        Column("amount", K.DECIMAL, "decimal(12,2)", precision=12, scale=2), Column("note", K.VARCHAR, "varchar(200)", length=200),
+        Column("id", K.BIGINT, "bigint", nullable=False), Column("customer", K.INT, "int"),
+        Column("status", K.VARCHAR, "varchar(20)", length=20),
+        Column("amount", K.DECIMAL, "decimal(12,2)", precision=12, scale=2),
+        Column("note", K.VARCHAR, "varchar(200)", length=200),
         Column("at", K.DATETIME, "datetime(6)", fsp=6),
     ),
     ("id",),
@@ -121,7 +124,10 @@ def merged_alone(place: str, data: pa.Table) -> None:
 def changes_to_many(
     kind: str, rows: int, load: Callable[[int, pa.Table], None], write: Callable[[pa.Table], None]
 ) -> Iterator[Line]:
-    """``rows`` changes merged into ten times as many rows (keys are 3 apart), and written as they are. ``load``: a batch by the port."""
+    """``rows`` changes merged into ten times as many rows (keys are 3 apart), and written as they are.
+
+    ``load``: a batch by the port.
+    """
     choose = np.random.default_rng(7)
     keys = {
         "newest_tenth": np.arange(9 * rows, 10 * rows, dtype=np.int64),

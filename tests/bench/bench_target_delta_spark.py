@@ -1,7 +1,8 @@
-"""Changes merged into a large Delta table by delta-rs and by Spark, which is warm, with as many rows as a batch may have: where is the border?
+"""Changes merged into a large Delta table by delta-rs and by Spark, which is warm, with as many rows as a batch may
+have: where is the border?
 
-Run by ``make bench-targets`` (``python tests/bench/bench_target_delta_spark.py [rows of the table]``). Prints a line a measurement, writes
-tests/bench/results/target_delta_spark.json; asserts nothing.
+Run by ``make bench-targets`` (``python tests/bench/bench_target_delta_spark.py [rows of the table]``). Prints a line a
+measurement, writes tests/bench/results/target_delta_spark.json; asserts nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def main(rows: int) -> None:
         SparkConnectServer(
             Path(folder) / "spark", "spark", driver_memory="3g", conf={
                 **delta_spark.spark_settings(),
-                "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",  # compiled in full, as a server that runs for days
+                "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
+                # compiled in full, as a server that runs for days
             },
         ) as server,
     ):  # fmt: skip
@@ -81,7 +83,8 @@ def main(rows: int) -> None:
                     found[execution] = time.perf_counter() - began
                 line = figure(
                     f"target_delta_spark_{name}",
-                    f"{count} changes to a table of {rows} rows, six columns, Spark warm; Delta {delta_spark.VERSION} for Spark",
+                    f"{count} changes to a table of {rows} rows, six columns, Spark warm; Delta {delta_spark.VERSION} "
+                    "for Spark",
                     found["frame"],
                     "s",
                     f"delta-rs {deltalake.__version__}",

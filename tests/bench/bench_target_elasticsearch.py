@@ -1,7 +1,7 @@
 """Merged rows a second into an index, beside the same rows as ready ``_bulk`` requests in the same run.
 
-Run by ``make bench-targets`` (``python tests/bench/bench_target_elasticsearch.py [rows]``). Prints a line a measurement,
-writes tests/bench/results/target_elasticsearch.json; asserts nothing.
+Run by ``make bench-targets`` (``python tests/bench/bench_target_elasticsearch.py [rows]``). Prints a line a
+measurement, writes tests/bench/results/target_elasticsearch.json; asserts nothing.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def main(rows: int) -> None:
             ):
                 line = figure(
                     f"target_elasticsearch_{name}_rows",
-                    f"{rows} {about}, six columns, {connections} connections, Elasticsearch {VERSIONS['elasticsearch']}, one shard",
+                    f"{rows} {about}, six columns, {connections} connections, Elasticsearch "
+                    f"{VERSIONS['elasticsearch']}, one shard",
                     rate,
                     "rows/s",
                     "ready _bulk requests of as many rows",

@@ -1,9 +1,10 @@
 """A backlog of a real MySQL's log into each kind of target: drained, merged, loaded and acknowledged by the real flow.
 
-Baseline in the same run: the same log into MySQL, by Sluice too. Half of the changes insert rows, half update rows that were there, each twice, in
-statements of 500 rows; four of sysbench's tables. Kafka gets every change with both images, the others merged rows. Rows that arrived are counted,
-and summed up where a store can, before a figure counts. Run by ``make bench-targets`` (``python tests/bench/bench_target_end_to_end.py [changes]``;
-SLUICE_BENCH_KINDS="kafka delta" measures only these). Writes ``target_KIND_end_to_end`` into tests/bench/results/target_KIND.json.
+Baseline in the same run: the same log into MySQL, by Sluice too. Half of the changes insert rows, half update rows that
+were there, each twice, in statements of 500 rows; four of sysbench's tables. Kafka gets every change with both images,
+the others merged rows. Rows that arrived are counted, and summed up where a store can, before a figure counts. Run by
+``make bench-targets`` (``python tests/bench/bench_target_end_to_end.py [changes]``; SLUICE_BENCH_KINDS="kafka delta"
+measures only these). Writes ``target_KIND_end_to_end`` into tests/bench/results/target_KIND.json.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ Sums = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Store:
-    """A store that runs. ``lines``: YAML inside the target; ``sums``: of what arrived; None: it has no rows, and ``messages`` counts what it got.
+    """A store that runs.
+
+    ``lines``: YAML inside the target; ``sums``: of what arrived; None: it has no rows, and ``messages`` counts what it
+    got.
 
     ``pid``: of its server, 0 for a library in this process.
     """
@@ -243,7 +247,8 @@ def report(kind: str, own: Measured, baseline: Measured, changes: int, megabytes
     a_million = 1e6 / changes
     line = figure(
         f"target_{kind}_end_to_end",
-        f"{changes} changes, {megabytes:.0f} MB of MySQL's log, half of them inserts, {ap.TABLES} tables of {each} rows, "
+        f"{changes} changes, {megabytes:.0f} MB of MySQL's log, half of them inserts, {ap.TABLES} tables of {each} "
+        "rows, "
         + ("every change with both images" if kind == "kafka" else "merged rows")
         + "; from the stored position to the acknowledgement, units in this process",
         changes / own.steps["all"],

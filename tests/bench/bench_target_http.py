@@ -1,7 +1,9 @@
-"""Changed rows a second into an HTTP receiver, beside a plain HTTP client that posts the same bodies ready made in the same run.
+"""Changed rows a second into an HTTP receiver, beside a plain HTTP client that posts the same bodies ready made in the
+same run.
 
 The receiver reads each request and answers 204, so that what is measured is the sender. Run by ``make bench-targets``
-(``python tests/bench/bench_target_http.py [rows]``). Prints a line a measurement, writes tests/bench/results/target_http.json; asserts nothing.
+(``python tests/bench/bench_target_http.py [rows]``). Prints a line a measurement, writes
+tests/bench/results/target_http.json; asserts nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ ROWS_A_REQUEST = 500
 
 
 async def _receive(port: int, keep: Path | None) -> None:
-    """Answer 204 to each request until the process is ended; append the bodies to ``keep``, each after its length in 8 bytes."""
+    """Answer 204 to each request until the process is ended; append the bodies to ``keep``, each after its length in 8
+    bytes.
+    """
     kept = keep.open("ab") if keep else None
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

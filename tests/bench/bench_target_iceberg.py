@@ -1,8 +1,8 @@
-"""Rows a second into an Iceberg table: new ones, and changes merged into a table with ten times as many rows, beside a plain append of pyiceberg with
-the same rows, in a folder of this machine with a SQL catalog.
+"""Rows a second into an Iceberg table: new ones, and changes merged into a table with ten times as many rows, beside a
+plain append of pyiceberg with the same rows, in a folder of this machine with a SQL catalog.
 
-Run by ``make bench-targets`` (``python tests/bench/bench_target_iceberg.py [rows]``). Prints a line a measurement, writes
-tests/bench/results/target_iceberg.json; asserts nothing.
+Run by ``make bench-targets`` (``python tests/bench/bench_target_iceberg.py [rows]``). Prints a line a measurement,
+writes tests/bench/results/target_iceberg.json; asserts nothing.
 """
 
 from __future__ import annotations

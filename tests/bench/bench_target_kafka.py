@@ -1,8 +1,10 @@
-"""Rows a second that one worker writes to Kafka, from Arrow columns to the commit of the transaction, by format and input.
+"""Rows a second that one worker writes to Kafka, from Arrow columns to the commit of the transaction, by format and
+input.
 
-Baseline in the same run: Kafka's own Java producer (what ``kafka-producer-perf-test`` does with a payload file: one thread, the same messages
-ready made, one transaction, the same compression) on the same broker. Run by ``make bench-targets``
-(``python tests/bench/bench_target_kafka.py [rows]``). Writes tests/bench/results/target_kafka.json; asserts nothing.
+Baseline in the same run: Kafka's own Java producer (what ``kafka-producer-perf-test`` does with a payload file: one
+thread, the same messages ready made, one transaction, the same compression) on the same broker. Run by
+``make bench-targets`` (``python tests/bench/bench_target_kafka.py [rows]``). Writes
+tests/bench/results/target_kafka.json; asserts nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ TABLE = TableSchema(
     TableId("shop", "orders"),
     (
         Column("id", K.BIGINT, "bigint", nullable=False), Column("customer", K.INT, "int"),
-        Column("status", K.VARCHAR, "varchar(10)", charset="utf8mb4"), Column("amount", K.DECIMAL, "decimal(12,2)", precision=12, scale=2),
+        Column("status", K.VARCHAR, "varchar(10)", charset="utf8mb4"),
+        Column("amount", K.DECIMAL, "decimal(12,2)", precision=12, scale=2),
         Column("note", K.VARCHAR, "varchar(80)", charset="utf8mb4"), Column("at", K.DATETIME, "datetime(6)", fsp=6),
     ),
     ("id",),
@@ -69,15 +72,18 @@ def rows(count: int, *, update: bool) -> pa.Table:
     columns = [
         pa.array(np.arange(count)), pa.array(rng.integers(0, 50_000, count), pa.int32()),
         pa.array(np.array(["new", "paid", "shipped"])[rng.integers(0, 3, count)]),
-        pa.array(rng.integers(0, 10**8, count)).cast(pa.decimal128(38, 0)).cast(pa.decimal128(38, 2)).cast(pa.decimal128(12, 2)),
+        pa.array(rng.integers(0, 10**8, count)).cast(pa.decimal128(38, 0)).cast(pa.decimal128(38,
+            2)).cast(pa.decimal128(12, 2)),
         pa.array(notes), pa.array(np.arange(count) * 1_000_000 + 1_763_683_200_000_000).cast(pa.timestamp("us")),
     ]  # fmt: skip
     seq = np.arange(count, dtype=np.uint64)
     meta = {
-        "_op": pa.repeat(pa.scalar("u" if update else "i"), count), "_seq": pa.array(seq), "_file": pa.repeat(pa.scalar("binlog.000042"), count),
+        "_op": pa.repeat(pa.scalar("u" if update else "i"), count), "_seq": pa.array(seq),
+        "_file": pa.repeat(pa.scalar("binlog.000042"), count),
         "_offset": pa.array(seq * np.uint64(200) + np.uint64(4)), "_row": pa.array(np.zeros(count, np.uint32)),
         "_commit_ts": pa.array(np.full(count, 1_763_683_200_000_000)).cast(pa.timestamp("us", tz="UTC")),
-        "_gtid": pa.array([f"3e11fa47-71ca-11e1-9e33-c80aa9429562:{n // 10}" for n in range(count)]), "_txn": pa.array(seq // np.uint64(10)),
+        "_gtid": pa.array([f"3e11fa47-71ca-11e1-9e33-c80aa9429562:{n // 10}" for n in range(count)]),
+        "_txn": pa.array(seq // np.uint64(10)),
         "_origin": pa.array(np.full(count, 7, np.uint32)), "_bucket": pa.array(np.zeros(count, np.uint8)),
     }  # fmt: skip
     before = pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(np.full(count, not update)))
@@ -167,8 +173,8 @@ def measured(server: KafkaServer, registry: RegistryServer, folder: Path, count:
         rate, theirs = count / seconds, java(server, folder, f"{name}.orders", messages, ready) * count / messages
         yield figure(
             f"target_kafka_{name}",
-            f"{count} rows in {messages} messages of {len(payload)} bytes, {'before and after, ' if update else ''}lz4, one transaction; "
-            f"Kafka {VERSION} on the same machine",
+            f"{count} rows in {messages} messages of {len(payload)} bytes, "
+            f"{'before and after, ' if update else ''}lz4, one transaction; Kafka {VERSION} on the same machine",
             rate,
             "rows/s",
             "Kafka's Java producer, the same messages ready made (as kafka-producer-perf-test)",

@@ -1,8 +1,9 @@
-"""Seconds for a batch with a few rows for each of 1,000 tables of a lake: Delta by delta-rs and by Spark, Iceberg; and for batches that are
-written together, as ``commit_every`` does it: three as one.
+"""Seconds for a batch with a few rows for each of 1,000 tables of a lake: Delta by delta-rs and by Spark, Iceberg; and
+for batches that are written together, as ``commit_every`` does it: three as one.
 
-Run by ``make bench-targets`` (``python tests/bench/bench_target_lake_tables.py [tables]``). Spark, which takes seconds a table, gets 20 tables
-(SLUICE_BENCH_SPARK_TABLES). Merges figures into tests/bench/results/target_delta.json and target_iceberg.json; asserts nothing.
+Run by ``make bench-targets`` (``python tests/bench/bench_target_lake_tables.py [tables]``). Spark, which takes seconds
+a table, gets 20 tables (SLUICE_BENCH_SPARK_TABLES). Merges figures into tests/bench/results/target_delta.json and
+target_iceberg.json; asserts nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Lake:
         fields = tuple(SCHEMA.field(column) for column in SCHEMA.columns)
         images = rows_of(np.arange(FEW, dtype=np.int64), ["i"] * FEW, 1).select(NAMES).to_pylist()
         log = tuple(
-            Change(one.table, "i", seq, "log.000001", 4 + seq, 0, 0, "uuid:1", 1, 7, None, image, fields, ("id",), txn_row=seq)
+            Change(one.table, "i", seq, "log.000001", 4 + seq, 0, 0, "uuid:1", 1, 7, None, image, fields, ("id",),
+                txn_row=seq)
             for seq, (one, image) in enumerate((one, image) for one in self.tables for image in images)
         )  # fmt: skip
         return self._written(self._batch(MemoryReader(log), changes=len(log)), 1)
@@ -152,7 +154,8 @@ def by_spark(folder: Path, tables: int) -> Line:
     """Spark's MERGE for each table, side by side, beside delta-rs."""
     settings = {
         **delta_spark.spark_settings(),
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",  # compiled in full, as a server that runs for days
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
+        # compiled in full, as a server that runs for days
     }
     with SparkConnectServer(folder / "spark", "spark", driver_memory="3g", conf=settings) as server:
         spark = SparkStatements(ConnectRunner(parse_connection("spark", server.connection_json())), "bench")
@@ -162,7 +165,8 @@ def by_spark(folder: Path, tables: int) -> Line:
             lake.merged(0)
         return figure(
             "target_delta_tables_spark",
-            f"a batch of {FEW} rows for each of {tables} tables, a MERGE of Spark for each, Delta {delta_spark.VERSION}",
+            f"a batch of {FEW} rows for each of {tables} tables, a MERGE of Spark for each, Delta "
+            f"{delta_spark.VERSION}",
             frame.merged(FEW),
             "s",
             f"delta-rs, {WRITERS} writers",

@@ -1,9 +1,12 @@
-"""Sluice beside what people use: MySQL's log into Kafka by Debezium on Kafka Connect, and from there into PostgreSQL by Debezium's JDBC sink.
+"""Sluice beside what people use: MySQL's log into Kafka by Debezium on Kafka Connect, and from there into PostgreSQL by
+Debezium's JDBC sink.
 
-One run, one log, the same servers. Sluice is measured from the stored position to the acknowledgement. The peers are measured warm: from the first
-message, or row, that arrives to the last one, so that the start of their Java process does not count; the JDBC sink without its source, from topics
-that are filled. Both are tuned (larger batches, short waits); they deliver at least once, Sluice exactly once. Run by ``make bench-targets``
-(``python tests/bench/bench_target_peers.py [changes]``). Writes ``target_kafka_peer`` and ``target_postgresql_peer`` into the targets' results.
+One run, one log, the same servers. Sluice is measured from the stored position to the acknowledgement. The peers are
+measured warm: from the first message, or row, that arrives to the last one, so that the start of their Java process
+does not count; the JDBC sink without its source, from topics that are filled. Both are tuned (larger batches, short
+waits); they deliver at least once, Sluice exactly once. Run by ``make bench-targets``
+(``python tests/bench/bench_target_peers.py [changes]``). Writes ``target_kafka_peer`` and ``target_postgresql_peer``
+into the targets' results.
 """
 
 from __future__ import annotations
@@ -221,7 +224,11 @@ def main() -> None:
 
         print("connectors note their places", flush=True)
         with worker(*connectors) as first:
-            wait("the connectors' first places", lambda: all((folder / "worker" / f"{p}.history").exists() for p in connectors), first)  # fmt: skip
+            wait(
+                "the connectors' first places",
+                lambda: all((folder / "worker" / f"{p}.history").exists() for p in connectors),
+                first,
+            )
             probes = [Topics(kafka.bootstrap, prefix, [PROBE]) for prefix in connectors]
             while not all(one.count() for one in probes):
                 source.execute(f"INSERT INTO {SCHEMA}.{PROBE} VALUES (NULL)")
@@ -252,7 +259,8 @@ def main() -> None:
         rate = sink_rate(sink, postgresql, names, right, changes)
         report(
             "postgresql", own["postgresql"], changes, f"{workload}; merged rows",
-            "Debezium's JDBC sink 3.5.0 on Kafka Connect, warm, from topics that are filled", rate, baseline_source=round(full),
+            "Debezium's JDBC sink 3.5.0 on Kafka Connect, warm, from topics that are filled", rate,
+            baseline_source=round(full),
         )  # fmt: skip
 
 

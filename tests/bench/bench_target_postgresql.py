@@ -1,7 +1,7 @@
 """Merged rows a second into a PostgreSQL table with a primary key, beside a plain binary COPY of the same rows.
 
-Run by ``make bench-targets`` (``python tests/bench/bench_target_postgresql.py [rows]``). Prints a line a measurement, writes
-tests/bench/results/target_postgresql.json; asserts nothing.
+Run by ``make bench-targets`` (``python tests/bench/bench_target_postgresql.py [rows]``). Prints a line a measurement,
+writes tests/bench/results/target_postgresql.json; asserts nothing.
 """
 
 from __future__ import annotations
@@ -40,13 +40,18 @@ K = ColumnKind
 SCHEMA = TableSchema(
     TableId("public", "orders"),
     (
-        Column("id", K.BIGINT, "bigint", nullable=False), Column("customer", K.INT, "int"), Column("status", K.VARCHAR, "varchar(20)", length=20),
-        Column("amount", K.DECIMAL, "decimal(12,2)", precision=12, scale=2), Column("note", K.VARCHAR, "varchar(200)", length=200),
+        Column("id", K.BIGINT, "bigint", nullable=False), Column("customer", K.INT, "int"),
+        Column("status", K.VARCHAR, "varchar(20)", length=20),
+        Column("amount", K.DECIMAL, "decimal(12,2)", precision=12, scale=2),
+        Column("note", K.VARCHAR, "varchar(200)", length=200),
         Column("at", K.DATETIME, "datetime(6)", fsp=6),
     ),
     ("id",),
 )  # fmt: skip
-CREATE = "CREATE TABLE orders (id bigint PRIMARY KEY, customer integer, status varchar(20), amount numeric(12,2), note varchar(200), at timestamp(6))"
+CREATE = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, customer integer, status varchar(20), amount numeric(12,2), "
+    "note varchar(200), at timestamp(6))"
+)
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "8GB", "autovacuum": "off"}
 
 

@@ -1,7 +1,8 @@
-"""Changed rows a second into RabbitMQ, to a stream and to a quorum queue, beside the clients alone with the same messages ready made in the same run.
+"""Changed rows a second into RabbitMQ, to a stream and to a quorum queue, beside the clients alone with the same
+messages ready made in the same run.
 
-Run by ``make bench-targets`` (``python tests/bench/bench_target_rabbitmq.py [rows]``). Prints a line a measurement, writes
-tests/bench/results/target_rabbitmq.json; asserts nothing.
+Run by ``make bench-targets`` (``python tests/bench/bench_target_rabbitmq.py [rows]``). Prints a line a measurement,
+writes tests/bench/results/target_rabbitmq.json; asserts nothing.
 """
 
 from __future__ import annotations

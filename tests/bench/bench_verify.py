@@ -2,8 +2,8 @@
 
 Baseline in the same run: ``pt-table-checksum`` (Debian: percona-toolkit) of the same table at the source. It
 computes one server's checksums only; a replica would compute them once more. Run by ``make bench-verify``
-(``python tests/bench/bench_verify.py [rows]``). Prints a line a measurement, writes tests/bench/results/verify.json; asserts nothing but that
-both sides are equal.
+(``python tests/bench/bench_verify.py [rows]``). Prints a line a measurement, writes tests/bench/results/verify.json;
+asserts nothing but that both sides are equal.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ def verified(made: Case, rows: int, way: str, mode: str = "local") -> tuple[floa
 
 
 def pt_table_checksum(server: MySQLServer, schema: str, rows: int) -> tuple[float, float]:
-    """As :func:`verified`, at the source alone and with its own defaults; 0: it is not there, or does not run with this server."""
+    """As :func:`verified`, at the source alone and with its own defaults; 0: it is not there, or does not run with this
+    server.
+    """
     program = shutil.which("pt-table-checksum")
     if program is None:
         return 0.0, 0.0
@@ -124,7 +126,8 @@ def pt_table_checksum(server: MySQLServer, schema: str, rows: int) -> tuple[floa
     began = time.monotonic()
     done = subprocess.run(
         [
-            program, "--no-version-check", "--recursion-method=none", "--no-check-binlog-format", "--no-check-replication-filters",
+            program, "--no-version-check", "--recursion-method=none", "--no-check-binlog-format",
+            "--no-check-replication-filters",
             f"--databases={schema}", "--tables=sbtest", f"h=127.0.0.1,P={server.port},u=pt",
         ],
         capture_output=True, text=True, check=False,
@@ -195,20 +198,25 @@ def main() -> None:
             "workload": beside,
             "value": round(by_checksums),
             "unit": "rows/s", "baseline": "pt-table-checksum, source only", "baseline_value": round(baseline),
-            "ratio": round(by_checksums / baseline, 2) if baseline else None, "wanted": "at least 2x", "cores": os.cpu_count(),
-            "with_changes": round(with_writers), "cpu_us_a_row": dict(zip(SIDES, used, strict=True)), "baseline_cpu_us_a_row": used_by_pt,
+            "ratio": round(by_checksums / baseline, 2) if baseline else None, "wanted": "at least 2x",
+            "cores": os.cpu_count(),
+            "with_changes": round(with_writers), "cpu_us_a_row": dict(zip(SIDES, used, strict=True)),
+            "baseline_cpu_us_a_row": used_by_pt,
             "load": round(load, 1),
         },
         {
-            "measure": "verify_rules", "workload": f"the same of {ruled:,} rows, one row rule, on Spark", "value": round(by_rows), "unit": "rows/s",
-            "baseline": "the same in one process", "baseline_value": round(here), "ratio": round(by_rows / here, 2), "wanted": "",
+            "measure": "verify_rules", "workload": f"the same of {ruled:,} rows, one row rule, on Spark",
+            "value": round(by_rows), "unit": "rows/s",
+            "baseline": "the same in one process", "baseline_value": round(here), "ratio": round(by_rows / here, 2),
+            "wanted": "",
             "cores": os.cpu_count(), "cpu_us_a_row": dict(zip(SIDES, used_by_rows, strict=True)),
             "baseline_cpu_us_a_row": dict(zip(SIDES, used_here, strict=True)),
         },
         {
             "measure": "verify_log_lag", "workload": f"the target's lag, median, {CHANGES_A_SECOND} changes/s",
             "value": round(lag_under, 3), "unit": "s",
-            "baseline": "the same without a verification", "baseline_value": round(lag, 3), "ratio": round(lag_under / lag, 2) if lag else None,
+            "baseline": "the same without a verification", "baseline_value": round(lag, 3),
+            "ratio": round(lag_under / lag, 2) if lag else None,
             "wanted": "at most 2x", "cores": os.cpu_count(), "samples": len(under),
         },
     ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""Kafka Connect with a connector of Debezium: what benches measure Sluice beside. A standalone worker, on loopback, on the machine's Java."""
+"""Kafka Connect with a connector of Debezium: what benches measure Sluice beside.
+
+A standalone worker, on loopback, on the machine's Java.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ class ConnectWorker(Server):
         files = [self._written("worker", self._worker(port))]
         files += [self._written(name, {"name": name, **settings}) for name, settings in self.connectors.items()]
         argv = [
-            str(paths.java()), f"-Xmx{self.heap_mb}m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{path}{os.sep}*",
+            str(paths.java()), f"-Xmx{self.heap_mb}m", "-XX:+UseSerialGC",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{path}{os.sep}*",
             "org.apache.kafka.connect.cli.ConnectStandalone", *map(str, files),
         ]  # fmt: skip
         self._spawn(argv)

@@ -1,6 +1,8 @@
-"""Figures as they are kept: one line a measurement, with a baseline of the same run; sizes of a run; processor time of servers.
+"""Figures as they are kept: one line a measurement, with a baseline of the same run; sizes of a run; processor time of
+servers.
 
-``SLUICE_BENCH_SCALE=0.05`` makes the benches of targets that much smaller, to see that they work; ``SLUICE_BENCH_DRY=1`` writes no results.
+``SLUICE_BENCH_SCALE=0.05`` makes the benches of targets that much smaller, to see that they work;
+``SLUICE_BENCH_DRY=1`` writes no results.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ def scaled(default: int) -> int:
 def figure(
     measure: str, workload: str, value: float, unit: str, baseline: str = "", baseline_value: float = 0.0, **more: Any
 ) -> Line:
-    """A line, which is printed. ``ratio``: how many times better than the baseline (rates: larger is better; seconds: smaller)."""
+    """A line, which is printed.
+
+    ``ratio``: how many times better than the baseline (rates: larger is better; seconds: smaller).
+    """
     ratio = None
     if baseline_value and value:
         better = value / baseline_value if unit.endswith("/s") else baseline_value / value

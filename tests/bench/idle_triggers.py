@@ -1,6 +1,9 @@
-"""A triggerer's work without Airflow around it: the real triggers of many pipelines in one process. Started by bench_pipelines.py.
+"""A triggerer's work without Airflow around it: the real triggers of many pipelines in one process.
 
-``python tests/bench/idle_triggers.py FOLDER SECONDS``: prints a line of JSON once all wait, and one after SECONDS with the CPU seconds it took.
+Started by bench_pipelines.py.
+
+``python tests/bench/idle_triggers.py FOLDER SECONDS``: prints a line of JSON once all wait, and one after SECONDS with
+the CPU seconds it took.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""From one pipeline to a thousand, and to 100 TB of log a day: what is used up first, by arithmetic on what was measured.
+"""From one pipeline to a thousand, and to 100 TB of log a day: what is used up first, by arithmetic on what was
+measured.
 
-``python tests/bench/simulate_scale.py [results/pipelines.json]`` prints the table of docs/scale.md. The costs of one pipeline are those of
-bench_pipelines.py where its results have them, else the defaults below, which say where they are from. Everything is linear: no queueing, no bursts.
-So the table says which part is used up first and how many of it are needed, not how long anything takes.
+``python tests/bench/simulate_scale.py [results/pipelines.json]`` prints the table of docs/scale.md. The costs of one
+pipeline are those of bench_pipelines.py where its results have them, else the defaults below, which say where they are
+from. Everything is linear: no queueing, no bursts. So the table says which part is used up first and how many of it are
+needed, not how long anything takes.
 """
 
 from __future__ import annotations
@@ -24,13 +26,17 @@ class Costs:
 
     Attributes:
         bytes_per_change: of binary log, of an OLTP row change (bench_capture: 200 to 400).
-        change_cpu_s: of capture, merge and load of one change (bench_apply: 15 to 20 s of two cores for a million changes).
-        batch_cpu_s: of a small batch in addition to that, in the drain's process (a loop of 10 changes/s: 0.066 to 0.074 s a batch).
+        change_cpu_s: of capture, merge and load of one change (bench_apply: 15 to 20 s of two cores for a million
+            changes).
+        batch_cpu_s: of a small batch in addition to that, in the drain's process (a loop of 10 changes/s: 0.066 to
+            0.074 s a batch).
         batch_changes: most changes of a batch; batches_per_s: most batches a second of one pipeline.
-        run_cpu_s: of a run for the scheduler, the workers' start and the API server. run_s: how long a busy run goes on.
+        run_cpu_s: of a run for the scheduler, the workers' start and the API server. run_s: how long a busy run goes
+            on.
         fixed_cpu_s: of one Airflow, whatever it does: scheduler, API server and triggerer look for work.
         idle_cpu_s: of a pipeline that waits, in the triggerer, a second.
-        batch_zk_writes, batch_zk_reads, batch_requests: at ZooKeeper and at the object store, a batch. File: two files are written, and read twice.
+        batch_zk_writes, batch_zk_reads, batch_requests: at ZooKeeper and at the object store, a batch. File: two files
+            are written, and read twice.
         idle_zk_requests: of a pipeline that waits, a second.
         run_db_bytes: in Airflow's database, a run with its tasks and events.
     """
@@ -67,7 +73,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Load:
-    """``busy`` pipelines of ``changes_per_s`` each on ``sources`` servers, and ``idle`` ones; ``max_wait_s``: ``capture.batch.max_wait``."""
+    """``busy`` pipelines of ``changes_per_s`` each on ``sources`` servers, and ``idle`` ones; ``max_wait_s``:
+    ``capture.batch.max_wait``.
+    """
 
     busy: int
     changes_per_s: float
@@ -171,7 +179,8 @@ def measured(results: Sequence[Mapping[str, object]], costs: Costs | None = None
 
 
 def _shares(found: Mapping[str, float], costs: Costs) -> Costs:
-    """The CPU of a run, and of an Airflow that only looks, from two shapes: a run a batch (``old:``), and many batches a run.
+    """The CPU of a run, and of an Airflow that only looks, from two shapes: a run a batch (``old:``), and many batches
+    a run.
 
     That of a batch is known. As it is where they do not tell.
     """
@@ -210,14 +219,16 @@ def loads(costs: Costs) -> dict[str, Load]:
 def table(costs: Costs, limits: Limits) -> str:
     """In Markdown."""
     lines = [
-        "| load | cores | workers | connections to sources | database MB/h | ZooKeeper writes/s | store requests/s | log MB/s | first used up |",
+        "| load | cores | workers | connections to sources | database MB/h | ZooKeeper writes/s | store requests/s | "
+        "log MB/s | first used up |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name, load in loads(costs).items():
         n = needs(load, costs, limits)
         lines.append(
-            f"| {name} | {n.cores:,.1f} | {n.workers:,} | {n.connections:,} | {n.db_bytes_per_h / 1e6:,.1f} | {n.zk_writes_per_s:,.0f} | "
-            f"{n.store_requests_per_s:,.0f} | {n.log_bytes_per_s / 1e6:,.1f} | {n.first}: {n.used[n.first]:.2f} |"
+            f"| {name} | {n.cores:,.1f} | {n.workers:,} | {n.connections:,} | {n.db_bytes_per_h / 1e6:,.1f} | "
+            f"{n.zk_writes_per_s:,.0f} | {n.store_requests_per_s:,.0f} | {n.log_bytes_per_s / 1e6:,.1f} | {n.first}: "
+            f"{n.used[n.first]:.2f} |"
         )
     return "\n".join(lines)
 

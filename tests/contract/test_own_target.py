@@ -1,4 +1,6 @@
-"""A user's own kind of target: the starter passes the contract suite, and is found as a file and as a package, without a line of ours."""
+"""A user's own kind of target: the starter passes the contract suite, and is found as a file and as a package, without
+a line of ours.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,8 @@ def test_a_unit_travels_to_a_process_that_has_not_loaded_the_file(folder: Path, 
     environment = {key: value for key, value in os.environ.items() if key != "SLUICE_TARGETS"}
     environment["PYTHONPATH"] = str(REPOSITORY / "include")
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "unit")], env=environment, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", code, str(tmp_path / "unit")], env=environment, capture_output=True, text=True,
+        timeout=280, check=False
     )  # fmt: skip
     assert done.stdout.strip() == "1", done.stderr
     assert [one.after for one in bench.received()] == [{"id": 1, "email": "a", "points": 1}]
@@ -158,7 +161,8 @@ def test_the_page_is_right(tmp_path: Path) -> None:
     made = CliRunner().invoke(all_commands(), ["targets", "new", "mystore"], env=environment)
     assert made.exit_code == 0, made.output
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path / "test_mystore.py")],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path),
+            str(tmp_path / "test_mystore.py")],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

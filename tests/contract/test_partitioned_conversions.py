@@ -1,4 +1,6 @@
-"""Rows that the source converts in lake tables that are partitioned, by the converted column itself where that may be."""
+"""Rows that the source converts in lake tables that are partitioned, by the converted column itself where that may
+be.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.support.benches.iceberg_bench import IcebergBench
 
 
 def is_partition(one: Conversion) -> bool:
-    """True if the converted column can be the partition: its values are neither empty nor longer than a folder's name."""
+    """True if the converted column can be the partition: its values are neither empty nor longer than a folder's
+    name.
+    """
     return partitionable(own_type(one.before.type)) and all(0 < len(str(value)) < 100 for value, _ in one.values)
 
 

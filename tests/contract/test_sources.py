@@ -1,4 +1,7 @@
-"""What every source keeps, whatever it is. A new source adds one line to CASES and a way to write to it (tests/support/twins/source_kinds.py)."""
+"""What every source keeps, whatever it is.
+
+A new source adds one line to CASES and a way to write to it (tests/support/twins/source_kinds.py).
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def test_every_kind_is_tested() -> None:
     assert set(CASES.values()) == set(KINDS)
 
 
-# -- offsets ------------------------------------------------------------------------------------------------------------------
+# -- offsets -----------------------------------------------------------------------------------------------------------
 
 
 def test_an_offset_is_json_and_comes_back(case: SourceCase, reader: Reader) -> None:
@@ -130,7 +133,7 @@ def test_the_lag_is_the_log_behind_a_place(case: SourceCase) -> None:
         assert session.lag_bytes(head(case)) == 0
 
 
-# -- before reading -----------------------------------------------------------------------------------------------------------
+# -- before reading ----------------------------------------------------------------------------------------------------
 
 
 def test_a_good_source_is_ready(case: SourceCase, reader: Reader) -> None:
@@ -159,7 +162,7 @@ def test_an_offset_that_is_no_longer_kept_is_lost(case: SourceCase) -> None:
         assert session.lag_bytes(gone) is None
 
 
-# -- the log ------------------------------------------------------------------------------------------------------------------
+# -- the log -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("B50")
@@ -295,7 +298,7 @@ def test_statements_are_in_a_dialect(case: SourceCase) -> None:
     assert case.source.dialect(head(case)) == (MYSQL if said == Dialect("Memory") else said)
 
 
-# -- tables and chunks --------------------------------------------------------------------------------------------------------
+# -- tables and chunks -------------------------------------------------------------------------------------------------
 
 
 def test_tables_as_they_are_now(case: SourceCase) -> None:
@@ -311,7 +314,9 @@ def test_tables_as_they_are_now(case: SourceCase) -> None:
 
 
 def test_columns_are_described_by_neutral_types(case: SourceCase, reader: Reader) -> None:
-    """The same from the log, from a chunk and from the list of tables, and the values are of the Arrow type that it decides."""
+    """The same from the log, from a chunk and from the list of tables, and the values are of the Arrow type that it
+    decides.
+    """
     case.commit(("insert", "a", (1, "x")))
     manifest = reader.once().manifest
     with reader.store.open_input(manifest.files[0].path) as file:
@@ -421,7 +426,7 @@ def test_how_busy_it_is(case: SourceCase) -> None:
         assert load.replica_lag_s() is None
 
 
-# -- values, keys, definitions, loads: what SQL does ---------------------------------------------------------------------------
+# -- values, keys, definitions, loads: what SQL does -------------------------------------------------------------------
 
 VALUES: list[tuple[str, str, Any]] = [
     ("TINYINT", "-128", -128),
@@ -470,7 +475,8 @@ def test_a_value_of_every_type_comes_from_the_log_and_in_a_chunk(case: SourceCas
     ]
     case.execute(
         "SET time_zone = '+00:00'",
-        f"UPDATE v SET {', '.join(f'{n} = {literal}' for n, (_, literal, _) in zip(names, VALUES, strict=True))} WHERE id = 2",
+        f"UPDATE v SET {', '.join(f'{n} = {literal}' for n, (_, literal, _) in zip(names, VALUES, strict=True))} "
+        "WHERE id = 2",
     )
     request = TableRequest(case.table("v"))
     with case.source.open_chunks(Marking.TABLE, "w") as chunks:
@@ -489,6 +495,7 @@ KEY_TYPES = {
 }
 
 
+@pytest.mark.promise("C5")
 @pytest.mark.parametrize("kind", KEY_TYPES)
 def test_keys_of_every_type_cut_a_table_into_chunks(case: SourceCase, kind: str) -> None:
     """Also as the second column of a key. A list of keys finds its rows."""
@@ -556,7 +563,8 @@ def test_rows_of_a_table_without_a_key(case: SourceCase, reader: Reader) -> None
     case.execute("DELETE FROM k WHERE id = 2")
     changes = reader.changes(reader.all())
     assert brief(changes) == [
-        ("i", "k", 1, None, "x"), ("i", "k", 1, None, "x"), ("i", "k", 2, None, "y"), ("u", "k", 2, "y", "z"), ("d", "k", 2, "z", None),
+        ("i", "k", 1, None, "x"), ("i", "k", 1, None, "x"), ("i", "k", 2, None, "y"), ("u", "k", 2, "y", "z"),
+        ("d", "k", 2, "z", None),
     ]  # fmt: skip
     assert {c.key for c in changes} == {()}
     with case.source.open_chunks(Marking.TABLE, "w") as chunks:
@@ -581,7 +589,9 @@ def test_a_large_transaction_is_in_one_batch(case: SourceCase, reader: Reader) -
 
 
 def test_marked_loads_are_told_from_what_applications_write(case: SourceCase, reader: Reader) -> None:
-    """Those of a pipeline that would get its own changes back are dropped, others have its number; a mark without the key is none."""
+    """Those of a pipeline that would get its own changes back are dropped, others have its number; a mark without the
+    key is none.
+    """
     mine, other = (LoadMark(name, "ch", "", "the key") for name in ("there", "elsewhere"))
     forged = LoadMark("there", "ch", "", "another key")
     case.loads = MarkRules({"ch": "the key"}, dropped=frozenset({"there"}))

@@ -1,4 +1,6 @@
-"""The contract suite is tested: for each check there is a target that is wrong in just that, and fails it; the right one passes."""
+"""The contract suite is tested: for each check there is a target that is wrong in just that, and fails it; the right
+one passes.
+"""
 
 from __future__ import annotations
 

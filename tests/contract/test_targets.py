@@ -1,5 +1,5 @@
-"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka, Redis,
-RabbitMQ, HTTP, Elasticsearch, OpenSearch, ClickHouse, Delta, Iceberg.
+"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka,
+Redis, RabbitMQ, HTTP, Elasticsearch, OpenSearch, ClickHouse, Delta, Iceberg.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ KNOWN = {
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
     for changes, consistency, guarantee, features, own, appends in itertools.product(
-        ("latest", "all"), ("row", "table", "batch"), ("transactional", "idempotent", "at_least_once"), ("all", "few"), (True, False), (False, True)
+        ("latest", "all"), ("row", "table", "batch"), ("transactional", "idempotent", "at_least_once"), ("all", "few"),
+        (True, False), (False, True)
     )
     for ordering in (("none", "key", "table", "global") if changes == "all" else ("key",))
     if not (guarantee == "transactional" and not own)  # they could not commit together

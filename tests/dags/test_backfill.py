@@ -132,7 +132,8 @@ def test_a_submitted_job_gets_the_connections_of_lookups(write_pipeline, tmp_pat
     path: Path = write_pipeline("shop", mode="submit")
     path.write_text(path.read_text() + "rules: engine.yaml\n")
     (tmp_path / "engine.yaml").write_text(
-        "rules: [{name: r, path: r.py, lookups: {a: {connection: dimensions, query: SELECT 1 AS id, key: id}, b: {file: b.csv, key: id}}}]"
+        "rules: [{name: r, path: r.py, lookups: {a: {connection: dimensions, query: SELECT 1 AS id, key: id}, b: "
+        "{file: b.csv, key: id}}}]"
     )
     monkeypatch.setenv("SLUICE_RULES", str(tmp_path))
     monkeypatch.setattr(connections, "from_airflow", lambda name: Endpoint(name, "mysql", "h"))

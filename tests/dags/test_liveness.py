@@ -43,7 +43,11 @@ def api() -> Iterator[str]:
 
 
 def says(scheduler: str, database: str = "healthy") -> str:
-    return json.dumps({"metadatabase": {"status": database}, "scheduler": {"status": scheduler}, "triggerer": {"status": "healthy"}})  # fmt: skip
+    return json.dumps({
+        "metadatabase": {"status": database},
+        "scheduler": {"status": scheduler},
+        "triggerer": {"status": "healthy"},
+    })
 
 
 @pytest.mark.parametrize(

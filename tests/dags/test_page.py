@@ -222,7 +222,8 @@ BODIES = (
     '{"grace_s": 604800}',
 )
 VALUES = (
-    "true", "false", "null", "0", "-0", "1", "-1", "604800.0001", "1e5", "1e308", "1e309", "NaN", "-Infinity", '"5"', '"true"', "[]", "{}", "[1]",
+    "true", "false", "null", "0", "-0", "1", "-1", "604800.0001", "1e5", "1e308", "1e309", "NaN", "-Infinity", '"5"',
+    '"true"', "[]", "{}", "[1]",
     '{"a": 1}', '"\\ud800"', '"\\u0000"', '"' + "x" * 3000 + '"', "9" * 400, "1" * 5000, '"reason"', '"grace_s"',
 )  # fmt: skip
 
@@ -290,7 +291,9 @@ def test_a_wrong_file_and_a_missing_connection_are_answers(write_pipeline: Write
 def silent(
     pipelines: Path, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SimpleNamespace]:
-    """A page beside a plain route of Airflow's, in one application; the servers of ``mute`` do not answer before ``lets_go``."""
+    """A page beside a plain route of Airflow's, in one application; the servers of ``mute`` do not answer before
+    ``lets_go``.
+    """
     from airflow.api_fastapi.core_api import security
 
     from sluice.orchestration import web

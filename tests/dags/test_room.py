@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -184,7 +185,9 @@ def drain_may_start(session: Any, run: str) -> bool:
 
 
 LATE = ["deferred", "up_for_retry", "scheduled", "queued", "up_for_reschedule"]
-"""States of a task that ended as the mark came, and wrote over what the mark wrote: nothing goes on in a run that is over."""
+"""States of a task that ended as the mark came, and wrote over what the mark wrote: nothing goes on in a run that is
+over.
+"""
 
 
 @pytest.mark.parametrize("run", ["failed", "success"])
@@ -218,8 +221,11 @@ def test_what_still_runs_in_a_failed_run_and_other_dags_are_left_alone(session: 
     assert release_ended_runs(session) == []
 
 
-def side_by_side(session: Any, *runs: tuple[str, dict[str, tuple[str, int]]]) -> None:
-    """Runs with a task ``sense``; each task: its state, and the second in which its attempt began. It ends three seconds later."""
+def side_by_side(session: Any, *runs: tuple[str, Mapping[str, tuple[str | None, int]]]) -> None:
+    """Runs with a task ``sense``; each task: its state, and the second in which its attempt began.
+
+    It ends three seconds later.
+    """
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
@@ -293,6 +299,23 @@ def test_a_task_that_was_red_because_of_another_begins_again_with_it(
     assert follow_cleared_tasks(session, monkeypatch) == []
 
 
+def test_a_run_that_ended_while_a_task_of_it_was_cleared_is_opened_again(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler ended the run by the task's former state: nothing of it would start, and later runs would wait."""
+    side_by_side(session, ("failed", {"merge": ("success", 1), "load": ("success", 9), "ack": (None, 5)}), IDLE)
+    assert follow_cleared_tasks(session, monkeypatch) == ["run-0"]
+    assert states(session) == ["queued", "running"]
+    assert follow_cleared_tasks(session, monkeypatch) == []
+
+
+def test_a_run_that_a_person_ended_stays_so_with_a_cleared_task(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    side_by_side(session, ("failed", {"merge": ("success", 1), "load": ("success", 9), "ack": (None, 5)}), IDLE)
+    mark(session, "run-0", 12)
+    assert follow_cleared_tasks(session, monkeypatch) == []
+    assert release_ended_runs(session) == ["run-0"]
+
+
 @pytest.mark.parametrize(
     "tasks",
     [
@@ -355,7 +378,10 @@ def test_a_task_that_a_change_of_the_file_adds_finds_a_past(session: Any, monkey
 
 
 def test_a_task_that_comes_back_finds_a_past(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run before has it as *removed*, which is no end of it. Another stays removed, and nobody is said to have marked that run."""
+    """The run before has it as *removed*, which is no end of it.
+
+    Another stays removed, and nobody is said to have marked that run.
+    """
     dag_with(session, ("success", "success"), ("running", "success"))
     add_waiting(session, "run-0", "sense", "load.gone", state="removed")
     add_waiting(session, "run-1", "sense")

@@ -425,8 +425,9 @@ def test_parsing_imports_nothing_heavy(write_pipeline: WritePipeline) -> None:
         "fastapi",
     ]
     script = (
-        f"import sys, runpy; import airflow.sdk; before = set(sys.modules); runpy.run_path({str(REPOSITORY / 'dags/sync.py')!r});"
-        f"print([m for m in {heavy!r} if m in sys.modules and m not in before])"
+        "import sys, runpy; import airflow.sdk; before = set(sys.modules); "
+        f"runpy.run_path({str(REPOSITORY / 'dags/sync.py')!r});print([m for m in {heavy!r} if m in sys.modules and m "
+        "not in before])"
     )
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'include'}"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)

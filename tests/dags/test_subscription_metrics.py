@@ -1,4 +1,6 @@
-"""The gauges of a pipeline that waits are sent without a question to its servers, unless a subscription lacks something."""
+"""The gauges of a pipeline that waits are sent without a question to its servers, unless a subscription lacks
+something.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The faults of the walk. A fault strikes, lasts, and is healed again within its call; it returns one line about what it did.
+"""The faults of the walk.
+
+A fault strikes, lasts, and is healed again within its call; it returns one line about what it did.
 
 A further fault is one more entry in :data:`FAULTS`.
 """
@@ -32,7 +34,9 @@ TASKS = ("drain", "merge", "load", "ack")
 
 @dataclass(frozen=True)
 class Fault:
-    """``strike(world, choose)`` does it and heals it; ``weight``: how often, against the others; ``possible``: here at all."""
+    """``strike(world, choose)`` does it and heals it; ``weight``: how often, against the others; ``possible``: here at
+    all.
+    """
 
     name: str
     strike: Callable[[World, random.Random], str]
@@ -41,7 +45,9 @@ class Fault:
 
 
 def _catch(world: World, choose: random.Random, kind: str, patience_s: float = 4.0) -> tuple[Crew, psutil.Process]:
-    """A process that is at work on a task of this kind, as soon as there is one; after a while any process of a crew."""
+    """A process that is at work on a task of this kind, as soon as there is one; after a while any process of a
+    crew.
+    """
     end = time.monotonic() + patience_s
     crews = choose.sample(world.crews, len(world.crews))
     while time.monotonic() < end:
@@ -274,7 +280,8 @@ def put_target_back(world: World, choose: random.Random) -> str:
     generated = {
         (str(table), str(column))
         for table, column in world.target.execute(
-            f"SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = '{SCHEMA}' AND GENERATION_EXPRESSION <> ''"
+            f"SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = '{SCHEMA}' AND "
+            "GENERATION_EXPRESSION <> ''"
         )
     }
     names = {

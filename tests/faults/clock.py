@@ -1,4 +1,6 @@
-"""Wall clocks that jump: the processes of a crew read theirs with an offset that a file holds. Monotonic clocks go on as they are.
+"""Wall clocks that jump: the processes of a crew read theirs with an offset that a file holds.
+
+Monotonic clocks go on as they are.
 
 Not libfaketime: version 0.9.10 makes Python's own ``time.sleep`` fail (absolute waits on the monotonic clock).
 """

@@ -1,8 +1,10 @@
-"""A small scheduler of flows, as Airflow's local executor runs them: one forked process a task, retried until it succeeds.
+"""A small scheduler of flows, as Airflow's local executor runs them: one forked process a task, retried until it
+succeeds.
 
-:func:`main` runs until its process is ended. A lane is a run: drain, merge, load and ack of each target, each task in a process of its own
-that may be killed or paused. Lanes know nothing of each other: the order of batches is ZooKeeper's business. Every start and end is a line in
-a file; another says how wrong the wall clock is. With a file PIPELINE.turns beside the pipeline, crews take turns.
+:func:`main` runs until its process is ended. A lane is a run: drain, merge, load and ack of each target, each task in a
+process of its own that may be killed or paused. Lanes know nothing of each other: the order of batches is ZooKeeper's
+business. Every start and end is a line in a file; another says how wrong the wall clock is. With a file PIPELINE.turns
+beside the pipeline, crews take turns.
 """
 
 from __future__ import annotations
@@ -100,7 +102,9 @@ class Lane:
 
 
 def main(pipeline: str, crew: str, lanes: str, events: str, clock: str) -> None:
-    """``pipeline``: its file; ``crew``: this one's name and the number of its life; ``lanes``: runs at a time; ``events``, ``clock``: files."""
+    """``pipeline``: its file; ``crew``: this one's name and the number of its life; ``lanes``: runs at a time;
+    ``events``, ``clock``: files.
+    """
     obey(Path(clock))
     out = open(events, "a", buffering=1)  # noqa: SIM115 - as long as the process
 

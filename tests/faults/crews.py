@@ -25,7 +25,9 @@ class Nursery:
     def __init__(
         self, folder: Path, environment: Mapping[str, str], inside: Callable[[list[str]], list[str]] = list
     ) -> None:
-        """``environment``: of the crews; ``inside``: makes a command one that sees the store, where not every process does."""
+        """``environment``: of the crews; ``inside``: makes a command one that sees the store, where not every process
+        does.
+        """
         log = (folder / "nursery.log").open("ab")
         self._process = subprocess.Popen(
             inside([sys.executable, "-m", "tests.faults.nursery"]),
@@ -52,7 +54,10 @@ class Nursery:
 
 
 class Crew:
-    """One installation of a pipeline: a scheduler process and the tasks it forks. It is started again when it dies, as by an init system."""
+    """One installation of a pipeline: a scheduler process and the tasks it forks.
+
+    It is started again when it dies, as by an init system.
+    """
 
     def __init__(self, name: str, pipeline: Path, folder: Path, nursery: Nursery, lanes: int) -> None:
         """``pipeline``: its file; ``folder``: where logs and events go; ``lanes``: runs at a time."""

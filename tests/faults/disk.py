@@ -1,7 +1,9 @@
-"""A disk that can be filled: a small file system of its own where the kernel allows it, else a limit on the size of files.
+"""A disk that can be filled: a small file system of its own where the kernel allows it, else a limit on the size of
+files.
 
-The small one is a tmpfs in a mount namespace that a sleeping process holds; whoever shall see it is started with :meth:`Disk.inside`.
-A full one refuses writes with ENOSPC. Where namespaces are forbidden, a limit on file size (EFBIG) of each process has to do.
+The small one is a tmpfs in a mount namespace that a sleeping process holds; whoever shall see it is started with
+:meth:`Disk.inside`. A full one refuses writes with ENOSPC. Where namespaces are forbidden, a limit on file size (EFBIG)
+of each process has to do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A dump in the walk: it runs while rows change and another fault strikes; its worker is killed, too, and started again.
+"""A dump in the walk: it runs while rows change and another fault strikes; its worker is killed, too, and started
+again.
 
-A table of versions shows what a dump must never do: the version of a row only grows, over deletes and replaces, and so it must at the target.
+A table of versions shows what a dump must never do: the version of a row only grows, over deletes and replaces, and so
+it must at the target.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The source of the walk fails over to its replica, and back the next time. The replica is made when it is first needed, of the source's files."""
+"""The source of the walk fails over to its replica, and back the next time.
+
+The replica is made when it is first needed, of the source's files.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from tests.faults.world import SCHEMA, World
 
 
 def fail_over(world: World, choose: random.Random) -> str:
-    """With batches on their way; the server that was read is gone for a while, or lives on. Then it follows the other one."""
+    """With batches on their way; the server that was read is gone for a while, or lives on.
+
+    Then it follows the other one.
+    """
     world.rest()  # who writes is connected to one server
     before, after = world.source, world.replica
     if not after.data_dir.exists():

@@ -1,4 +1,6 @@
-"""A task that runs a loop with every batch on Spark, as a process of its own: ``python -m tests.faults.loop_process PIPELINE.yaml CLAIM``."""
+"""A task that runs a loop with every batch on Spark, as a process of its own:
+``python -m tests.faults.loop_process PIPELINE.yaml CLAIM``.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Forks crews on demand, so that one that was killed is there again at once: everything is imported, and the kernels are loaded, once.
+"""Forks crews on demand, so that one that was killed is there again at once: everything is imported, and the kernels
+are loaded, once.
 
-``python -m tests.faults.nursery`` reads one JSON line a crew (``{"log": …, "arguments": [PIPELINE, NAME, LANES, EVENTS, CLOCK]}``), answers
-with its process id, and ends with its input. A crew is a session of its own, and none of the faults meets the nursery.
+``python -m tests.faults.nursery`` reads one JSON line a crew
+(``{"log": …, "arguments": [PIPELINE, NAME, LANES, EVENTS, CLOCK]}``), answers with its process id, and ends with its
+input. A crew is a session of its own, and none of the faults meets the nursery.
 """
 
 from __future__ import annotations

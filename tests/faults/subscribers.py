@@ -1,8 +1,10 @@
-"""Clients of the subscription service that make tables of what they get, and the history that they must agree with after each batch.
+"""Clients of the subscription service that make tables of what they get, and the history that they must agree with
+after each batch.
 
-Every transaction of the workload counts ``clock.n`` up by one. So a client knows of which transaction its tables are, and the history has
-what the tables were after it: a client that begins in the middle takes the tables that it did not see from there, as of the first ``clock.n`` that it
-sees changed; and after every batch its tables are compared with what they were at the source after that transaction.
+Every transaction of the workload counts ``clock.n`` up by one. So a client knows of which transaction its tables are,
+and the history has what the tables were after it: a client that begins in the middle takes the tables that it did not
+see from there, as of the first ``clock.n`` that it sees changed; and after every batch its tables are compared with
+what they were at the source after that transaction.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ def selected(server: Any, schema: str) -> Tables:
 
 
 class Workload(threading.Thread):
-    """Transactions at the source, one after the other, until :meth:`finish`. ``history[n]``: the tables after transaction n."""
+    """Transactions at the source, one after the other, until :meth:`finish`.
+
+    ``history[n]``: the tables after transaction n.
+    """
 
     def __init__(self, server: Any, schema: str, seed: int) -> None:
         super().__init__(name="workload", daemon=True)
@@ -127,12 +132,14 @@ def _insert(choose: random.Random, tables: Tables, wide: bool) -> list[str]:
         id_ = choose.randrange(1, 200)
         if (id_,) in tables["orders"]:
             continue
-        row = {"id": id_, "v": choose.choice((None, choose.randrange(-(2**62), 2**62))), "note": choose.choice((None, "", "é€😀", f"note {id_}")),
+        row = {"id": id_, "v": choose.choice((None, choose.randrange(-(2**62), 2**62))),
+            "note": choose.choice((None, "", "é€😀", f"note {id_}")),
                "extra": choose.choice((None, id_)) if wide else None}  # fmt: skip
         tables["orders"][(id_,)] = row
         columns = [column for column in row if wide or column != "extra"]
         made.append(
-            f"INSERT INTO orders ({', '.join(columns)}) VALUES ({', '.join(_literal(row[column]) for column in columns)})"
+            f"INSERT INTO orders ({', '.join(columns)}) VALUES "
+            f"({', '.join(_literal(row[column]) for column in columns)})"
         )
         for line in range(1, choose.randrange(1, 4)):
             amount = Decimal(choose.randrange(-(10**6), 10**6)).scaleb(-2)
@@ -219,10 +226,11 @@ class Plan:
     """What a client asks for, and how it behaves.
 
     Attributes:
-        start: what makes ``from`` when it begins; it gets the number of the newest batch. tables: those that it reads, the clock among them.
-        waits_for: it begins when this is set. ack_every, crash: of a named one: it acknowledges every so many batches, and is started again after a
-            batch with that probability, with what it made of batches that it did not acknowledge (``keeps``) or without. An unnamed one goes on
-            after the last batch whose number it noted.
+        start: what makes ``from`` when it begins; it gets the number of the newest batch. tables: those that it reads,
+            the clock among them.
+        waits_for: it begins when this is set. ack_every, crash: of a named one: it acknowledges every so many batches,
+            and is started again after a batch with that probability, with what it made of batches that it did not
+            acknowledge (``keeps``) or without. An unnamed one goes on after the last batch whose number it noted.
     """
 
     who: str
@@ -241,7 +249,10 @@ class Plan:
 
 @dataclass
 class State:
-    """What a client has made. ``number``: of the last batch in it, 0 before the first; ``tables`` None: it saw no change of the clock yet."""
+    """What a client has made.
+
+    ``number``: of the last batch in it, 0 before the first; ``tables`` None: it saw no change of the clock yet.
+    """
 
     tables: Tables | None = None
     number: int = 0
@@ -382,7 +393,10 @@ class Client:
         return self.last is not None and self.last == self.workload.last
 
     def describe(self) -> str:
-        return f"{self.plan.who}: {self.batches} batches, {self.resets} snapshots, {self.starts} starts, at transaction {self.last}"
+        return (
+            f"{self.plan.who}: {self.batches} batches, {self.resets} snapshots, {self.starts} starts, at "
+            f"transaction {self.last}"
+        )
 
 
 def copied(state: State) -> State:

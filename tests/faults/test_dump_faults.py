@@ -1,4 +1,6 @@
-"""A dump whose processes are killed again and again, while writers change its rows: nothing is lost, doubled, or taken back."""
+"""A dump whose processes are killed again and again, while writers change its rows: nothing is lost, doubled, or taken
+back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A process that was paused for longer than its session, was replaced, and comes back: nothing that it still does counts."""
+"""A process that was paused for longer than its session, was replaced, and comes back: nothing that it still does
+counts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Loops whose every batch is merged, ruled and loaded by Spark's workers: what is killed there loses and doubles nothing."""
+"""Loops whose every batch is merged, ruled and loaded by Spark's workers: what is killed there loses and doubles
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +170,9 @@ def finish(made: Case, outcome: MicrobatchOutcome) -> None:
     reason="with SLUICE_FAULTS only: it takes more than a minute",
 )
 def test_the_job_of_a_killed_task_does_not_load_after_its_retry(made: Case, server: SparkConnectServer) -> None:
-    """kill -9 of the task while a worker is in the target's transaction; the worker sleeps until the retry has delivered everything."""
+    """kill -9 of the task while a worker is in the target's transaction; the worker sleeps until the retry has
+    delivered everything.
+    """
     write(made, 1, 2)
     assert carry(made, "test:a:1").ended_by == "idle"
     blocker = made.target.connect(made.schema)

@@ -1,6 +1,8 @@
-"""Twenty clients of ``sluice serve`` at random positions; services are killed, ZooKeeper is restarted, batches are removed.
+"""Twenty clients of ``sluice serve`` at random positions; services are killed, ZooKeeper is restarted, batches are
+removed.
 
-Every client's tables equal the source's, after every batch and at the end. ``SLUICE_FAULT_SEED`` repeats a run, as far as threads and processes do.
+Every client's tables equal the source's, after every batch and at the end. ``SLUICE_FAULT_SEED`` repeats a run, as far
+as threads and processes do.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Sites that all take writes, under faults: a seeded walk in which workers, sites and ZooKeeper are killed and links of one direction cut while
-applications write.
+"""Sites that all take writes, under faults: a seeded walk in which workers, sites and ZooKeeper are killed and links of
+one direction cut while applications write.
 
-After it all sites are equal, every change of a site's own rows is there exactly once, and no log moves any more. ``make test`` takes two faults a
-walk, one of them the kill of a server, ``make faults`` 15, ``SLUICE_FAULTS=1000`` 250, and a transaction of 2,000,000 rows in place of 200,000;
-``SLUICE_FAULT_SEED`` replays, ``SLUICE_FAULT_ONLY`` keeps to the faults whose name contains it.
+After it all sites are equal, every change of a site's own rows is there exactly once, and no log moves any more.
+``make test`` takes two faults a walk, one of them the kill of a server, ``make faults`` 15, ``SLUICE_FAULTS=1000`` 250,
+and a transaction of 2,000,000 rows in place of 200,000; ``SLUICE_FAULT_SEED`` replays, ``SLUICE_FAULT_ONLY`` keeps to
+the faults whose name contains it.
 """
 
 from __future__ import annotations
@@ -272,7 +273,10 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MySQLServ
 def test_a_star_of_three_mysql_takes_every_change_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mortal, fresh_schema
 ) -> None:
-    """A main, B and C; each row belongs to one site. The journal has no key: what was loaded twice would be there twice."""
+    """A main, B and C; each row belongs to one site.
+
+    The journal has no key: what was loaded twice would be there twice.
+    """
     first, second, zookeeper = mortal
     with MySQLServer(tmp_path / "third", name="third", server_id=104, options=UNSAFE) as third:
         servers = {"a": first, "b": second, "c": third}
@@ -293,10 +297,12 @@ def test_two_sites_that_write_the_same_rows_end_equal(
     fresh_schema,
     consistency: str,
 ) -> None:
-    """Sixty rows that both insert, change, move to another key and delete, and rows of their own, of which every change counts.
+    """Sixty rows that both insert, change, move to another key and delete, and rows of their own, of which every change
+    counts.
 
-    What goes back to the main site with loop_back is older than its rows, so it has none that it counts in; but unique values may go from row to
-    row. With time_intersection only what is in conflict goes back, of tables without a further unique key; every other seed sends changed columns.
+    What goes back to the main site with loop_back is older than its rows, so it has none that it counts in; but unique
+    values may go from row to row. With time_intersection only what is in conflict goes back, of tables without a
+    further unique key; every other seed sends changed columns.
     """
     first, second, zookeeper = mortal
     schema = fresh_schema(first, second)

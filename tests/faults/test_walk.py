@@ -1,7 +1,9 @@
-"""A seeded random walk over faults, under load. After each: both sides equal, acknowledgements one by one, no batch twice.
+"""A seeded random walk over faults, under load.
 
-``make test`` takes 2 steps of a fixed seed, ``make faults`` 60, ``SLUICE_FAULTS=1000`` is the long walk. ``SLUICE_FAULT_SEED`` replays one;
-``SLUICE_FAULT_ONLY`` keeps to the faults whose name contains it.
+After each: both sides equal, acknowledgements one by one, no batch twice.
+
+``make test`` takes 2 steps of a fixed seed, ``make faults`` 60, ``SLUICE_FAULTS=1000`` is the long walk.
+``SLUICE_FAULT_SEED`` replays one; ``SLUICE_FAULT_ONLY`` keeps to the faults whose name contains it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The demo's whole stack on Airflow and Spark: 60,000 random changes (``make faults``: 200,000), then a kill of every kind of process while a
-batch is on its way.
+"""The demo's whole stack on Airflow and Spark: 60,000 random changes (``make faults``: 200,000), then a kill of every
+kind of process while a batch is on its way.
 
 Nothing is mended by hand: the stack's supervisor restarts servers as an operating system would, Airflow retries tasks.
 """

@@ -1,4 +1,5 @@
-"""Everything that a fault can strike: two databases, ZooKeeper, a proxy before each, two crews of workers, a disk, clocks, a load.
+"""Everything that a fault can strike: two databases, ZooKeeper, a proxy before each, two crews of workers, a disk,
+clocks, a load.
 
 And what must hold after every fault, whatever it was: both sides equal, acknowledgements one by one, no batch twice.
 """
@@ -39,7 +40,10 @@ PASSING = 75
 """What a command exits with after an error that passes by itself."""
 _BUSY = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
 SESSION_S = float(os.environ.get("SLUICE_FAULT_SESSION_S") or (4.0 if _BUSY else 1.5))
-"""Of ZooKeeper. On a machine full of other work a process may get no CPU for longer than a short one, again and again."""
+"""Of ZooKeeper.
+
+On a machine full of other work a process may get no CPU for longer than a short one, again and again.
+"""
 LANES = 3
 PATIENCE_S = float(os.environ.get("SLUICE_FAULT_PATIENCE_S", "120"))
 KEYLESS = f"CREATE TABLE `{SCHEMA}`.journal (what VARCHAR(40) NOT NULL, n INT NOT NULL)"
@@ -117,7 +121,8 @@ class World:
         seed(self.source.connect, SCHEMA, customers=60, products=40, orders=80)
         self.wait_until(self.is_level, "the first batches")
         self.target.execute(
-            f"CREATE TABLE `{SCHEMA}`._history (id INT AUTO_INCREMENT PRIMARY KEY, old BIGINT, new BIGINT, epoch BIGINT)",
+            f"CREATE TABLE `{SCHEMA}`._history (id INT AUTO_INCREMENT PRIMARY KEY, old BIGINT, new BIGINT, epoch "
+            "BIGINT)",
             f"CREATE TRIGGER `{SCHEMA}`._watch AFTER UPDATE ON `{SCHEMA}`._sluice_ack FOR EACH ROW BEGIN "
             "IF NEW.scope = '' AND NEW.batch <> OLD.batch THEN "
             f"INSERT INTO `{SCHEMA}`._history (old, new, epoch) VALUES (OLD.batch, NEW.batch, NEW.epoch); END IF; END",
@@ -239,7 +244,7 @@ class World:
         else:
             flag.unlink(missing_ok=True)
 
-    # -- what must hold --------------------------------------------------------------------------------------------------
+    # -- what must hold ------------------------------------------------------------------------------------------------
     def settle(self) -> None:
         """Wait until all is delivered; then compare everything."""
         self.rest()
@@ -292,7 +297,10 @@ class World:
         self.sluice("segments", str(self.case.path), "--prune")
 
     def sluice(self, *command: str) -> str:
-        """A command line where the store can be seen; what it printed. Again after a passing error, as a person would."""
+        """A command line where the store can be seen; what it printed.
+
+        Again after a passing error, as a person would.
+        """
         end, said = time.monotonic() + 60, ""
         while True:
             done = self.inside(self.case.command(*command))

@@ -1,7 +1,7 @@
 """Records a small log from each server flavour, with the rows it must give: ``python tests/golden/record.py``.
 
-``{flavour}.binlog`` is the server's own file; ``{flavour}.json`` holds the collations it names and, for each change, the operation, the table
-and the row as the server's SELECT printed it when the log was made.
+``{flavour}.binlog`` is the server's own file; ``{flavour}.json`` holds the collations it names and, for each change,
+the operation, the table and the row as the server's SELECT printed it when the log was made.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ TABLE = """CREATE TABLE g.t (id INT PRIMARY KEY, n BIGINT UNSIGNED, d DECIMAL(40
   l VARCHAR(20) CHARACTER SET latin1, b BINARY(6), o BLOB, dt DATETIME(4), ts TIMESTAMP(3) NULL, ti TIME(6), da DATE, y YEAR,
   e ENUM('a','b'), st SET('p','q','r'), bi BIT(12), f FLOAT, x DOUBLE)"""
 COLUMNS = {
-    "id": "id", "n": "CAST(n AS CHAR)", "d": "CAST(d AS CHAR)", "s": "s", "l": "CONVERT(l USING utf8mb4)", "b": "HEX(b)", "o": "HEX(o)",
-    "dt": "CAST(dt AS CHAR)", "ts": "CAST(ts AS CHAR)", "ti": "CAST(ti AS CHAR)", "da": "CAST(da AS CHAR)", "y": "LPAD(y, 4, '0')",
+    "id": "id", "n": "CAST(n AS CHAR)", "d": "CAST(d AS CHAR)", "s": "s", "l": "CONVERT(l USING utf8mb4)",
+    "b": "HEX(b)", "o": "HEX(o)",
+    "dt": "CAST(dt AS CHAR)", "ts": "CAST(ts AS CHAR)", "ti": "CAST(ti AS CHAR)", "da": "CAST(da AS CHAR)",
+    "y": "LPAD(y, 4, '0')",
     "e": "CAST(e AS CHAR)", "st": "CAST(st AS CHAR)", "bi": "bi + 0", "f": "f * 1e0", "x": "x",
 }  # fmt: skip
 STEPS: tuple[str | tuple[str, ...], ...] = (
@@ -66,26 +68,32 @@ JSON_STEPS: tuple[str | tuple[str, ...], ...] = (
     "UPDATE t SET j = JSON_REPLACE(j, '$[1]', 'was a number') WHERE id = 2",
 )
 MINIMAL_STEPS: tuple[str | tuple[str, ...], ...] = (
-    "INSERT INTO t VALUES (1, 7, 1.5, 'one', 'ß', x'61', x'00', '2024-01-02 03:04:05', NULL, '01:02:03', '2024-02-29', 2024, 'b', 'p', 1, 1.5, 2.5),"
-    " (2, 8, NULL, 'two', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'a', 'q', 2, NULL, NULL)",
+    "INSERT INTO t VALUES (1, 7, 1.5, 'one', 'ß', x'61', x'00', '2024-01-02 03:04:05', NULL, '01:02:03', "
+    "'2024-02-29', 2024, 'b', 'p', 1, 1.5, 2.5), (2, 8, NULL, 'two', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "
+    "'a', 'q', 2, NULL, NULL)",
     "UPDATE t SET s = CONCAT(s, '!') WHERE id = 1",
     "UPDATE t SET n = NULL, bi = 5, st = 'p,r' WHERE id = 2",
     "DELETE FROM t WHERE id = 1",
 )
-"""With ``binlog_row_image=MINIMAL``: the key, and what changed; no key changes, so that a row is known by its first column."""
+"""With ``binlog_row_image=MINIMAL``: the key, and what changed; no key changes, so that a row is known by its first
+column.
+"""
 
 
 BARE_STEPS: tuple[str | tuple[str, ...], ...] = (
     STEPS[0],
     "ALTER TABLE t ADD COLUMN front SET('x','y') FIRST, MODIFY COLUMN l VARCHAR(300) CHARACTER SET latin1 AFTER x,"
     " ADD COLUMN more INT UNSIGNED AFTER n",
-    "INSERT INTO t (id, l, n, more, front) VALUES (2, REPEAT('ü', 290), 18446744073709551615, 4294967295, 'y'), (3, '', 0, 0, '')",
+    "INSERT INTO t (id, l, n, more, front) VALUES (2, REPEAT('ü', 290), 18446744073709551615, 4294967295, 'y'), (3, "
+    "'', 0, 0, '')",
     *STEPS[2:4],
     "ALTER TABLE t DROP COLUMN front, CHANGE COLUMN more extra VARCHAR(20)",
     ("RENAME TABLE t TO moved", "RENAME TABLE moved TO t"),
     "DELETE FROM t WHERE id = 1",
 )
-"""With ``binlog_row_metadata=MINIMAL``: names, signs and charsets come from a definition and the statements in the log."""
+"""With ``binlog_row_metadata=MINIMAL``: names, signs and charsets come from a definition and the statements in the
+log.
+"""
 
 
 def minimal(change: list[Any]) -> list[Any]:
@@ -175,7 +183,9 @@ def definitions(server: Any) -> dict[str, Any]:
 
 
 def unpacked(root: Path, version: str) -> Distribution:
-    """A MySQL as its makers pack it (``bin``, ``lib``, ``share``), unpacked by hand; SLUICE_MYSQL_80 names the folder of an 8.0."""
+    """A MySQL as its makers pack it (``bin``, ``lib``, ``share``), unpacked by hand; SLUICE_MYSQL_80 names the folder
+    of an 8.0.
+    """
     share = root / "share"
     options = (f"--basedir={root}", f"--lc-messages-dir={share}", f"--character-sets-dir={share / 'charsets'}")
     return Distribution("MySQL", version, (str(root / "bin/mysqld"), "--no-defaults"), options, str(root), share)

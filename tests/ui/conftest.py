@@ -1,7 +1,7 @@
 """A real browser in front of a real Airflow that delivers a pipeline of two tables.
 
-By default that is the Airflow which other test files use, too. With ``SLUICE_UI_URL`` and ``SLUICE_UI_PASSWORD`` set, the running stack
-there is used instead (``make demo`` prints both). Screenshots go to ``SLUICE_SCREENSHOTS`` if set.
+By default that is the Airflow which other test files use, too. With ``SLUICE_UI_URL`` and ``SLUICE_UI_PASSWORD`` set,
+the running stack there is used instead (``make demo`` prints both). Screenshots go to ``SLUICE_SCREENSHOTS`` if set.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def open_page(browser: Any, stack: Stack) -> Callable[..., Any]:
 
 @pytest.fixture
 def deliver(stack: Stack) -> Callable[[], None]:
-    """Makes a change at the source and waits until it is acknowledged. Nothing to do on a stack that is not the tests' own."""
+    """Makes a change at the source and waits until it is acknowledged.
+
+    Nothing to do on a stack that is not the tests' own.
+    """
 
     def go() -> None:
         made = stack.made

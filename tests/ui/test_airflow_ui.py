@@ -141,7 +141,10 @@ def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
     ended = f"{dag}/dagRuns/~/taskInstances?state=failed"
 
     def used_up() -> bool:
-        """Don't wait for all attempts: as if they were used up. One that is at work just then is marked at the next look."""
+        """Don't wait for all attempts: as if they were used up.
+
+        One that is at work just then is marked at the next look.
+        """
         for task in stack.api.call("GET", failed)["task_instances"]:
             run = task["dag_run_id"].replace("+", "%2B")
             stack.api.call("PATCH", f"{dag}/dagRuns/{run}/taskInstances/{task['task_id']}", {"new_state": "failed"})

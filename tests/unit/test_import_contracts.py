@@ -64,7 +64,9 @@ FIELDS = ("modules", "source_modules", "forbidden_modules")
 
 
 def unnamed(contracts: dict[str, dict[str, Any]], kinds: dict[str, set[str]]) -> list[str]:
-    """Return what to add to pyproject.toml, so that each contract that names a kind of a room names all of its kinds."""
+    """Return what to add to pyproject.toml, so that each contract that names a kind of a room names all of its
+    kinds.
+    """
     found = []
     for name, contract in contracts.items():
         fields = {field: set(contract.get(field, ())) for field in FIELDS}
@@ -97,8 +99,8 @@ def test_a_new_kind_is_told_where_it_has_to_be_named() -> None:
     }
     told = unnamed(CONTRACTS, more)
     assert (
-        "add 'sluice.targets.oracle' to source_modules of the contract 'targets of other kinds than MySQL know nothing of MySQL' "
-        "in pyproject.toml, where the other kinds are"
+        "add 'sluice.targets.oracle' to source_modules of the contract 'targets of other kinds than MySQL know "
+        "nothing of MySQL' in pyproject.toml, where the other kinds are"
     ) in told
     of_target = [line for line in told if "sluice.targets.oracle" in line]
     of_source = [line for line in told if "sluice.sources.postgresql" in line]
@@ -117,9 +119,9 @@ def _names(contract: dict[str, Any], packages: set[str]) -> bool:
 def test_parsing_a_dag_stays_light() -> None:
     """What the DAG files import of ours must not pull in Arrow, Spark, ZooKeeper or Numba."""
     code = (
-        "import sys; import sluice.config.loading, sluice.config.connections, sluice.config.engine, sluice.config.folders, sluice.errors\n"
-        "heavy = {'pyarrow', 'pyspark', 'kazoo', 'numba', 'pymysql', 'pandas'} & set(sys.modules)\n"
-        "sys.exit(f'imports {heavy}' if heavy else 0)"
+        "import sys; import sluice.config.loading, sluice.config.connections, sluice.config.engine, "
+        "sluice.config.folders, sluice.errors\nheavy = {'pyarrow', 'pyspark', 'kazoo', 'numba', 'pymysql', 'pandas'} "
+        "& set(sys.modules)\nsys.exit(f'imports {heavy}' if heavy else 0)"
     )
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -134,7 +136,10 @@ def test_parsing_a_dag_stays_light() -> None:
 
 def test_flows_load_without_pandas() -> None:
     """A command or a task that only imports them does not pay for it."""
-    code = "import sys, sluice.flows.transform.merge, sluice.flows.load.load, sluice.flows.transform.stages; sys.exit('pandas' in sys.modules)"
+    code = (
+        "import sys, sluice.flows.transform.merge, sluice.flows.load.load, sluice.flows.transform.stages; "
+        "sys.exit('pandas' in sys.modules)"
+    )
     environment = {"PYTHONPATH": str(REPOSITORY / "include"), "PATH": "/usr/bin:/bin"}
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False, env=environment).returncode == 0
 
@@ -161,13 +166,16 @@ def test_no_test_lies_outside_of_a_room() -> None:
 
 _INSIDE_AN_OFFSET = {"server_uuid", "gtid_set", "prepared", "last_event"}
 _OFFSETS = {
-    "position", "first", "last", "captured", "delivered", "began", "begin", "ends", "head", "at", "start", "stop", "upto", "stop_at",
+    "position", "first", "last", "captured", "delivered", "began", "begin", "ends", "head", "at", "start", "stop",
+    "upto", "stop_at",
 }  # fmt: skip
 """What offsets are called where they are used."""
 
 
 def test_an_offset_is_opaque_outside_of_sources() -> None:
-    """Flows, coordination, orchestration and the command line keep offsets, compare them and print them, and never look into one."""
+    """Flows, coordination, orchestration and the command line keep offsets, compare them and print them, and never look
+    into one.
+    """
     package = REPOSITORY / "include" / "sluice"
     found = []
     for room in ("flows", "operations", "coordination", "orchestration", "cli"):
@@ -201,7 +209,10 @@ operations/verify/log_window operations/verify/units operations/verify/verify
 
 
 def test_only_these_modules_of_the_job_take_all_surroundings_at_once() -> None:
-    """A function below an entry takes the parts that it uses, so that its signature says what it may touch. The list only shrinks."""
+    """A function below an entry takes the parts that it uses, so that its signature says what it may touch.
+
+    The list only shrinks.
+    """
     package = REPOSITORY / "include" / "sluice"
     found = set()
     for room in ("flows", "operations"):

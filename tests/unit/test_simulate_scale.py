@@ -53,7 +53,10 @@ def test_measured_costs_replace_the_assumed_ones() -> None:
 
 
 def test_the_cpu_of_a_run_and_of_an_idle_airflow_follow_from_two_shapes() -> None:
-    """A run a batch: 1,000 of both; many batches a run: 6,000 and 60. A batch 0.1 s, a run 4 s, 0.2 cores without any."""
+    """A run a batch: 1,000 of both; many batches a run: 6,000 and 60.
+
+    A batch 0.1 s, a run 4 s, 0.2 cores without any.
+    """
     shapes = {
         "batches": (6000, 1000),
         "rows_in_dag_run": (60, 1000),

@@ -1,4 +1,6 @@
-"""Check that what texts name exists: paths, modules, commands and their options, references in docstrings, kinds of targets, decisions."""
+"""Check that what texts name exists: paths, modules, commands and their options, references in docstrings, kinds of
+targets, decisions.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ MODULES |= {name.removesuffix(".__init__"): path for name, path in MODULES.items
 
 
 def is_defined(name: str) -> bool:
-    """Return True if ``name``, such as ``sluice.model.backoff.wait_after``, is a module or is named in the module or package it begins with."""
+    """Return True if ``name``, such as ``sluice.model.backoff.wait_after``, is a module or is named in the module or
+    package it begins with.
+    """
     module = name
     while module not in MODULES and "." in module:
         module = module.rpartition(".")[0]
@@ -84,7 +88,9 @@ _REFERENCE = re.compile(r":(?:class|func|mod|meth|data|attr|exc):`~?([\w.]+)`")
 
 @lru_cache
 def files_that_define() -> dict[str, list[str]]:
-    """Return the texts of the package, without references, by each name that they define at any level: classes, functions, values."""
+    """Return the texts of the package, without references, by each name that they define at any level: classes,
+    functions, values.
+    """
     found: dict[str, list[str]] = {}
     for path in CODE:
         text = _REFERENCE.sub("", path.read_text(encoding="utf-8"))
@@ -94,7 +100,9 @@ def files_that_define() -> dict[str, list[str]]:
 
 
 def is_known_here(name: str, text: str) -> bool:
-    """Return True if ``name``, such as ``Session.close``, is in the module ``text``, or its first part defined in one that has the rest."""
+    """Return True if ``name``, such as ``Session.close``, is in the module ``text``, or its first part defined in one
+    that has the rest.
+    """
     first, *rest = name.split(".")
     here = _REFERENCE.sub("", text)
     imported = re.search(rf"^\s*import {first}\b", here, re.MULTILINE) is not None

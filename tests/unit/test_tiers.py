@@ -1,4 +1,6 @@
-"""What ``make test`` leaves to ``make test-all`` is named and exists, and each promise that is kept has a test in ``make test``."""
+"""What ``make test`` leaves to ``make test-all`` is named and exists, and each promise that is kept has a test in
+``make test``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def test_every_rule_names_tests_that_exist_and_says_why() -> None:
 
 
 def test_every_exception_of_a_rule_exists() -> None:
-    """``kept`` belongs to all ids of an entry: each must exist for at least one of them, a case at least by its function."""
+    """``kept`` belongs to all ids of an entry: each must exist for at least one of them, a case at least by its
+    function.
+    """
     entries: dict[str, list[tiers.Rule]] = {}
     for rule in tiers.rules():
         entries.setdefault(rule.reason, []).append(rule)

@@ -128,7 +128,7 @@ class Shop:
             "email": f"{unique}@example.com",
             "name": f"{chance.choice(_NAMES)} {chance.choice(_WORDS).title()}",
             "greeting": None if chance.random() < 0.2 else f"{chance.choice(_EMOJI)} {self._text(12)}",
-            "birth_date": None if chance.random() < 0.1 else f"{chance.randint(1920, 2010)}-{chance.randint(1, 12):02}-{chance.randint(1, 28):02}",
+            "birth_date": None if chance.random() < 0.1 else f"{chance.randint(1920, 2010)}-{chance.randint(1, 12):02}-{chance.randint(1, 28):02}",  # noqa: E501
             "level": chance.choice(("new", "regular", "gold")),
             "interests": ",".join(w for w in ("books", "music", "garden", "tools") if chance.random() < 0.4),
             "flags": chance.getrandbits(12),
@@ -203,13 +203,13 @@ class Shop:
     def _time(self) -> str:
         chance = self.chance
         sign = chance.choice(("", "-"))
-        return f"{sign}{chance.randint(0, 800)}:{chance.randint(0, 59):02}:{chance.randint(0, 59):02}.{chance.randint(0, 999):03}"
+        return f"{sign}{chance.randint(0, 800)}:{chance.randint(0, 59):02}:{chance.randint(0, 59):02}.{chance.randint(0, 999):03}"  # noqa: E501
 
     def _moment(self) -> str:
         chance = self.chance
         return (
             f"{chance.randint(1990, 2030)}-{chance.randint(1, 12):02}-{chance.randint(1, 28):02} "
-            f"{chance.randint(0, 23):02}:{chance.randint(0, 59):02}:{chance.randint(0, 59):02}.{chance.randint(0, 999_999):06}"
+            f"{chance.randint(0, 23):02}:{chance.randint(0, 59):02}:{chance.randint(0, 59):02}.{chance.randint(0, 999_999):06}"  # noqa: E501
         )
 
 

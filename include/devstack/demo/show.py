@@ -265,13 +265,15 @@ def _report(
     p50, p95 = meter.percentile_ms(0.5), meter.percentile_ms(0.95)
     if p50 is not None and p95 is not None:
         write(
-            f"lag          p50 {p50 / 1000:.2f} s, p95 {p95 / 1000:.2f} s ({len(meter.lags_ms)} heartbeats, source write to visible at target)"
+            f"lag          p50 {p50 / 1000:.2f} s, p95 {p95 / 1000:.2f} s ({len(meter.lags_ms)} heartbeats, source "
+            "write to visible at target)"
         )
     write(f"changes      {changes}")
     write(f"time         ready after {ready_s:.1f} s, all after {progress.seconds:.1f} s")
     write(f"Airflow UI   {stack.api.address}   login: admin / {stack.settings.keys['admin_password']}")
     write(
-        f"subscribe    curl -sN '{stack.subscriptions.address}/v1/pipelines/{PIPELINE}/changes?tables={TARGET_SCHEMA}.orders&follow=true'"
+        "subscribe    curl -sN "
+        f"'{stack.subscriptions.address}/v1/pipelines/{PIPELINE}/changes?tables={TARGET_SCHEMA}.orders&follow=true'"
     )
     write("The stack is running; make demo-down stops it.")
     if not caught_up:

@@ -62,7 +62,9 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
 
 
 def _change(sites: dict[str, MySQLServer], seconds: int, progress: Progress) -> dict[str, Tally]:
-    """Change the shop at both sites at the same time: each site's own rows, and rows that the other site changes, too."""
+    """Change the shop at both sites at the same time: each site's own rows, and rows that the other site changes,
+    too.
+    """
     first = time.time_ns() // 10**9
     workloads = {
         name: Workload(
@@ -155,7 +157,8 @@ def _report(
             write(f"{pipeline}       {state.targets[0].batch} batches, position {state.targets[0].position}")
         if state is not None and state.conflicts is not None:
             write(
-                f"conflicts    {state.conflicts}: rows that both changed at the same time; a won (sluice channel conflicts {CHANNEL})"
+                f"conflicts    {state.conflicts}: rows that both changed at the same time; a won (sluice channel "
+                f"conflicts {CHANNEL})"
             )
     write("both logs     stand still: nothing goes round" if still else "the logs      do NOT stand still")
     write(f"time         ready after {ready_s:.1f} s, all after {progress.seconds:.1f} s")

@@ -1,4 +1,6 @@
-"""Random, seeded, transactional changes to the shop from several connections: inserts, updates, key changes, deletes."""
+"""Random, seeded, transactional changes to the shop from several connections: inserts, updates, key changes,
+deletes.
+"""
 
 # ruff: noqa: S311, S608  (random choices and fixed table names; nothing here guards anything)
 from __future__ import annotations
@@ -159,7 +161,10 @@ class Workload:
 
 
 class _Worker:
-    """One connection's changes. Keeps a sample of the keys that exist; others may delete them meanwhile, which is fine."""
+    """One connection's changes.
+
+    Keeps a sample of the keys that exist; others may delete them meanwhile, which is fine.
+    """
 
     def __init__(
         self, connection: Any, schema: str, chance: random.Random, name: str, index: int, *, swaps: bool = True

@@ -59,8 +59,10 @@ _HAS_STACK = importlib.util.find_spec("devstack") is not None
 """The development stack is in the repository, not in the installed package."""
 
 for name, group in {
-    **({"stack": stack_app} if _HAS_STACK else {}), "rules": rules_app, "dump": dump_app, "dead-letters": letters_app, "schema": schema_app,
-    "targets": targets_app, "verify": verify_app, "channel": channel_app, "snapshot": snapshot_app, "subscriptions": subscriptions_app,
+    **({"stack": stack_app} if _HAS_STACK else {}), "rules": rules_app, "dump": dump_app, "dead-letters": letters_app,
+    "schema": schema_app,
+    "targets": targets_app, "verify": verify_app, "channel": channel_app, "snapshot": snapshot_app,
+    "subscriptions": subscriptions_app,
 }.items():  # fmt: skip
     app.add_typer(group, name=name)
 

@@ -44,7 +44,8 @@ def new(
         print_json({"channel": name, "file": str(path)})
         return
     out.print(
-        f"wrote {escape(str(path))}: `sluice check {escape(pipelines[0])}` looks at it; docs/two-way.md says how to begin"
+        f"wrote {escape(str(path))}: `sluice check {escape(pipelines[0])}` looks at it; docs/two-way.md says how to "
+        "begin"
     )
 
 
@@ -72,7 +73,8 @@ def list_channels(as_json: AsJson = False) -> None:
         table.add_column(heading, overflow="fold")
     for line in found:
         table.add_row(
-            escape(line["channel"]), escape(", ".join(line["pipelines"])), escape(line["main"] or ""), escape(line["error"] or ""),
+            escape(line["channel"]), escape(", ".join(line["pipelines"])), escape(line["main"] or ""),
+            escape(line["error"] or ""),
         )  # fmt: skip
     out.print(table)
 
@@ -95,7 +97,8 @@ def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_j
         table.add_column(heading, overflow="fold")
     for line in found["pipelines"]:
         table.add_row(
-            escape(line["pipeline"]), escape(line["source"]), escape(line["target"]), str(line["origin"]), escape(line["mark"] or ""),
+            escape(line["pipeline"]), escape(line["source"]), escape(line["target"]), str(line["origin"]),
+            escape(line["mark"] or ""),
         )  # fmt: skip
     out.print(table)
 
@@ -117,7 +120,8 @@ def conflicts(name: Annotated[str, typer.Argument(help="Name of the channel.")],
         table.add_column(heading, overflow="fold")
     for line in found["conflicts"]:
         table.add_row(
-            line["at"], escape(f"{line['schema']}.{line['table']}"), _values(line["key"]), _values(line["main"]), _values(line["other"]),
+            line["at"], escape(f"{line['schema']}.{line['table']}"), _values(line["key"]), _values(line["main"]),
+            _values(line["other"]),
         )  # fmt: skip
     out.print(table)
 

@@ -48,7 +48,8 @@ def check(
         out.print(table)
         if report.statements:
             out.print(
-                f"`sluice check {escape(pipeline)} --apply` runs the {len(report.statements)} statements that make what is missing"
+                f"`sluice check {escape(pipeline)} --apply` runs the {len(report.statements)} statements that make "
+                "what is missing"
             )
     if report.failed:
         raise typer.Exit(1)

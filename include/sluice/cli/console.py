@@ -27,7 +27,8 @@ Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path o
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step to standard error.")]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="To a site of a channel: also over what was written there and the source does not have yet.")
+    bool, typer.Option("--overwrite", help="To a site of a channel: also over what was written there and the source "
+    "does not have yet.")
 ]  # fmt: skip
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]

@@ -1,4 +1,6 @@
-"""Commands by which people control a pipeline: pause, resume, restart, rollback, skip, redeliver, adopt, seek, audit."""
+"""Commands by which people control a pipeline: pause, resume, restart, rollback, skip, redeliver, adopt, seek,
+audit.
+"""
 
 from __future__ import annotations
 
@@ -215,6 +217,7 @@ def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:
     for entry in entries:
         rest = {k: v for k, v in entry.items() if k not in {"at", "by", "what"} and v not in ("", None)}
         out.print(
-            f"{escape(entry['at'])}  {escape(str(entry['by']))}  {escape(str(entry['what']))}  {escape(str(rest)) if rest else ''}",
+            f"{escape(entry['at'])}  {escape(str(entry['by']))}  {escape(str(entry['what']))}  "
+            f"{escape(str(rest)) if rest else ''}",
             highlight=False,
         )

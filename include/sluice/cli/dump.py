@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sluice.flows.dump.progress import DumpView
 
 dump_app = typer.Typer(
-    no_args_is_help=True, help="Copy tables while the log is read: initial copies, repairs, backfills. No lock, no pause."
+    no_args_is_help=True, help="Copy tables while the log is read: initial copies, repairs, backfills. No lock, no "
+    "pause."
 )  # fmt: skip
 
 WAITS_EVERY_S = 1.0
@@ -31,7 +32,8 @@ DelayMs = Annotated[int | None, typer.Option("--delay-ms", help="Pause between t
 Parallelism = Annotated[int | None, typer.Option("--parallelism", help="Chunks read at the same time.")]
 MaxRate = Annotated[int | None, typer.Option("--max-rows-per-second", help="Over all workers; 0: as fast as it goes.")]
 MaxThreads = Annotated[
-    int | None, typer.Option("--max-threads-running", help="Wait while the source runs more statements than this; 0: don't look.")
+    int | None, typer.Option("--max-threads-running", help="Wait while the source runs more statements than this; 0: "
+    "don't look.")
 ]  # fmt: skip
 MaxLag = Annotated[
     float | None, typer.Option("--max-replica-lag-s", help="Wait while a replica is further behind; 0: don't look.")
@@ -48,18 +50,25 @@ def _who() -> str:
 def start(
     pipeline: Pipeline,
     *,
-    table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
-    where: Annotated[str | None, typer.Option("--where", help="SQL condition on the rows of one table; runs read-only.")] = None,
+    table: Annotated[list[str] | None, typer.Option("--table", "-t",
+        help="schema.table; several times; none: all captured.")] = None,
+    where: Annotated[str | None,
+        typer.Option("--where", help="SQL condition on the rows of one table; runs read-only.")] = None,
     first: Annotated[list[str] | None, typer.Option("--from", help="First key; once a key column.")] = None,
     last: Annotated[list[str] | None, typer.Option("--to", help="Last key; once a key column.")] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", help="A key (columns joined by commas); several times.")] = None,
-    since: Annotated[str | None, typer.Option("--since", help="Keys that the log changed since this time (ISO 8601).")] = None,
+    key: Annotated[list[str] | None,
+        typer.Option("--key", help="A key (columns joined by commas); several times.")] = None,
+    since: Annotated[str | None,
+        typer.Option("--since", help="Keys that the log changed since this time (ISO 8601).")] = None,
     until: Annotated[str | None, typer.Option("--until", help="… and before this one.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="Only for this target; several times.")] = None,
     index: Annotated[
-        str | None, typer.Option("--index", help="Cut one table by this index, not by its primary key; --from and --to mean it.")
+        str | None, typer.Option("--index", help="Cut one table by this index, not by its primary key; --from and "
+        "--to mean it.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Also remove rows from the targets that the source does not have (any more).")] = False,
+    replace: Annotated[bool,
+        typer.Option("--replace",
+            help="Also remove rows from the targets that the source does not have (any more).")] = False,
     overwrite: Overwrite = False,
     chunk_rows: ChunkRows = None,
     delay_ms: DelayMs = None,
@@ -68,7 +77,9 @@ def start(
     max_threads_running: MaxThreads = None,
     max_replica_lag_s: MaxLag = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables, and about how many rows.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--detach", help="Read chunks in this process until all are placed, or leave it to others.")] = True,
+    wait: Annotated[bool,
+        typer.Option("--wait/--detach",
+            help="Read chunks in this process until all are placed, or leave it to others.")] = True,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Copy captured tables, or a part of one, to the targets again while the log is read."""
@@ -157,7 +168,7 @@ def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
             _bars(runtime, dump, thread)
         else:
             _waits(runtime, dump, ended)
-        ended.wait()  # not join(): in Python 3.11 one that is interrupted takes the thread for ended, and the next returns at once
+        ended.wait()  # not join(): in Python 3.11 one that is interrupted takes the thread for ended, and the next returns at once  # noqa: E501
     except KeyboardInterrupt:
         stop.set()
         ended.wait()

@@ -91,7 +91,8 @@ def new(
     for file in made.files:
         screen.print(f"wrote {escape(_short(file))}", highlight=False)
     screen.print(
-        f"added {escape(made.name)} to {escape(_short(made.engine))}; pipelines with `rules: {escape(made.engine.name)}` use it from the next batch",
+        f"added {escape(made.name)} to {escape(_short(made.engine))}; pipelines with `rules: "
+        f"{escape(made.engine.name)}` use it from the next batch",
         highlight=False,
     )
     screen.print(escape(made.task), highlight=False)

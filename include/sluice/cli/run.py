@@ -30,7 +30,8 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Stop after this number of batches; what waits because of commit_every goes on waiting, `sluice targets commit` writes it.",
+            help="Stop after this number of batches; what waits because of commit_every goes on waiting, `sluice "
+            "targets commit` writes it.",
         ),
     ] = None,
     spark: Annotated[
@@ -81,7 +82,8 @@ def run(
                     print_json(step.to_json())
                 else:
                     out.print(
-                        f"batch {step.batch}  {step.changes} changes  to {escape(str(step.position))}  {step.seconds:.2f} s",
+                        f"batch {step.batch}  {step.changes} changes  to {escape(str(step.position))}  "
+                        f"{step.seconds:.2f} s",
                         highlight=False,
                     )
             elif spinner is not None:

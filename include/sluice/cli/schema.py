@@ -17,7 +17,8 @@ from sluice.config.loading import pipeline_json_schema, read_text
 from sluice.flows.runtime import pipelines_folder
 
 schema_app = typer.Typer(
-    help="The schema history: definitions as of the captured position. Without a command: the JSON Schema of the pipeline file."
+    help="The schema history: definitions as of the captured position. Without a command: the JSON Schema of the "
+    "pipeline file."
 )
 
 

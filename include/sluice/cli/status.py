@@ -17,6 +17,7 @@ from sluice.config.loading import yaml_files
 from sluice.config.problems import shown
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime, pipelines_folder
+from sluice.model.sizes import in_units
 
 if TYPE_CHECKING:
     from sluice.operations.status import Status
@@ -94,7 +95,7 @@ def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
 def _status_table(statuses: list[Status]) -> RenderableType:
     from sluice.cli.dumptable import in_a_line
     from sluice.cli.subscriptions import in_words_of
-    from sluice.operations.rule_stats import in_words
+    from sluice.operations.rule_stats import files_in_words, in_words
 
     table = Table(box=None, pad_edge=False)
     for heading in (
@@ -131,7 +132,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         for t in s.targets:
             waiting = (t.enqueued_batch or 0) - (t.batch or 0)
             lag = "?" if t.lag_ms is None else f"{t.lag_ms / 1000:.1f} s"
-            behind = "?" if t.lag_bytes is None else _bytes(t.lag_bytes)
+            behind = "?" if t.lag_bytes is None else in_units(t.lag_bytes)
             table.add_row(
                 s.pipeline,
                 state,
@@ -154,6 +155,8 @@ def _status_table(statuses: list[Status]) -> RenderableType:
             said.append(f"[yellow]paused {escape(s.paused)}[/]")
         if s.rules and in_words(s.rules):
             said.append(f"[dim]rules, batch {s.rules_batch}: {escape(in_words(s.rules))}[/]")
+        if s.files:
+            said.append(f"[dim]files, {escape(files_in_words(s.files))}[/]")
         if s.dead_letters:
             said.append(f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]")
         said.extend(f"[cyan]dump {escape(in_a_line(dump))}[/]" for dump in s.dumps if not dump.ended_ms)
@@ -170,11 +173,3 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         said.extend(f"[red]{escape(message)}[/]" for message in [*silent, *s.errors])
         messages += [f"{s.pipeline}: {line}" for line in said] if len(statuses) > 1 else said
     return Group(table, *(Text.from_markup(line, overflow="fold") for line in messages)) if messages else table
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

@@ -20,7 +20,8 @@ def segments(
         bool,
         typer.Option(
             "--prune",
-            help="Remove what every target has and retention no longer keeps, and compact what is older than compact_after.",
+            help="Remove what every target has and retention no longer keeps, and compact what is older than "
+            "compact_after.",
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only say what would be done.")] = False,

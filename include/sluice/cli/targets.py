@@ -41,7 +41,8 @@ def list_targets(as_json: AsJson = False) -> None:
         offered = row["capabilities"] or {}
         words = [", ".join(offered.get(name, ())) for name in ("inputs", "consistency", "features")]
         table.add_row(
-            escape(row["type"]), escape(row["origin"]), words[0], escape(row["error"] or offered.get("guarantee", "")), words[1], words[2],
+            escape(row["type"]), escape(row["origin"]), words[0], escape(row["error"] or offered.get("guarantee", "")),
+            words[1], words[2],
         )  # fmt: skip
     console(plain_width=200).print(table)
 
@@ -68,7 +69,8 @@ def new(
         print_json({"type": name, "file": str(path)})
         return
     console().print(
-        f"wrote {escape(str(path))}: `type: {escape(name)}` in a pipeline file uses it; docs/own-target.md says how to test it"
+        f"wrote {escape(str(path))}: `type: {escape(name)}` in a pipeline file uses it; docs/own-target.md says how "
+        "to test it"
     )
 
 

@@ -47,7 +47,8 @@ class _RunByDefault(TyperGroup):
 verify_app = typer.Typer(
     cls=_RunByDefault,
     no_args_is_help=True,
-    help="Compare targets with the source while the log flows; --repair copies what differs. `verify PIPELINE` is `verify run PIPELINE`.",
+    help="Compare targets with the source while the log flows; --repair copies what differs. `verify PIPELINE` is "
+    "`verify run PIPELINE`.",
 )
 
 
@@ -55,15 +56,23 @@ verify_app = typer.Typer(
 def run(
     pipeline: Pipeline,
     *,
-    table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
+    table: Annotated[list[str] | None, typer.Option("--table", "-t",
+        help="schema.table; several times; none: all captured.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
-    where: Annotated[str | None, typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = None,
-    sample: Annotated[str, typer.Option("--sample", help="Share of the key ranges, e.g. 10%; default: verify.sample of the pipeline file.")] = "",
-    repair: Annotated[bool, typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
+    where: Annotated[str | None,
+        typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = None,
+    sample: Annotated[str,
+        typer.Option("--sample",
+            help="Share of the key ranges, e.g. 10%; default: verify.sample of the pipeline file.")] = "",
+    repair: Annotated[bool,
+        typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
     overwrite: Overwrite = False,
-    values: Annotated[bool, typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
-    most: Annotated[int, typer.Option("--differences", min=0, max=100_000, help="Differences of a table that the result lists.")] = 100,
-    patience: Annotated[float, typer.Option("--patience-s", min=1, help="Seconds that the pipeline may stand still before the command stops.")] = 120,
+    values: Annotated[bool,
+        typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
+    most: Annotated[int, typer.Option("--differences", min=0, max=100_000,
+        help="Differences of a table that the result lists.")] = 100,
+    patience: Annotated[float, typer.Option("--patience-s", min=1,
+        help="Seconds that the pipeline may stand still before the command stops.")] = 120,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compare. Exit code 0: equal; 3: rows differ; 4: not everything could be compared."""

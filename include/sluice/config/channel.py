@@ -1,4 +1,7 @@
-"""The channel file: two pipelines that keep two servers equal, each sending what is written at its own. A contract: keys may be added, not bent."""
+"""The channel file: two pipelines that keep two servers equal, each sending what is written at its own.
+
+A contract: keys may be added, not bent.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,19 @@ class ChannelConfig(StrictModel):
         description="The two pipelines. Each one's target is the other one's source."
     )
     main: Identifier = Field(
-        description="The main site, whose definitions and whose word count: the pipeline whose source it is, or how that pipeline's name begins "
-        "(a for a_to_b)."
+        description="The main site, whose definitions and whose word count: the pipeline whose source it is, or how "
+        "that pipeline's name begins (a for a_to_b)."
     )
     ddl: Annotated[Identifier | None, BeforeValidator(_one_carrier)] = Field(
         None, description="The one pipeline that carries DDL; default: that of main."
     )
     consistency: Literal["none", "loop_back", "time_intersection"] = Field(
         "none",
-        description="What is done about rows that both sites change. none: nothing, as each row belongs to one site. loop_back: what the main site "
-        "sent is sent back to it once, so that both sites end with what was written last at the other site, where the main site's word arrives. "
-        "time_intersection: the same of those rows only that both sites changed before they had each other's change.",
+        description="What is done about rows that both sites change. none: nothing, as each row belongs to one site. "
+        "loop_back: what the main site "
+        "sent is sent back to it once, so that both sites end with what was written last at the other site, where the "
+        "main site's word arrives. time_intersection: the same of those rows only that both sites changed before they "
+        "had each other's change.",
     )
     grace: Span = Field(
         timedelta(seconds=90),
@@ -56,19 +61,20 @@ class ChannelConfig(StrictModel):
     )
     read_back_after: Annotated[Span, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] | None = Field(
         timedelta(seconds=60),
-        description="A change that is older when it is merged for the load is not sent as logged: its row is read by key at the source, and sent as "
-        "it is now. null: changes of any age are sent as logged.",
+        description="A change that is older when it is merged for the load is not sent as logged: its row is read by "
+        "key at the source, and sent as it is now. null: changes of any age are sent as logged.",
     )
     marks: dict[Identifier, Identifier] = Field(
         default_factory=dict,
-        description="Pipeline -> named mark of what it loads, for ignore_marks of other pipelines; as mark in the pipeline file.",
+        description="Pipeline -> named mark of what it loads, for ignore_marks of other pipelines; as mark in the "
+        "pipeline file.",
     )
     key: str | None = Field(
         None,
         min_length=16,
         max_length=200,
-        description="With what marks of loads are sealed; default: made of the channel's name. A change of it while the channel works sends changes "
-        "back.",
+        description="With what marks of loads are sealed; default: made of the channel's name. A change of it while "
+        "the channel works sends changes back.",
     )
 
     @model_validator(mode="after")
@@ -148,7 +154,8 @@ class ChannelConfig(StrictModel):
             return
         why = f", which has rules ({pipeline.rules})," if self.repairs else ""
         raise ConfigError(
-            f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline}{why} sends changed columns of {lines[0].from_}",
+            f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline}{why} sends changed "
+            f"columns of {lines[0].from_}",
             where=f"channel {self.channel}",
             hint=f"send: rows in {pipeline.pipeline}" + ("" if self.repairs else ", or consistency: time_intersection"),
         )
@@ -161,7 +168,8 @@ class ChannelConfig(StrictModel):
         every = [target.name for target in pipeline.targets if target.changes == "all"]
         if self.repairs and self.sends_back(pipeline.pipeline) and every:
             raise ConfigError(
-                f"channel {self.channel} has consistency {self.consistency}, and target {every[0]} of {pipeline.pipeline} gets every change",
+                f"channel {self.channel} has consistency {self.consistency}, and target {every[0]} of "
+                f"{pipeline.pipeline} gets every change",
                 where=f"channel {self.channel}",
                 hint=f"give {every[0]} a pipeline of its own, outside of the channel",
             )

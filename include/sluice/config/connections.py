@@ -58,13 +58,17 @@ class WithEnvironment:
 
 
 def from_environment(connection_id: str) -> Endpoint:
-    """Resolve from ``AIRFLOW_CONN_<ID>``; the same ids work for the command line, Spark workers and Airflow. Raises MissingConnection."""
+    """Resolve from ``AIRFLOW_CONN_<ID>``; the same ids work for the command line, Spark workers and Airflow.
+
+    Raises MissingConnection.
+    """
     name = f"AIRFLOW_CONN_{connection_id.upper()}"
     text = os.environ.get(name)
     if text is None:
         raise MissingConnection(
             f"there is no connection {connection_id!r}",
-            hint=f"set {name} to a URI, or to JSON in Airflow's notation; the command line knows connections of the environment only",
+            hint=f"set {name} to a URI, or to JSON in Airflow's notation; the command line knows connections of the "
+            "environment only",
         )
     return parse_connection(connection_id, text)
 

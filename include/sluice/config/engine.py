@@ -111,7 +111,8 @@ class RuleConfig(_Model):
     description: str = Field(
         "",
         max_length=500,
-        description="What it is for, in one sentence, as the graph shows it. Without it: the first line of the rule's file.",
+        description="What it is for, in one sentence, as the graph shows it. Without it: the first line of the rule's "
+        "file.",
     )
     path: str | None = Field(None, min_length=1, description="The rule's file, relative to engine.yaml.")
     builtin: str | None = Field(
@@ -119,8 +120,8 @@ class RuleConfig(_Model):
     )
     type: RuleKind = Field(
         RuleKind.ROW,
-        description="row: dict in, dict, list of dicts or None out; arrow, pandas: a whole table; sql: one SELECT over the table `rows`; "
-        "spark: DataFrame in and out, always a task of its own. A built-in rule has its own.",
+        description="row: dict in, dict, list of dicts or None out; arrow, pandas: a whole table; sql: one SELECT "
+        "over the table `rows`; spark: DataFrame in and out, always a task of its own. A built-in rule has its own.",
     )
     order: Integer = Field(
         0, ge=-MAX_COUNT, le=MAX_COUNT, description="Lower runs first; rules of one order run as listed."
@@ -134,13 +135,13 @@ class RuleConfig(_Model):
     )
     emits: dict[str, EmitConfig] = Field(
         default_factory=dict,
-        description="Key (and columns) of other tables (schema.table) that the rule sends rows to; without a line here they have "
-        "the source table's key and all columns.",
+        description="Key (and columns) of other tables (schema.table) that the rule sends rows to; without a line "
+        "here they have the source table's key and all columns.",
     )
     on_error: OnError = Field(
         OnError.STOP,
-        description="stop: the batch waits until the rule is fixed; dead_letter: the row is kept in the dead-letter store; "
-        "skip_row: its change is left out, and counted.",
+        description="stop: the batch waits until the rule is fixed; dead_letter: the row is kept in the dead-letter "
+        "store; skip_row: its change is left out, and counted.",
     )
     max_errors: Integer = Field(
         1000,
@@ -151,8 +152,9 @@ class RuleConfig(_Model):
     timeout: Span | None = Field(
         None,
         ge=timedelta(milliseconds=10),
-        description="Longest time that one call of the rule may take (row: one row; arrow, pandas, sql: one table of a work unit); then the "
-        "batch stops with the rule's name and the line where it was. Default: 10 minutes. Not for type spark.",
+        description="Longest time that one call of the rule may take (row: one row; arrow, pandas, sql: one table of "
+        "a work unit); then the batch stops with the rule's name and the line where it was. Default: 10 minutes. Not "
+        "for type spark.",
     )
     task: Literal["fused", "own"] = Field(
         "fused",
@@ -179,13 +181,15 @@ class RuleConfig(_Model):
         seen = {event for event in self.match.events if re.fullmatch(self.match.operation, event)}
         if self.builtin in HIDING and (self.match.columns or not {"insert", "update"} <= seen):
             raise ValueError(
-                f"{self.builtin} must see every insert and update, because other rows pass unchanged: match no columns, and both events"
+                f"{self.builtin} must see every insert and update, because other rows pass unchanged: match no "
+                "columns, and both events"
             )
         if self.type is RuleKind.SPARK and self.timeout is not None:
             raise ValueError("a rule of type spark has no timeout: Spark's own settings limit its job")
         if self.type is RuleKind.SPARK and self.on_error is not OnError.STOP:
             raise ValueError(
-                f"a rule of type spark cannot {self.on_error}: Spark does not say on which row it failed; on_error: stop"
+                f"a rule of type spark cannot {self.on_error}: Spark does not say on which row it failed; on_error: "
+                "stop"
             )
         return self
 

@@ -17,7 +17,9 @@ def marked(text: str) -> Any:
 
 
 def line_of(node: Any, loc: tuple[int | str, ...]) -> int:
-    """Return the line of a key's path (``("rules", 0, "path")``) in a :func:`marked` file, or of the nearest key above it."""
+    """Return the line of a key's path (``("rules", 0, "path")``) in a :func:`marked` file, or of the nearest key
+    above it.
+    """
     line = 1
     for part in loc:
         try:

@@ -28,7 +28,9 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 MAX_TEXT_BYTES = 512 * 2**10
-"""Largest YAML file that is read: larger ones would keep every process that reads them busy for longer than Airflow waits."""
+"""Largest YAML file that is read: larger ones would keep every process that reads them busy for longer than Airflow
+waits.
+"""
 
 YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 
@@ -108,7 +110,9 @@ def load_yaml(text: str, source: str) -> Any:
 
 @lru_cache(64)
 def _plain(text: str) -> Any:
-    """Return the values of a document, for reading only: a pipeline's file is read again for each batch and each look at its status."""
+    """Return the values of a document, for reading only: a pipeline's file is read again for each batch and each look
+    at its status.
+    """
     return YAML(typ="safe").load(io.StringIO(text))
 
 
@@ -171,7 +175,10 @@ def _line_of_scalar(text: str) -> int:
 
 
 def load_model(path: Path, model: type[_M]) -> _M:
-    """Read ``path`` and validate it. Raises ConfigError with one line a problem: ``file:line: field: what is wrong``."""
+    """Read ``path`` and validate it.
+
+    Raises ConfigError with one line a problem: ``file:line: field: what is wrong``.
+    """
     return parse_model(read_text(path), shown(str(path)), model)
 
 

@@ -30,7 +30,17 @@ from sluice.model.packing import SMALL_FILES
 
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(rf"\s*{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)?\s*")
-_SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+_SIZE_UNITS = {
+    "B": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
 _SPAN = re.compile(rf"\s*{_NUMBER}\s*(ms|s|m|min|h|d)\s*")
 _SPAN_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SHARE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%\s*")
@@ -114,8 +124,8 @@ def no_password(value: str) -> str:
         raise ValueError("this is not an address; write file:///var/lib/sluice or s3://bucket/path") from None
     if secret:
         raise ValueError(
-            "the address contains a password; remove it: the store takes its credentials from the environment of the process "
-            "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a role, GOOGLE_APPLICATION_CREDENTIALS)"
+            "the address contains a password; remove it: the store takes its credentials from the environment of the "
+            "process (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a role, GOOGLE_APPLICATION_CREDENTIALS)"
         )
     return value
 
@@ -191,11 +201,13 @@ class SourceConfig(StrictModel):
     )
     connections: tuple[ConnectionId, ...] = Field(
         (),
-        description="Instead of connection: a source group, servers that replicate each other with GTIDs. The first is read until a failover.",
+        description="Instead of connection: a source group, servers that replicate each other with GTIDs. The first "
+        "is read until a failover.",
     )
     failover: Literal["manual", "when_unreachable"] = Field(
         "manual",
-        description="When another server of the group is read: by `sluice failover`, or when the present one has been silent for failover_delay.",
+        description="When another server of the group is read: by `sluice failover`, or when the present one has been "
+        "silent for failover_delay.",
     )
     failover_delay: Span = Field(
         timedelta(seconds=60),
@@ -208,8 +220,8 @@ class SourceConfig(StrictModel):
     )
     start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",
-        description="Where the first capture begins: latest, earliest, dump (the head, and a copy of what the tables hold), {file, offset}, "
-        "{gtid} or {timestamp}.",
+        description="Where the first capture begins: latest, earliest, dump (the head, and a copy of what the tables "
+        "hold), {file, offset}, {gtid} or {timestamp}.",
     )
 
     @model_validator(mode="before")
@@ -241,8 +253,8 @@ class SourceConfig(StrictModel):
     def _no_snapshot(cls, value: Any) -> Any:
         if value == "snapshot":
             raise ValueError(
-                "a source does not start from a snapshot; write dump, which copies the tables while the log is read. A target that joins later may: "
-                "start: snapshot on the target"
+                "a source does not start from a snapshot; write dump, which copies the tables while the log is read. "
+                "A target that joins later may: start: snapshot on the target"
             )
         return value
 
@@ -262,22 +274,26 @@ class SegmentConfig(StrictModel):
 
     uri: StoreUri = Field(
         "",
-        description="Any pyarrow.fs URI (file://, s3://, gs://, hdfs://). Default: SLUICE_STORE, else file://~/.local/share/sluice.",
+        description="Any pyarrow.fs URI (file://, s3://, gs://, hdfs://). Default: SLUICE_STORE, else "
+        "file://~/.local/share/sluice.",
     )
     retain: Span = Field(
         timedelta(days=7),
-        description="Kept at least this long, and always until every target has acknowledged; for subscriptions, see there.",
+        description="Kept at least this long, and always until every target has acknowledged; for subscriptions, see "
+        "there.",
     )
     compact_after: Span | None = Field(
         None,
-        description="Batches that are older, and that every target has, are put together into large files, which are read as before. Default: never.",
+        description="Batches that are older, and that every target has, are put together into large files, which are "
+        "read as before. Default: never.",
     )
     small_files: Integer = Field(
         SMALL_FILES,
         ge=0,
         le=100_000,
-        description="A batch of at most this number of small tables has a Parquet file for each, which other tools open by its path. Those of one "
-        "that has more are packed into the file of its manifest, which is fewer files. 0: they are always packed.",
+        description="A batch of at most this number of small tables has a Parquet file for each, which other tools "
+        "open by its path. Those of one that has more are packed into the file of its manifest, which is fewer files. "
+        "0: they are always packed.",
     )
 
 
@@ -302,23 +318,25 @@ class CaptureConfig(StrictModel):
     segments: SegmentConfig = Field(default_factory=SegmentConfig, description="Segment store.")
     shadow_tables: Literal["leave_out", "capture"] = Field(
         "leave_out",
-        description="Tables named as those that gh-ost and pt-online-schema-change make (_x_gho, _x_ghc, _x_del, _x_new, _x_old): leave_out, "
-        "unless an include pattern names them with their underscore; capture: as any other table.",
+        description="Tables named as those that gh-ost and pt-online-schema-change make (_x_gho, _x_ghc, _x_del, "
+        "_x_new, _x_old): leave_out, unless an include pattern names them with their underscore; capture: as any "
+        "other table.",
     )
     max_event: Size = Field(
         128 * 2**20,
         le=4 * 2**30,
-        description="Largest event (row, mostly; before and after image together) that is taken; a larger one stops the capture. "
-        "A capture needs about six times as much memory for it.",
+        description="Largest event (row, mostly; before and after image together) that is taken; a larger one stops "
+        "the capture. A capture needs about six times as much memory for it.",
     )
     readers: Literal["auto"] | Annotated[Integer, Field(ge=1, le=64)] = Field(
         "auto",
-        description="Connections that read closed log files side by side while the backlog of a batch spans several; auto: one a core, at most 4.",
+        description="Connections that read closed log files side by side while the backlog of a batch spans several; "
+        "auto: one a core, at most 4.",
     )
     unlogged_cascades: Literal["stop", "ignore"] = Field(
         "stop",
-        description="Captured tables whose foreign keys have CASCADE or SET NULL, on a server that does not write their effects "
-        "to its log (MySQL before 9.6, MariaDB): stop, or ignore and lose those effects.",
+        description="Captured tables whose foreign keys have CASCADE or SET NULL, on a server that does not write "
+        "their effects to its log (MySQL before 9.6, MariaDB): stop, or ignore and lose those effects.",
     )
     on_lost_position: Literal["stop", "dump"] = Field(
         "stop", description="What to do when the server has purged the position."
@@ -330,7 +348,8 @@ class SparkConfig(StrictModel):
 
     mode: Literal["connect", "submit", "local"] = Field(
         "connect",
-        description="connect: a warm Spark Connect server; submit: spark-submit a stage; local: in the task's own process, without Spark.",
+        description="connect: a warm Spark Connect server; submit: spark-submit a stage; local: in the task's own "
+        "process, without Spark.",
     )
     connection: ConnectionId = Field(
         "spark_connect_default", description="Airflow connection of type spark_connect (connect) or spark (submit)."
@@ -339,13 +358,13 @@ class SparkConfig(StrictModel):
         0,
         ge=0,
         le=MAX_COUNT,
-        description="With mode: connect, a batch of fewer changes is merged, ruled and loaded by the task's own process, and not by Spark's workers; "
-        "0: every batch is Spark work.",
+        description="With mode: connect, a batch of fewer changes is merged, ruled and loaded by the task's own "
+        "process, and not by Spark's workers; 0: every batch is Spark work.",
     )
     memory: Size = Field(
         2**30,
-        description="What one process (a task, a Python worker of Spark) may take while it merges, applies rules or loads. Work is cut so that it "
-        "stays below; a single row that is larger than a sixth of it takes more.",
+        description="What one process (a task, a Python worker of Spark) may take while it merges, applies rules or "
+        "loads. Work is cut so that it stays below; a single row that is larger than a sixth of it takes more.",
     )
 
 
@@ -377,7 +396,8 @@ class CoordinationConfig(StrictModel):
         timedelta(seconds=90),
         ge=timedelta(seconds=1),
         le=MAX_GRACE,
-        description="Age of a batch that no worker loads after which its worker counts as lost, and another run delivers it.",
+        description="Age of a batch that no worker loads after which its worker counts as lost, and another run "
+        "delivers it.",
     )
 
     @field_validator("root")
@@ -399,7 +419,8 @@ class ColumnConversion(StrictModel):
     )
     time_zone: str = Field(
         "",
-        description="Zone of the DATETIME's wall time (Europe/Berlin): it becomes a TIMESTAMP; or a TIMESTAMP becomes a DATETIME of that zone.",
+        description="Zone of the DATETIME's wall time (Europe/Berlin): it becomes a TIMESTAMP; or a TIMESTAMP becomes "
+        "a DATETIME of that zone.",
     )
 
     @field_validator("type")
@@ -452,6 +473,96 @@ class ColumnMapping(StrictModel):
         return self
 
 
+def _file_location(value: str) -> str:
+    """Return an address of files unchanged. Raises ValueError."""
+    no_password(value)
+    if local_folder(value):
+        return value
+    parts = urlsplit(value)
+    if len(parts.scheme) < 2 or "://" not in value or not (parts.netloc or parts.path):
+        raise ValueError(
+            f"{_short(value)} is no address; write an absolute folder, s3://bucket/path or https://server/path"
+        )
+    if parts.scheme in {"http", "https"} and (parts.query or parts.fragment or parts.username):
+        raise ValueError("the address of a web server has no query, fragment or login; name a connection that has them")
+    return value
+
+
+FileLocation = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_file_location)]
+
+
+class RowFiles(StrictModel):
+    """Files that a column names: they are fetched and written before the row is loaded."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+
+    path: str = Field(
+        min_length=1,
+        max_length=256,
+        description="Column with the file's path below from, as the rules leave it; NULL or an empty text names no "
+        "file.",
+    )
+    version: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Column whose value changes when the file's contents change. Without it, the file is looked at "
+        "whenever the path changes.",
+    )
+    from_: FileLocation = Field(
+        alias="from",
+        description="Where files are read: an absolute folder, http(s)://, or any URI of pyarrow.fs or fsspec (s3://, "
+        "gs://, abfs://, sftp://).",
+    )
+    to: FileLocation = Field(description="Where they are written: the same, but for http(s)://.")
+    from_connection: ConnectionId | None = Field(
+        None, description="Connection with the login for from; none: the environment of the process has it."
+    )
+    to_connection: ConnectionId | None = Field(None, description="The same for to.")
+    on_missing: Literal["stop", "dead_letter", "row_without"] = Field(
+        "stop",
+        description="What a row does whose file does not exist, or is not taken (its name leads out of from, it is "
+        "larger than max_size). stop: the "
+        "batch stops and is tried again; dead_letter: the row waits in the dead-letter store; row_without: it is "
+        "loaded without its file.",
+    )
+    layout: Literal["path", "content"] = Field(
+        "path",
+        description="path: a file keeps its path below to, and new contents replace the old ones at once; content: it "
+        "is kept as sha256/ab/abcd..., and nothing is ever replaced.",
+    )
+    max_size: Size = Field(2**30, description="Largest file that is taken.")
+    timeout: Span = Field(
+        timedelta(minutes=5),
+        ge=timedelta(seconds=1),
+        le=timedelta(days=1),
+        description="Time that one file may take, with all attempts.",
+    )
+    parallel: Integer = Field(8, ge=1, le=256, description="Files that each work unit copies side by side.")
+
+    @model_validator(mode="after")
+    def _two_places(self) -> RowFiles:
+        if urlsplit(self.to).scheme in {"http", "https"}:
+            raise _at(("to",), "files are not written to a web server; name a folder or a bucket")
+        same = (local_folder(self.from_) or self.from_.rstrip("/")) == (local_folder(self.to) or self.to.rstrip("/"))
+        if same and self.from_connection == self.to_connection:
+            raise _at(("to",), "files would be copied onto themselves: to is the same as from")
+        if self.path == self.version:
+            raise _at(("version",), "path and version are the same column; leave version out")
+        for key, location, connection in (
+            ("from_connection", self.from_, self.from_connection),
+            ("to_connection", self.to, self.to_connection),
+        ):
+            if connection is not None and local_folder(location):
+                raise _at((key,), "a folder of this machine takes no login; leave it out")
+        return self
+
+    @property
+    def connections(self) -> tuple[ConnectionId, ...]:
+        """The connections that it names."""
+        return tuple(one for one in (self.from_connection, self.to_connection) if one is not None)
+
+
 class TableMapping(StrictModel):
     """One table (or a whole schema: schema.*) and where it goes."""
 
@@ -459,32 +570,38 @@ class TableMapping(StrictModel):
 
     from_: str = Field(
         alias="from",
-        description="schema.table at the source, or schema.* for all of its tables; a regular expression with groups, too.",
+        description="schema.table at the source, or schema.* for all of its tables; a regular expression with groups, "
+        "too.",
     )
     to: str = Field(
-        description="schema.table at the target, or schema.* to keep the table's name; \\1 stands for the first group of from."
+        description="schema.table at the target, or schema.* to keep the table's name; \\1 stands for the first group "
+        "of from."
     )
     weight: Integer = Field(0, ge=-MAX_COUNT, le=MAX_COUNT, description="Lighter tables are loaded first.")
     columns: ColumnMapping = Field(default_factory=ColumnMapping, description="Column selection and renaming.")
     send: Literal["rows", "changed_columns"] = Field(
         "rows",
-        description="rows: an update writes the whole row. changed_columns: only its columns that changed, so that what others write into the rest "
-        "of the row at the target stays; a statement a row.",
+        description="rows: an update writes the whole row. changed_columns: only its columns that changed, so that "
+        "what others write into the rest of the row at the target stays; a statement a row.",
     )
     column_groups: tuple[tuple[str, ...], ...] = Field(
         (),
-        description="With send: changed_columns: if one column of a group changed, all of it are sent (source columns).",
+        description="With send: changed_columns: if one column of a group changed, all of it are sent (source "
+        "columns).",
     )
 
     key: tuple[str, ...] = Field(
         (),
-        description="For a table without a primary key: the columns of a unique key, all NOT NULL, that tell its rows apart. "
-        "Without it rows are told apart by all of their values, and counted.",
+        description="For a table without a primary key: the columns of a unique key, all NOT NULL, that tell its rows "
+        "apart. Without it rows are told apart by all of their values, and counted.",
     )
     unique: tuple[tuple[str, ...], ...] = Field(
         (),
-        description="Columns (at the target) in which no two rows are equal, although the source has no such unique key, or compares them more "
-        "exactly: rows that are equal in them overwrite each other.",
+        description="Columns (at the target) in which no two rows are equal, although the source has no such unique "
+        "key, or compares them more exactly: rows that are equal in them overwrite each other.",
+    )
+    files: tuple[RowFiles, ...] = Field(
+        (), description="Files that columns of the table name: they are copied before the row is loaded."
     )
 
     @field_validator("from_", "to")
@@ -560,27 +677,32 @@ class TargetConfig(StrictModel):
         None,
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),
-        description="Batches wait for so long, and are then written together, in one commit a table (feature bundles of the kind). Default: at once.",
+        description="Batches wait for so long, and are then written together, in one commit a table (feature bundles "
+        "of the kind). Default: at once.",
     )
     ddl: DdlPolicy | dict[DdlKind | Literal["default"], DdlPolicy] = Field(
         DdlPolicy.APPLY,
-        description="Changes of definitions, all alike or by kind (default: for the others): apply; ignore; stop until the target has the change; "
-        "widen_only: apply what loses no value (new tables, columns and keys, wider types), else stop.",
+        description="Changes of definitions, all alike or by kind (default: for the others): apply; ignore; stop "
+        "until the target has the change; widen_only: apply what loses no value (new tables, columns and keys, wider "
+        "types), else stop.",
     )
     on_conversion: Literal["stop", "copy"] = Field(
         "stop",
-        description="What a target does whose rows cannot be converted as the source converted its own, or (kafka) would have keys or a topic of "
-        "before the change. stop: the load stops; copy: the table is emptied there and copied again by itself.",
+        description="What a target does whose rows cannot be converted as the source converted its own, or (kafka) "
+        "would have keys or a topic of before the change. stop: the load stops; copy: the table is emptied there and "
+        "copied again by itself.",
     )
     start: Literal["snapshot"] | None = Field(
         None,
-        description="Where a target begins that joins a pipeline later. snapshot: with the rows of the pipeline's snapshot, and none is read at the "
-        "source; none: where the log is captured to, with a copy from the source if source.start is dump.",
+        description="Where a target begins that joins a pipeline later. snapshot: with the rows of the pipeline's "
+        "snapshot, and none is read at the source; none: where the log is captured to, with a copy from the source if "
+        "source.start is dump.",
     )
     on_lost_batches: Literal["stop", "snapshot"] = Field(
         "stop",
-        description="What a target does that lacks batches which are no longer stored. snapshot: it starts again from the pipeline's snapshot, and "
-        "segments.retain counts for it although it lacks batches; stop: it stops, and what it lacks is kept.",
+        description="What a target does that lacks batches which are no longer stored. snapshot: it starts again from "
+        "the pipeline's snapshot, and segments.retain counts for it although it lacks batches; stop: it stops, and "
+        "what it lacks is kept.",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Settings of this kind of target.")
 
@@ -617,14 +739,18 @@ SNAPSHOT = "snapshot"
 
 
 class SnapshotConfig(StrictModel):
-    """A lake table for each table, with the newest row of every key as of an exact batch. It is kept as a target with the name ``snapshot``."""
+    """A lake table for each table, with the newest row of every key as of an exact batch.
+
+    It is kept as a target with the name ``snapshot``.
+    """
 
     _origin: Origin = PrivateAttr(Origin())
 
     uri: StoreUri = Field(
         "",
-        description="Where the tables lie: an absolute folder, file:///lake or s3://bucket/path. iceberg: the warehouse; a folder has a catalog of "
-        "its own (SQLite), any other place needs one, which may name the warehouse instead of this.",
+        description="Where the tables lie: an absolute folder, file:///lake or s3://bucket/path. iceberg: the "
+        "warehouse; a folder has a catalog of its own (SQLite), any other place needs one, which may name the "
+        "warehouse instead of this.",
     )
     format: Literal["delta", "iceberg"] = Field(
         "delta", description="delta: Delta Lake tables. iceberg: Iceberg tables."
@@ -632,8 +758,8 @@ class SnapshotConfig(StrictModel):
     connection: ConnectionId = Field(
         ENVIRONMENT,
         validate_default=False,
-        description="Id of an Airflow connection with credentials (iceberg: or with the catalog), as for a target of that type. Default: the "
-        "environment has them.",
+        description="Id of an Airflow connection with credentials (iceberg: or with the catalog), as for a target of "
+        "that type. Default: the environment has them.",
     )
     retain_log: Span = Field(
         timedelta(days=30),
@@ -645,16 +771,18 @@ class SnapshotConfig(StrictModel):
         None,
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),
-        description="Batches wait for so long, and are then written together, in one commit a table. Default: each batch at once.",
+        description="Batches wait for so long, and are then written together, in one commit a table. Default: each "
+        "batch at once.",
     )
     on_conversion: Literal["stop", "copy"] = Field(
         "stop",
-        description="What the snapshot does whose rows cannot be converted as the source converted its own. stop: the load stops; copy: "
-        "the table is emptied and copied again by itself.",
+        description="What the snapshot does whose rows cannot be converted as the source converted its own. stop: the "
+        "load stops; copy: the table is emptied and copied again by itself.",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further options of a target of that type (catalog, zero_dates, wide_decimals, partition_by, cluster_by, execution, ...).",
+        description="Further options of a target of that type (catalog, zero_dates, wide_decimals, partition_by, "
+        "cluster_by, execution, ...).",
     )
 
     @model_validator(mode="after")
@@ -670,8 +798,9 @@ class SnapshotConfig(StrictModel):
         named = self.connection != ENVIRONMENT or {"uri", "type"} & self._catalog.keys()
         if not named and not local_folder(self.uri or str(self._catalog.get("warehouse", ""))):
             raise ValueError(
-                "nothing says which catalog has the Iceberg tables; write options: {catalog: {type: rest, uri: https://...}}, a connection that has "
-                "it, or a folder of this machine as uri, which then has a catalog of its own"
+                "nothing says which catalog has the Iceberg tables; write options: {catalog: {type: rest, uri: "
+                "https://...}}, a connection that has it, or a folder of this machine as uri, which then has a "
+                "catalog of its own"
             )
         return self
 
@@ -725,12 +854,17 @@ class RetryConfig(StrictModel):
 
 
 class DumpConfig(StrictModel):
-    """How tables are read from the source: initial copies, repairs, backfills. All of it can be changed while a dump runs, but marks."""
+    """How tables are read from the source: initial copies, repairs, backfills.
+
+    All of it can be changed while a dump runs, but marks.
+    """
 
     marks: Literal["auto", "table", "none"] = Field(
         "auto",
-        description="table: a small table at the source says in the log where a chunk was read; none: nothing is written there, GTID sets (MySQL) "
-        "or a consistent snapshot's place in the log (MariaDB) say it; auto: table where the user may write, else none.",
+        description="table: a small table at the source says in the log where a chunk was read; none: nothing is "
+        "written there, GTID sets (MySQL) "
+        "or a consistent snapshot's place in the log (MariaDB) say it; auto: table where the user may write, else "
+        "none.",
     )
     marks_schema: str | None = Field(
         None,
@@ -757,11 +891,15 @@ class DumpConfig(StrictModel):
 
 
 class VerifyConfig(StrictModel):
-    """When the targets are compared with the source, and how much of them. Nothing is repaired unless somebody asks for it."""
+    """When the targets are compared with the source, and how much of them.
+
+    Nothing is repaired unless somebody asks for it.
+    """
 
     schedule: str | None = Field(
         None,
-        description="When verify__{pipeline} runs by itself: a cron expression of five fields (UTC), or an interval such as 12h; none: never.",
+        description="When verify__{pipeline} runs by itself: a cron expression of five fields (UTC), or an interval "
+        "such as 12h; none: never.",
     )
     sample: str = Field(
         "100%",
@@ -787,18 +925,24 @@ class VerifyConfig(StrictModel):
 
 
 class RunConfig(StrictModel):
-    """How long a run of the DAG makes one batch after the other. Every batch is still delivered, acknowledged and rolled back on its own."""
+    """How long a run of the DAG makes one batch after the other.
+
+    Every batch is still delivered, acknowledged and rolled back on its own.
+    """
 
     max_time: Span = Field(
         timedelta(minutes=1),
         le=timedelta(days=1),
-        description="A run of a continuous schedule makes no further batch after this time; 0s: each run has one batch.",
+        description="A run of a continuous schedule makes no further batch after this time; 0s: each run has one "
+        "batch.",
     )
     max_batches: Integer = Field(1000, ge=1, le=100_000, description="A run makes no more batches than this.")
     tasks: Literal["own", "one"] = Field(
         "one",
-        description="own: the tasks of a run work side by side, each its own stage of all batches; one: the task drain carries small batches through "
-        "all stages, in a thread each, and holds one worker. own is for continuous pipelines whose stages are not spark-submit jobs.",
+        description="own: the tasks of a run work side by side, each its own stage of all batches; one: the task "
+        "drain carries small batches through "
+        "all stages, in a thread each, and holds one worker. own is for continuous pipelines whose stages are not "
+        "spark-submit jobs.",
     )
     grace: Span = Field(
         timedelta(minutes=30),
@@ -830,7 +974,9 @@ def _is_stage(text: str) -> str:
 
 
 class PlaceConfig(StrictModel):
-    """Place where Airflow runs the tasks of a stage; a key that is left out is as for the other tasks of the pipeline."""
+    """Place where Airflow runs the tasks of a stage; a key that is left out is as for the other tasks of the
+    pipeline.
+    """
 
     queue: str | None = Field(
         None,
@@ -869,7 +1015,8 @@ class WorkersConfig(StrictModel):
 
     at_most: Literal["auto"] | Annotated[Integer, Field(ge=1, le=1000)] = Field(
         "auto",
-        description="Tasks of sync__{pipeline} at work at the same time; auto: window and one a target, which a backlog can use.",
+        description="Tasks of sync__{pipeline} at work at the same time; auto: window and one a target, which a "
+        "backlog can use.",
     )
     bulk_at_most: Integer = Field(
         4, ge=1, le=1000, description="The same for backfill__{pipeline}: tables that are copied side by side."
@@ -878,14 +1025,15 @@ class WorkersConfig(StrictModel):
         10,
         ge=1,
         le=1000,
-        description="While workers are short, tasks of a higher priority begin first; among equal ones the run that has waited longest. Copies, "
-        "verifications and deliveries to quarantined targets have half of it.",
+        description="While workers are short, tasks of a higher priority begin first; among equal ones the run that "
+        "has waited longest. Copies, verifications and deliveries to quarantined targets have half of it.",
     )
     pool: str = Field(
         "default_pool",
         min_length=1,
         max_length=250,
-        description="Airflow pool of the sync DAG's tasks. It must exist: Airflow starts no task of a pool that does not.",
+        description="Airflow pool of the sync DAG's tasks. It must exist: Airflow starts no task of a pool that does "
+        "not.",
     )
     bulk_pool: str = Field(
         "default_pool",
@@ -895,14 +1043,17 @@ class WorkersConfig(StrictModel):
     )
     stages: dict[Annotated[str, AfterValidator(_is_stage)], PlaceConfig] = Field(
         default_factory=dict,
-        description="Places of stages: drain, merge, rule, load, ack, or one of them: rule.NAME, load.NAME, ack.NAME, which goes before its kind. "
-        "The segment store lies between them: workers of each place have to reach it, and ZooKeeper.",
+        description="Places of stages: drain, merge, rule, load, ack, or one of them: rule.NAME, load.NAME, ack.NAME, "
+        "which goes before its kind. The segment store lies between them: workers of each place have to reach it, and "
+        "ZooKeeper.",
         examples=[{"drain": {"queue": "near_source"}, "load": {"queue": "near_target", "pool": "loads"}}],
         json_schema_extra={"propertyNames": {"pattern": r"^(drain|merge|(rule|load|ack)(\..+)?)$"}},
     )
 
     def place(self, kind: str, name: str = "") -> dict[str, str]:
-        """Queue, pool and executor of a stage's task, as far as the file says them; what it says of ``load.NAME`` goes before ``load``."""
+        """Queue, pool and executor of a stage's task, as far as the file says them; what it says of ``load.NAME`` goes
+        before ``load``.
+        """
         found: dict[str, str] = {}
         for key in (kind, f"{kind}.{name}"):
             if key in self.stages:
@@ -920,8 +1071,8 @@ class SubscriptionsConfig(StrictModel):
 
     expire: Span = Field(
         timedelta(days=7),
-        description="A batch that a subscription has not acknowledged is kept until it is this old, where capture.segments.retain is shorter. "
-        "A subscription that lacks one which went then has expired.",
+        description="A batch that a subscription has not acknowledged is kept until it is this old, where "
+        "capture.segments.retain is shorter. A subscription that lacks one which went then has expired.",
     )
 
 
@@ -949,7 +1100,8 @@ class PipelineConfig(StrictModel):
     )
     masked: tuple[Regex, ...] = Field(
         (),
-        description="Regular expressions on schema.table.column, anchored: their values never appear in errors, logs, XCom or on a screen.",
+        description="Regular expressions on schema.table.column, anchored: their values never appear in errors, logs, "
+        "XCom or on a screen.",
     )
     mapping: tuple[TableMapping, ...] = Field((), description="Where tables go; a table not named keeps its name.")
     targets: tuple[TargetConfig, ...] = Field(min_length=1, description="The stores to keep in step.")
@@ -962,7 +1114,8 @@ class PipelineConfig(StrictModel):
     )
     alert_connection: ConnectionId | None = Field(
         None,
-        description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and status only.",
+        description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and "
+        "status only.",
     )
     dump: DumpConfig = Field(default_factory=DumpConfig, description="How tables are read from the source.")
     verify: VerifyConfig = Field(
@@ -992,7 +1145,8 @@ class PipelineConfig(StrictModel):
         for target in self.targets:
             if target.snapshot_keys and self.snapshot is None:
                 raise ValueError(
-                    f"target {target.name} has {target.snapshot_keys[0]}, and the pipeline keeps none; add snapshot: {{uri: ...}}"
+                    f"target {target.name} has {target.snapshot_keys[0]}, and the pipeline keeps none; add snapshot: "
+                    "{uri: ...}"
                 )
         return self
 
@@ -1013,6 +1167,24 @@ class PipelineConfig(StrictModel):
             if kind in self.stages_of_drain:
                 raise _at(("workers", "stages", key), f"{key} has no place of its own: {self._why_in_drain}")
         return self
+
+    @model_validator(mode="after")
+    def _files_of_every_change(self) -> PipelineConfig:
+        every = [target.name for target in self.targets if target.changes == "all"]
+        for number, line in enumerate(self.mapping):
+            for index, files in enumerate(line.files):
+                if files.on_missing == "dead_letter" and every:
+                    raise _at(
+                        ("mapping", number, "files", index, "on_missing"),
+                        f"target {every[0]} has changes: all, and gets each change whatever became of its file; write "
+                        "stop or row_without",
+                    )
+        return self
+
+    @property
+    def file_connections(self) -> frozenset[str]:
+        """Connections with the logins for files that rows name."""
+        return frozenset(name for line in self.mapping for files in line.files for name in files.connections)
 
     @field_validator("schedule")
     @classmethod
@@ -1045,7 +1217,10 @@ class PipelineConfig(StrictModel):
     @property
     def _why_in_drain(self) -> str:
         if self._has_one_batch_a_run:
-            return "in runs of one batch the task drain merges small ones; write schedule: continuous and run: {tasks: own}, or give drain the place"
+            return (
+                "in runs of one batch the task drain merges small ones; write schedule: continuous and run: "
+                "{tasks: own}, or give drain the place"
+            )
         return "with run: {tasks: one} the task drain carries small batches through all stages; write run: {tasks: own}"
 
     def remember_lines(self, source: str, text: str) -> None:
@@ -1067,7 +1242,7 @@ class PipelineConfig(StrictModel):
         )
 
 
-def _at(place: tuple[str, ...], message: str) -> PydanticCustomError:
+def _at(place: tuple[int | str, ...], message: str) -> PydanticCustomError:
     """Return the error for a place in the file that is wrong only together with another place."""
     return PydanticCustomError("place", "{message}", {"message": message, "at": place})
 

@@ -1,7 +1,8 @@
-"""Problems that pydantic finds in what a person wrote, as fields and sentences: one wording for files, options, parameters, variables and requests.
+"""Problems that pydantic finds in what a person wrote, as fields and sentences: one wording for files, options,
+parameters, variables and requests.
 
-pydantic's own text repeats values, which may be secret; no value is shown here but what a validator of ours puts into its
-message.
+pydantic's own text repeats values, which may be secret; no value is shown here but what a validator of ours puts into
+its message.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def shown(text: str) -> str:
 
 
 def _is_step_of_pydantic(part: int | str) -> bool:
-    """Return True for parts of a location that are no key of the text: a validator's name, and the mark of a mapping's key."""
+    """Return True for parts of a location that are no key of the text: a validator's name, and the mark of a mapping's
+    key.
+    """
     return isinstance(part, str) and (part.startswith("function-") or part == "[key]")
 
 

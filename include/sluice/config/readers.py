@@ -1,8 +1,8 @@
 """The file of readers: who may read what from the subscription service. A contract: keys may be added, not bent.
 
-Decision: a token is 32 random bytes, and the file has its SHA-256, as services store tokens that they make. scrypt and its like make guesses
-expensive, which helps where people choose secrets; 256 random bits cannot be guessed, and a slow hash at each call would let anybody who can
-connect keep the service busy.
+Decision: a token is 32 random bytes, and the file has its SHA-256, as services store tokens that they make. scrypt and
+its like make guesses expensive, which helps where people choose secrets; 256 random bits cannot be guessed, and a slow
+hash at each call would let anybody who can connect keep the service busy.
 """
 
 from __future__ import annotations

@@ -115,9 +115,11 @@ def require_channel(znodes: Znodes, layout: Layout, channel: str) -> None:
         return
     if not channel:
         raise ConfigError(
-            f"{layout.pipeline} works in channel {known}, and no channel file here names it: what it loads would come back",
+            f"{layout.pipeline} works in channel {known}, and no channel file here names it: what it loads would come "
+            "back",
             where=layout.membership,
-            hint=f"is include/channels (SLUICE_CHANNELS) here? If it left the channel: `sluice channel leave {layout.pipeline}`",
+            hint="is include/channels (SLUICE_CHANNELS) here? If it left the channel: `sluice channel leave "
+            f"{layout.pipeline}`",
         )
     said = MEMBERSHIP.encode({"channel": channel})
     committed(znodes, Put(layout.membership, said, node.version) if node else Create(layout.membership, said))

@@ -274,7 +274,7 @@ class DumpStates:
         """Forget a chunk of a cancelled dump."""
         committed(self._z, Remove(self._at.chunk(chunk.id), chunk.version))
 
-    # -- moves of the capture --------------------------------------------------------------------------------------------
+    # -- moves of the capture ------------------------------------------------------------------------------------------
 
     def placing(self, placed: Sequence[tuple[Chunk, TablePlaced]]) -> list[Step]:
         """Return steps for the capture's own transaction, after which these chunks are placed.

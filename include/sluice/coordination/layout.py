@@ -46,7 +46,7 @@
 
 Numbers are padded with zeros, so that names sort as numbers. Every node that is not marked (number), (text) or (empty)
 is JSON and has a format version, see :class:`Format`.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ class Format:
         found = data.pop(self.field, 1)
         if not isinstance(found, int) or found > self.version:
             raise ConfigError(
-                f"the {self.name} in ZooKeeper has format version {found}; this version of Sluice reads up to {self.version}",
+                f"the {self.name} in ZooKeeper has format version {found}; this version of Sluice reads up to "
+                f"{self.version}",
                 where=path,
                 hint="a newer version of Sluice wrote it: upgrade Sluice here, too",
             )

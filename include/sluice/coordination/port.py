@@ -60,7 +60,10 @@ Step = Check | Create | Put | Remove
 
 
 class Conflict(Exception):
-    """A transaction was refused; nothing of it happened. ``failed`` is the index of the first step that did not hold."""
+    """A transaction was refused; nothing of it happened.
+
+    ``failed`` is the index of the first step that did not hold.
+    """
 
     def __init__(self, failed: int, step: Step, reason: str) -> None:
         super().__init__(f"{type(step).__name__} {step.path}: {reason}")

@@ -1,9 +1,9 @@
 """A cache of what ZooKeeper answered, kept until it says that something changed.
 
-A batch asks for the same few nodes again and again: the pause switch, the batches, what its targets have. Each question is a
-round trip, and on a machine with many pipelines the round trips are most of a small batch's work. Here an answer is
-kept together with its watch. It is forgotten when the watch fires, which is also when the connection is lost, and when
-this session writes the node itself.
+A batch asks for the same few nodes again and again: the pause switch, the batches, what its targets have. Each question
+is a round trip, and on a machine with many pipelines the round trips are most of a small batch's work. Here an answer
+is kept together with its watch. It is forgotten when the watch fires, which is also when the connection is lost, and
+when this session writes the node itself.
 
 So another session's change is seen when its event arrives, not at the next question. Nothing that is written rests on
 that: every write names the versions that it was made from, and is refused where they are out of date. Leases, and the
@@ -101,7 +101,7 @@ class ReadCache(_Passing):
         """Run the steps and forget what was kept of their nodes, also if they fail."""
         try:
             self._z.transact(steps)
-        except BaseException:  # what was kept is out of date, also of the nodes that were only checked; or it is not known whether it went through
+        except BaseException:  # what was kept is out of date, also of the nodes that were only checked; or it is not known whether it went through  # noqa: E501
             self._forget(steps)
             raise
         self._forget([step for step in steps if not isinstance(step, Check)])

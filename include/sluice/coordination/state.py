@@ -46,8 +46,8 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
-        batches, acks, pause_switch, audit: the batches, what targets have acknowledged, the pause switch, what people did; each
-            is asked and changed by itself, and the state has the moves that need several of them.
+        batches, acks, pause_switch, audit: the batches, what targets have acknowledged, the pause switch, what people
+            did; each is asked and changed by itself, and the state has the moves that need several of them.
         layout: where its nodes are; election: which installation leads; quarantine: which targets are in quarantine;
             incomplete: which tables lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too
             large; member: which server of the source group is read; subscriptions: of readers; side: of a channel,
@@ -213,7 +213,9 @@ class PipelineState:
         schema: str = "",
         targets: Sequence[str] = (),
     ) -> Cursor:
-        """Write the first cursor, a new identity, and the first acknowledgements of ``targets``: all of it or nothing."""
+        """Write the first cursor, a new identity, and the first acknowledgements of ``targets``: all of it or
+        nothing.
+        """
         cursor = Cursor(position, BatchNumber(next_batch), schema=schema)
         self._z.ensure(self.layout.batches)
         self._z.ensure(self.layout.claims)

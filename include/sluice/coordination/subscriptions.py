@@ -107,12 +107,14 @@ class Subscriptions:
         pipeline = self._at.pipeline
         if found.expired_ms:
             raise SubscriptionOver(
-                f"subscription {found.name} of {pipeline} has expired: batches after {found.batch} were removed before it acknowledged them",
+                f"subscription {found.name} of {pipeline} has expired: batches after {found.batch} were removed "
+                "before it acknowledged them",
                 hint=_BEGIN_ANEW,
             )
         if found.identity and found.identity != self._identity.read():  # "": from before the first batch
             raise SubscriptionOver(
-                f"subscription {found.name} is of an earlier state of {pipeline}, whose batch numbers meant other batches",
+                f"subscription {found.name} is of an earlier state of {pipeline}, whose batch numbers meant other "
+                "batches",
                 hint=_BEGIN_ANEW,
             )
 
@@ -149,7 +151,8 @@ class Subscriptions:
         if seen is None and len(self._z.children(self._at.subscriptions)) >= MOST:
             raise ConfigError(
                 f"{self._at.pipeline} has {MOST} subscriptions, which is the limit",
-                hint=f"`sluice subscriptions list {self._at.pipeline}` shows them, `sluice subscriptions delete` removes one",
+                hint=f"`sluice subscriptions list {self._at.pipeline}` shows them, `sluice subscriptions delete` "
+                "removes one",
             )
         path = self._at.subscription(name)
         made_ms, session, version = (seen.made_ms, seen.session + 1, seen.version) if seen else (now_ms, 1, -1)

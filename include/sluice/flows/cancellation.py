@@ -49,7 +49,9 @@ class CancellationGuard:
             self._state.pause_switch.require(since=self.pause_state)
 
     def call(self, function: Callable[[], _T], *, interrupt: Callable[[], None] | None = None) -> _T:
-        """Run ``function`` in a thread. When the work must stop, interrupt and abandon it. What it still does then must be fenced.
+        """Run ``function`` in a thread. When the work must stop, interrupt and abandon it.
+
+        What it still does then must be fenced.
 
         ``interrupt``: ends what it waits for, if it can.
         """

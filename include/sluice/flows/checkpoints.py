@@ -1,8 +1,10 @@
-"""The store of a target's checkpoint, and its comparison with the pipeline's state in ZooKeeper: do both describe the same batches?
+"""The store of a target's checkpoint, and its comparison with the pipeline's state in ZooKeeper: do both describe the
+same batches?
 
-Each of them can be lost, restored, edited or replaced without the other. Batch numbers alone then prove nothing: batch 5 of a new state is not the
-batch 5 that the target holds, and confusing them would acknowledge rows that were never written. So the state has a random identity, which the target
-stores with its checkpoint; and the target's batch must end where ZooKeeper's batch of that number ends.
+Each of them can be lost, restored, edited or replaced without the other. Batch numbers alone then prove nothing: batch
+5 of a new state is not the batch 5 that the target holds, and confusing them would acknowledge rows that were never
+written. So the state has a random identity, which the target stores with its checkpoint; and the target's batch must
+end where ZooKeeper's batch of that number ends.
 
 A checkpoint of an older version has no identity. It gets this state's if everything else matches.
 """
@@ -27,7 +29,9 @@ from sluice.targets.port import Agrees, Checkpoint, CheckpointStore, Target
 _log = structlog.get_logger()
 
 _LOOKS = 3
-"""Attempts to read a target's checkpoint that disagrees while its acknowledgement moves: another process may be loading."""
+"""Attempts to read a target's checkpoint that disagrees while its acknowledgement moves: another process may be
+loading.
+"""
 
 
 def checkpoints_of(target: Target, state: PipelineState) -> CheckpointStore:
@@ -37,8 +41,9 @@ def checkpoints_of(target: Target, state: PipelineState) -> CheckpointStore:
 
 
 class ZooKeeperCheckpoints:
-    """See :class:`sluice.targets.port.CheckpointStore`. It fences the checkpoint, not the target's rows: the guarantee is at least once, or
-    idempotent."""
+    """See :class:`sluice.targets.port.CheckpointStore`.
+
+    It fences the checkpoint, not the target's rows: the guarantee is at least once, or idempotent."""
 
     def __init__(self, state: PipelineState, target: str) -> None:
         self._records = state.target_records(target)
@@ -172,7 +177,10 @@ class CheckpointCheck:
                 "ahead", f"the target holds batch {checkpoint.batch}, which was not made yet", checkpoint
             )
         if checkpoint.batch < process.batch:
-            why = f"the target says it holds batch {checkpoint.batch}, but batch {process.batch} was acknowledged: it was restored or replaced"
+            why = (
+                f"the target says it holds batch {checkpoint.batch}, but batch {process.batch} was acknowledged: it "
+                "was restored or replaced"
+            )
             error = self._error("behind", why, checkpoint)
             error.restored = self._was_true(checkpoint)
             return error
@@ -187,12 +195,18 @@ class CheckpointCheck:
                 return self._error("position", why, checkpoint)
         highest = state.consumer_epoch(self.target)
         if checkpoint.epoch > highest:
-            why = f"epoch {checkpoint.epoch} wrote to the target, and ZooKeeper gave out {highest} at most: one of the two was restored or edited"
+            why = (
+                f"epoch {checkpoint.epoch} wrote to the target, and ZooKeeper gave out {highest} at most: one of "
+                "the two was restored or edited"
+            )
             return self._error("epoch", why, checkpoint)
         return None
 
     def _was_true(self, checkpoint: Checkpoint) -> bool:
-        """Return True if this state once delivered exactly what the checkpoint says. An edited batch number does not match its position."""
+        """Return True if this state once delivered exactly what the checkpoint says.
+
+        An edited batch number does not match its position.
+        """
         state, end = self.state, checkpoint.position
         if end is None or not checkpoint.identity or checkpoint.epoch > state.consumer_epoch(self.target):
             return False
@@ -213,14 +227,21 @@ class CheckpointCheck:
             hint = f"{again}; if they are no longer stored, {reread} reads the log again from where the target is"
         elif kind == "gone":
             copy = f"`sluice dump start {name} --target {target} --replace`"
-            hint = f"{again}; if its rows are all there: {reset}; else {reset} and then {copy}, which makes its tables equal"
+            hint = (
+                f"{again}; if its rows are all there: {reset}; else {reset} and then {copy}, which makes its "
+                "tables equal"
+            )
         elif checkpoint is None or checkpoint.position is None or kind == "edited":
             hint = f"{reset} goes on as ZooKeeper says; it shows first what that leaves out"
         else:
-            hint = f"{reread} reads the log again from where the target is; {reset} goes on as ZooKeeper says. Both show their plan first"
+            hint = (
+                f"{reread} reads the log again from where the target is; {reset} goes on as ZooKeeper says. Both "
+                "show their plan first"
+            )
         hint += f"; `sluice recover {name}` shows every choice with its cost"
         error = CheckpointError(
-            f"target {target} and ZooKeeper do not agree on what was delivered: {why}; nothing was written or acknowledged",
+            f"target {target} and ZooKeeper do not agree on what was delivered: {why}; nothing was written or "
+            "acknowledged",
             where=self.describe(checkpoint),
             hint=hint,
         )
@@ -242,13 +263,17 @@ class CheckpointCheck:
             f"next batch {cursor.next_batch}, captured to {cursor.position}" if cursor else "no captured position"
         )
         return (
-            f"target {self.target}, {self.checkpoints.place}, pipeline {self.runtime.name}: {theirs}; ZooKeeper, {state.home}: "
-            f"{acked}, {following}, epoch {state.consumer_epoch(self.target)}, identity {state.identity() or 'none'}"
+            f"target {self.target}, {self.checkpoints.place}, pipeline {self.runtime.name}: {theirs}; ZooKeeper, "
+            f"{state.home}: {acked}, {following}, epoch {state.consumer_epoch(self.target)}, identity "
+            f"{state.identity() or 'none'}"
         )
 
 
 def require_own(runtime: Runtime, state: PipelineState, target: str, process: Acknowledgement) -> None:
-    """Raise CheckpointError if the acknowledgement in ZooKeeper belongs to another state. Cheap: asks the target only if it does."""
+    """Raise CheckpointError if the acknowledgement in ZooKeeper belongs to another state.
+
+    Cheap: asks the target only if it does.
+    """
     cursor = state.cursor()
     if cursor is None or _foreign(process, state.identity(), cursor.next_batch):
         check = CheckpointCheck(runtime, state, target)

@@ -1,6 +1,8 @@
-"""Tables that a target lacked, wholly or some columns of: they are noted, the repair has two steps, and a full copy or a clean verification ends it.
+"""Tables that a target lacked, wholly or some columns of: they are noted, the repair has two steps, and a full copy or
+a clean verification ends it.
 
-The statement that adds a missing column gives no value to existing rows: the pipeline would continue, and both sides would differ.
+The statement that adds a missing column gives no value to existing rows: the pipeline would continue, and both sides
+would differ.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def explain_absence(
     at: Offset,
     error: MappingError,
 ) -> None:
-    """Note the tables or columns that the target lacks of a batch that ended ``at``, and put the repair into the hint of ``error``."""
+    """Note the tables or columns that the target lacks of a batch that ended ``at``, and put the repair into the hint
+    of ``error``.
+    """
     with suppress(SluiceError):  # the original error is the one to show
         routes = Mapping.compile(runtime.pipeline.mapping)
         known = _definitions(runtime, state, at)
@@ -67,7 +71,9 @@ def _definitions(runtime: Runtime, state: PipelineState, at: Offset) -> Definiti
 def note_absent(
     state: PipelineState, target: str, findings: Sequence[TableFinding], plans: Sequence[PlannedTable]
 ) -> None:
-    """Note the tables that a started target lacks, wholly or some columns of; a target that has not started has no rows to lose."""
+    """Note the tables that a started target lacks, wholly or some columns of; a target that has not started has no rows
+    to lose.
+    """
     if state.acks.get(target) is None:
         return
     missing = []
@@ -90,7 +96,10 @@ def way_back(pipeline: str, target: str, findings: Sequence[TableFinding], plans
     text = f"{made}: {'; '.join(statements)};{more} (`sluice check {pipeline} --apply` does it)" if statements else made
     sources = [plan.source for plan in plans if plan.target in tables]
     copied = " ".join(f"--table {source}" for source in sources[:SHOWN_TABLES])
-    text += f"; then `sluice dump start {pipeline} {copied} --target {target}`: rows that it had before lack what is made now until they are copied"
+    text += (
+        f"; then `sluice dump start {pipeline} {copied} --target {target}`: rows that it had before lack what is "
+        "made now until they are copied"
+    )
     return text + ("; or leave it out: mapping.columns.exclude" if columns else "")
 
 
@@ -100,7 +109,8 @@ def sentence(pipeline: str, one: IncompleteTable) -> str:
     lacks = "values" if one.columns else "rows"
     return (
         f"table {one.source} at target {one.target} may lack {lacks} from before {what} made there by hand: "
-        f"`{copy_command(pipeline, one)}` copies it, `sluice verify {pipeline} --table {one.source} --target {one.target}` finds whether it does"
+        f"`{copy_command(pipeline, one)}` copies it, `sluice verify {pipeline} --table {one.source} --target "
+        f"{one.target}` finds whether it does"
     )
 
 

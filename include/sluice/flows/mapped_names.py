@@ -1,7 +1,8 @@
-"""Look up the mapping's column names before rows are loaded by them: a name misspelt in ``exclude`` would let its column reach the target.
+"""Look up the mapping's column names before rows are loaded by them: a name misspelt in ``exclude`` would let its
+column reach the target.
 
-A name is looked up once, when a batch first meets it: among the columns of the source now, of the stored definitions, and of the batch itself. After
-that it may be dropped at the source; a name that is new in the file is looked up again.
+A name is looked up once, when a batch first meets it: among the columns of the source now, of the stored definitions,
+and of the batch itself. After that it may be dropped at the source; a name that is new in the file is looked up again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
     """Look up the names of the mapping that no batch has met yet. Costs nothing if there are none.
 
     Raises:
-        MappingError: no table of the line has such a column; or a line that keeps columns back names a table that is probably misspelt.
+        MappingError: no table of the line has such a column; or a line that keeps columns back names a table that is
+            probably misspelt.
         SourceUnavailable: there are new names, and the source does not answer.
     """
     lines = runtime.pipeline.mapping

@@ -1,13 +1,14 @@
 """The micro-batch loop: one run delivers batch after batch while changes keep coming.
 
-A run of the DAG costs more than the work on a thousand changes. So the process that drains also merges and delivers what it drained, as long as
-batches are small and nothing needs attention. Every stage is the loop of :mod:`sluice.flows.stage_loop` in its own thread, and this one captures: a
-batch is read while the one before it is merged and the one before that is loaded. A batch whose time is over stays open until the merge is free for
-it. Nothing else changes: every batch has its number, its claim and its place in the window, each stage is recorded in ZooKeeper as if its own task
-had done it, and targets are acknowledged batch by batch, each at its own pace.
+A run of the DAG costs more than the work on a thousand changes. So the process that drains also merges and delivers
+what it drained, as long as batches are small and nothing needs attention. Every stage is the loop of
+:mod:`sluice.flows.stage_loop` in its own thread, and this one captures: a batch is read while the one before it is
+merged and the one before that is loaded. A batch whose time is over stays open until the merge is free for it. Nothing
+else changes: every batch has its number, its claim and its place in the window, each stage is recorded in ZooKeeper as
+if its own task had done it, and targets are acknowledged batch by batch, each at its own pace.
 
-So a loop may end anywhere, even by ``kill -9``. Batches that are not merged, loaded or acknowledged then are left to the run's own tasks, which find
-them by the claim.
+So a loop may end anywhere, even by ``kill -9``. Batches that are not merged, loaded or acknowledged then are left to
+the run's own tasks, which find them by the claim.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ SIDE_BY_SIDE = 20_000
 EARLIER_WAIT_S = 20.0
 """Seconds that a micro-batch loop waits for earlier batches, which the tasks of other runs deliver.
 
-That takes a few seconds, more on a busy machine. Waiting costs little, as loads are serial. Without it the run could not loop, and the next run would
-find the same.
+That takes a few seconds, more on a busy machine. Waiting costs little, as loads are serial. Without it the run could
+not loop, and the next run would find the same.
 """
 
 
@@ -113,14 +114,16 @@ def run_microbatches(
 ) -> MicrobatchOutcome:
     """Make a batch for ``claim``, deliver it, and go on with the next one.
 
-    It ends when the source is idle for ``idle_wait_s``, within the pipeline's ``run.max_time``, at its ``run.max_batches``, and at all that is for
-    its own task to do or to say: a change of definitions, a large batch, slow rules, a dump that came due, a pause, any error. A claim that has a
-    batch already gets it back and no further one.
+    It ends when the source is idle for ``idle_wait_s``, within the pipeline's ``run.max_time``, at its
+    ``run.max_batches``, and at all that is for its own task to do or to say: a change of definitions, a large batch,
+    slow rules, a dump that came due, a pause, any error. A claim that has a batch already gets it back and no further
+    one.
 
     Args:
         on_delivered: called with each batch that is delivered, by the thread that delivered it.
         stop: a reason to make no further batch, "" if there is none.
-        is_over: is the run of this claim known to have ended? Then its batches are delivered by this one, before new ones.
+        is_over: is the run of this claim known to have ended? Then its batches are delivered by this one, before new
+            ones.
 
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises, as long as there is no batch.
@@ -144,7 +147,9 @@ def run_microbatches(
 
 
 def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
-    """Return the batches up to ``last`` that ``claim`` delivers and that have no changeset yet; ``[last]`` if all of them have."""
+    """Return the batches up to ``last`` that ``claim`` delivers and that have no changeset yet; ``[last]`` if all of
+    them have.
+    """
     with runtime.state() as state:
         found = [int(one.number) for one in state.batches.claimed_all(claim) if one.number <= last and one.needs_merge]
     return found or [last]
@@ -177,7 +182,9 @@ def acknowledged(runtime: Runtime, target: str) -> int:
 
 
 def sums_of(runtime: Runtime, claim: str, stage: str) -> StageSums:
-    """Return the sums of a stage that the process which captured for ``claim`` did; they are empty if it did none of it, or that is not known."""
+    """Return the sums of a stage that the process which captured for ``claim`` did; they are empty if it did none of
+    it, or that is not known.
+    """
     with runtime.state() as state:
         found = state.runs.read(claim, stage)
     return StageSums.from_json(found.sums) if found is not None and found.sums else StageSums()
@@ -192,7 +199,8 @@ def table(batches: Sequence[DeliveredBatch]) -> str:
         loads = dict(one.loaded)
         cells = [_seconds(loads.get(target)) for target in targets]
         lines.append([
-            str(one.batch), str(one.changes), one.closed_by, _seconds(one.drained_s), _seconds(one.merged_s), *cells, str(one.rows),
+            str(one.batch), str(one.changes), one.closed_by, _seconds(one.drained_s), _seconds(one.merged_s), *cells,
+            str(one.rows),
         ])  # fmt: skip
     return aligned(lines)
 
@@ -237,7 +245,9 @@ class _MicrobatchLoop:
     _made: int = 0
     _pause_state: PauseState | None = None
     _sums: dict[str, StageSums] = field(init=False)
-    """The sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the end."""
+    """The sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the
+    end.
+    """
     _said_at: float = field(default_factory=time.monotonic)
     _drained: dict[int, tuple[DrainOutcome, float]] = field(default_factory=dict)
     """The outcome of the capture, and the seconds it took, by batch."""
@@ -289,7 +299,10 @@ class _MicrobatchLoop:
         )
 
     def _capture(self, first: DrainOutcome) -> str:
-        """Capture batch after batch; return why no further one was captured. Raises _HandOver, SluiceError, and a stage's own error."""
+        """Capture batch after batch; return why no further one was captured.
+
+        Raises _HandOver, SluiceError, and a stage's own error.
+        """
         made, drained_s = first, time.monotonic() - self.began
         while True:
             self._require_small(made)
@@ -319,7 +332,10 @@ class _MicrobatchLoop:
             self.last = made
 
     def _do(self, stage: Stage, batch: int) -> Done:
-        """Run one stage of one batch. Raises _HandOver if slow rules need their own tasks, and what the stage raises."""
+        """Run one stage of one batch.
+
+        Raises _HandOver if slow rules need their own tasks, and what the stage raises.
+        """
         runtime = self.runtime
         ends_rules = stage == self._last_transform and runtime.rules_path is not None  # the batch before has passed it
         if ends_rules and self._seconds_of_rules(batch - 1) > stages.SLOW_RULES_S:
@@ -329,7 +345,10 @@ class _MicrobatchLoop:
         return done
 
     def _seconds_of_rules(self, batch: int) -> float:
-        """Return how long the rules took on a batch, 0 if that is not known. Only what another process did is read from the store."""
+        """Return how long the rules took on a batch, 0 if that is not known.
+
+        Only what another process did is read from the store.
+        """
         newest = [list(self._sums[stage.name].newest) for stage in self._transforms]
         did = [one for batches in newest for one in batches if one.batch == batch and not one.already]
         if len(did) < len(newest):

@@ -1,6 +1,7 @@
 """The plans of stored columns: what a target is told about the columns that a file or a manifest lists.
 
-Files of an earlier version have types only in the source's words. They are parsed here, so that a target always gets neutral types.
+Files of an earlier version have types only in the source's words. They are parsed here, so that a target always gets
+neutral types.
 """
 
 from __future__ import annotations

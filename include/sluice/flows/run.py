@@ -36,7 +36,8 @@ STAND_BY_S = 0.5
 class Step:
     """Progress of a run.
 
-    ``phase``: draining, merging, applying RULE, loading TARGET, acknowledged, or standing by (another installation leads).
+    ``phase``: draining, merging, applying RULE, loading TARGET, acknowledged, or standing by (another installation
+    leads).
     """
 
     phase: str
@@ -59,10 +60,11 @@ class Step:
 def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = None) -> Iterator[Step]:
     """Deliver batches in order, oldest undelivered first; yields a Step at each phase.
 
-    ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after this number. While another
-    installation works on the pipeline, this one stands by, and takes over when it has gone silent. A target that fails while others go
-    on is quarantined and tried again; with ``until_head`` its error is raised at the end, and what waits for a target with ``commit_every`` is
-    delivered then. With ``batches`` it goes on waiting: the next call goes on where this one ended, and a commit for each call would be one a batch.
+    ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after this
+    number. While another installation works on the pipeline, this one stands by, and takes over when it has gone
+    silent. A target that fails while others go on is quarantined and tried again; with ``until_head`` its error is
+    raised at the end, and what waits for a target with ``commit_every`` is delivered then. With ``batches`` it goes on
+    waiting: the next call goes on where this one ended, and a commit for each call would be one a batch.
     """
     owned = runtime.owner is None
     if owned:
@@ -148,7 +150,10 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
 
 
 def _end(runtime: Runtime, state: PipelineState) -> None:
-    """Deliver at the end of a run what waits on purpose and what quarantined targets lack. Raises what a target's last attempt raises."""
+    """Deliver at the end of a run what waits on purpose and what quarantined targets lack.
+
+    Raises what a target's last attempt raises.
+    """
     for target in state.waiting():
         commit_waiting(runtime, target)
     for target in state.quarantine.all():

@@ -40,7 +40,9 @@ LEASE_GRACE_S = 5.0
 
 
 def default_store() -> str:
-    """Return the location of segments if the pipeline does not set it: ``SLUICE_STORE``, else the user's data folder."""
+    """Return the location of segments if the pipeline does not set it: ``SLUICE_STORE``, else the user's data
+    folder.
+    """
     configured = os.environ.get("SLUICE_STORE")
     return configured or (Path.home() / ".local/share/sluice").as_uri()
 
@@ -57,12 +59,15 @@ class Runtime:
         pipeline: what the user wrote.
         resolver: connection id -> Endpoint.
         mode: where work units run: connect, submit (inside spark-submit) or local.
-        owner: the installation that works (``airflow:...``, ``cli:...``); None for one that only looks, or acts for a person.
+        owner: the installation that works (``airflow:...``, ``cli:...``); None for one that only looks, or acts for a
+            person.
         mark: of what is loaded into targets that can mark it; None: nothing is marked.
-        loads: what the capture does with what Sluice itself wrote at the source; None: it is captured as what applications write.
+        loads: what the capture does with what Sluice itself wrote at the source; None: it is captured as what
+            applications write.
         membership: of the channel that the pipeline belongs to.
         read_back_after: rows of changes that are older when they are merged are read at the source; None: of none.
-        lives: False while the owner cannot go on by itself, although this process lives; it is not heard of then, and another takes over.
+        lives: False while the owner cannot go on by itself, although this process lives; it is not heard of then, and
+            another takes over.
     """
 
     pipeline: PipelineConfig
@@ -87,7 +92,10 @@ class Runtime:
         runner: str | UnitRunner | None = None,
         owner: str | None = None,
     ) -> Runtime:
-        """Build the runtime of a pipeline. ``runner``: connect, submit, local, or a runner; None: as the pipeline says."""
+        """Build the runtime of a pipeline.
+
+        ``runner``: connect, submit, local, or a runner; None: as the pipeline says.
+        """
         mode = runner if isinstance(runner, str) else pipeline.spark.mode
         given = None if isinstance(runner, str) else runner
         channels = Channels(channels_folder())
@@ -127,7 +135,9 @@ class Runtime:
         return open_source(self.pipeline.model_copy(update={"source": source}), self.resolver, self.loads)
 
     def at_workers(self, state: PipelineState) -> Runtime:
-        """Return a runtime for work units that query the source: its connection is resolved here, and is the only one it knows."""
+        """Return a runtime for work units that query the source: its connection is resolved here, and is the only one
+        it knows.
+        """
         member = self.member(state)
         source = self.pipeline.source.model_copy(update={"connection": member, "connections": ()})
         pipeline = self.pipeline.model_copy(update={"source": source})
@@ -178,7 +188,9 @@ class Runtime:
         return self._runner
 
     def runner_for(self, changes: int) -> UnitRunner:
-        """Return the runner for a batch of this number of changes: a small batch runs in this process, without a round trip to Spark."""
+        """Return the runner for a batch of this number of changes: a small batch runs in this process, without a round
+        trip to Spark.
+        """
         if self._runner is None and self.mode == "connect" and changes < self.pipeline.spark.from_changes:
             from sluice.spark.local import LocalRunner
 
@@ -197,7 +209,10 @@ class Runtime:
 
     @contextmanager
     def state(self, *, connect_timeout_s: float = 15.0, caches_reads: bool = False) -> Iterator[PipelineState]:
-        """Open the pipeline's state in ZooKeeper; nested calls share one session. ``caches_reads``: see :class:`PipelineState`."""
+        """Open the pipeline's state in ZooKeeper; nested calls share one session.
+
+        ``caches_reads``: see :class:`PipelineState`.
+        """
         if self._state is not None and self._state.alive:
             yield self._state
             return

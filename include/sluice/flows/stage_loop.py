@@ -1,11 +1,11 @@
 """The one loop of every stage: for each batch of the run, in order, that is ready for the stage, process and record it.
 
-The state of a batch is in ZooKeeper and at the targets, and each stage records there what it did. A :class:`Board` tells the loops of one run about
-each other: which batches the run has, which of them the earlier stages have passed, and whether more will come. A loop waits until its board is
-notified; it does not poll.
+The state of a batch is in ZooKeeper and at the targets, and each stage records there what it did. A :class:`Board`
+tells the loops of one run about each other: which batches the run has, which of them the earlier stages have passed,
+and whether more will come. A loop waits until its board is notified; it does not poll.
 
-A stage that fails ends: the stages after it process what it has left them, the others continue with what is captured, and no further batch is
-captured.
+A stage that fails ends: the stages after it process what it has left them, the others continue with what is captured,
+and no further batch is captured.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class Board(Protocol):
     """The state that the stage loops of one run share."""
 
     def take(self, stage: Stage, after: int) -> int | None:
-        """Wait for the first batch after ``after`` to be ready for ``stage``. None: the run has no further one. Raises NeverReady."""
+        """Wait for the first batch after ``after`` to be ready for ``stage``. None: the run has no further one.
+
+        Raises NeverReady.
+        """
 
     def left(self, stage: Stage, batch: int) -> str:
         """Return the reason for which a stage before left this batch for another time; "" if none did."""
@@ -83,8 +86,10 @@ class ThreadBoard:
     """A board for the threads of one process.
 
     Args:
-        stages: of the pipeline; the capture calls :meth:`captured` and :meth:`end`, and waits for room; each other one has a loop.
-        through: called with each batch that has passed all stages, and what they did, in the order of the batches and by one thread at a time.
+        stages: of the pipeline; the capture calls :meth:`captured` and :meth:`end`, and waits for room; each other one
+            has a loop.
+        through: called with each batch that has passed all stages, and what they did, in the order of the batches and
+            by one thread at a time.
     """
 
     def __init__(
@@ -132,7 +137,8 @@ class ThreadBoard:
 
     @property
     def is_busy(self) -> bool:
-        """True if a batch that is captured now would wait: for the merge of the one before it, or for the load of the one before that.
+        """True if a batch that is captured now would wait: for the merge of the one before it, or for the load of the
+        one before that.
 
         False once a stage gave up: this run delivers nothing any more, and the next run waits for its end.
         """
@@ -142,7 +148,7 @@ class ThreadBoard:
                 return False
             return len(waiting) > 1 or any(not done.keys() >= self._transforms for done in waiting.values())
 
-    # -- for the loops ---------------------------------------------------------------------------------------------------
+    # -- for the loops -------------------------------------------------------------------------------------------------
 
     def take(self, stage: Stage, after: int) -> int | None:
         """See :class:`Board`."""

@@ -1,4 +1,6 @@
-"""Sums of a stage's work in a run, and its last batches: the end of a task's log, its result, and the record that another process reads."""
+"""Sums of a stage's work in a run, and its last batches: the end of a task's log, its result, and the record that
+another process reads.
+"""
 
 from __future__ import annotations
 

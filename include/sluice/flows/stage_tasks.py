@@ -1,7 +1,7 @@
 """The stages of a run as separate tasks, each a process: the same loop as in a thread, with a board in ZooKeeper.
 
-The batches of a run and their state are in ZooKeeper anyway. A task adds its progress if no other node tells it, and whether it ended or failed. The
-tasks of the run read this and are notified of changes by their watches.
+The batches of a run and their state are in ZooKeeper anyway. A task adds its progress if no other node tells it, and
+whether it ended or failed. The tasks of the run read this and are notified of changes by their watches.
 """
 
 from __future__ import annotations
@@ -32,12 +32,17 @@ from sluice.model.batches import Batch
 _log = structlog.get_logger()
 
 PATIENCE_S = 60.0
-"""Seconds that a stage waits for a batch in its worker. A run that captures has one more often; without one, its capture may have died."""
+"""Seconds that a stage waits for a batch in its worker.
+
+A run that captures has one more often; without one, its capture may have died.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """The outcome of one attempt of a stage: each batch, and for the capture the reason why there was no further one."""
+    """The outcome of one attempt of a stage: each batch, and for the capture the reason why there was no further
+    one.
+    """
 
     stage: str
     done: tuple[Done, ...] = ()
@@ -55,7 +60,8 @@ class RunBoard:
 
     Args:
         state: of a session that keeps its reads.
-        marked: stages whose task a person marked as a success: they count as done, and the stages after them do what they lack.
+        marked: stages whose task a person marked as a success: they count as done, and the stages after them do what
+            they lack.
     """
 
     def __init__(
@@ -86,7 +92,10 @@ class RunBoard:
         self._say()
 
     def wait(self, until: Callable[[], bool]) -> bool:
-        """Wait until ``until`` holds; False after :data:`PATIENCE_S`. Raises what a person's word or a lost session does."""
+        """Wait until ``until`` holds; False after :data:`PATIENCE_S`.
+
+        Raises what a person's word or a lost session does.
+        """
         end = time.monotonic() + PATIENCE_S
         while True:
             self._told.clear()
@@ -97,7 +106,7 @@ class RunBoard:
             self._watch()
             self._told.wait(LOOK_S)
 
-    # -- what the loop asks ------------------------------------------------------------------------------------------------
+    # -- what the loop asks --------------------------------------------------------------------------------------------
 
     def take(self, stage: Stage, after: int) -> int | None:
         """See :class:`~sluice.flows.stage_loop.Board`."""
@@ -112,7 +121,10 @@ class RunBoard:
         return found[0]
 
     def _ready(self, stage: Stage, after: int) -> list[int | None]:
-        """Return [batch] if one is ready, [None] if the run has no further one, [] if that is not known yet. Raises NeverReady."""
+        """Return [batch] if one is ready, [None] if the run has no further one, [] if that is not known yet.
+
+        Raises NeverReady.
+        """
         state, capture = self._state, self._said(StageKind.CAPTURE)
         numbers = state.batches.claimed_numbers(self._claim)
         for number in (one for one in numbers if one > after):
@@ -158,10 +170,13 @@ class RunBoard:
                 return said.later
         return ""
 
-    # -- what the loop says ------------------------------------------------------------------------------------------------
+    # -- what the loop says --------------------------------------------------------------------------------------------
 
     def done(self, stage: Stage, done: Done) -> None:
-        """See :class:`~sluice.flows.stage_loop.Board`. Only what stands nowhere else is written for each batch; sums every few seconds."""
+        """See :class:`~sluice.flows.stage_loop.Board`.
+
+        Only what stands nowhere else is written for each batch; sums every few seconds.
+        """
         before = self._progress
         since = 0 if not done.later else before.since if before.later == done.later else done.batch
         self._progress = replace(before, batch=done.batch, later=done.later, since=since)
@@ -197,7 +212,8 @@ def run_stage(
     on_done: Callable[[Done], None] = lambda done: None,
     marked: Collection[str] = (),
 ) -> StageOutcome:
-    """Run a stage for every batch of the run of ``claim``, from the first one it has not done, until the run has no further batch.
+    """Run a stage for every batch of the run of ``claim``, from the first one it has not done, until the run has no
+    further batch.
 
     Args:
         on_done: called with the outcome of each batch.
@@ -244,11 +260,13 @@ def run_capture(
 ) -> StageOutcome:
     """Make batch after batch for a run that has its first one, while the other tasks of the run merge and deliver them.
 
-    It ends as a run does: within ``run.max_time``, at ``run.max_batches``, when the source is idle, when a dump comes due, for the reason that
-    ``stop`` gives, and when a stage gave up. A run that has ended, and one after which another run made batches, gets no further batch.
+    It ends as a run does: within ``run.max_time``, at ``run.max_batches``, when the source is idle, when a dump comes
+    due, for the reason that ``stop`` gives, and when a stage gave up. A run that has ended, and one after which another
+    run made batches, gets no further batch.
 
     Args:
-        gone: other tasks of the run that have ended although this one goes on: a person marked them. It is asked once a minute.
+        gone: other tasks of the run that have ended although this one goes on: a person marked them. It is asked once a
+            minute.
 
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises.
@@ -272,7 +290,10 @@ def run_capture(
         asked, marked_by_hand = time.monotonic(), ""
 
         def marked() -> str:
-            """Return a task of the run that a person marked, "" if there is none. Asked every ``PATIENCE_S`` at most."""
+            """Return a task of the run that a person marked, "" if there is none.
+
+            Asked every ``PATIENCE_S`` at most.
+            """
             nonlocal asked, marked_by_hand
             if not marked_by_hand and time.monotonic() - asked > PATIENCE_S:
                 asked, marked_by_hand = time.monotonic(), next(iter(gone()), "")
@@ -326,7 +347,8 @@ def _stage(stages: tuple[Stage, ...], name: str) -> Stage:
             return stage
     raise ConfigError(
         f"the pipeline has no stage {name} any more",
-        hint="its stages follow the pipeline file and engine.yaml; mark this task as a success, the run goes on without it",
+        hint="its stages follow the pipeline file and engine.yaml; mark this task as a success, the run goes on "
+        "without it",
     )
 
 

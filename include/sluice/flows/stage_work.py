@@ -1,4 +1,7 @@
-"""The work of each stage on a batch: one function per kind of stage. The capture makes batches, see :mod:`sluice.flows.capture.drain`."""
+"""The work of each stage on a batch: one function per kind of stage.
+
+The capture makes batches, see :mod:`sluice.flows.capture.drain`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The stages of a pipeline as data: what each one needs, does and records.
 
-The DAG, the loop of a run, ``sluice run``, the status and the documentation of tasks are made from one list, :func:`pipeline_stages`. A further stage
-is an entry there and a function in :mod:`sluice.flows.stage_work`.
+The DAG, the loop of a run, ``sluice run``, the status and the documentation of tasks are made from one list,
+:func:`pipeline_stages`. A further stage is an entry there and a function in :mod:`sluice.flows.stage_work`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from sluice.errors import ConfigError
 from sluice.model.batches import Batch
 
 SLOW_RULES_S = 5.0
-"""Seconds that rules took on the batch before, from which on they run in their own tasks, where batches are processed in parallel.
+"""Seconds that rules took on the batch before, from which on they run in their own tasks, where batches are processed
+in parallel.
 
 Faster rules only make the next batch larger.
 """
 
 
 SHORTEST = 0.5
-"""The smallest share of ``run.max_time`` for which a run captures; the share is random, so that pipelines that began together do not end together.
+"""The smallest share of ``run.max_time`` for which a run captures; the share is random, so that pipelines that began
+together do not end together.
 
 The end of a run starts a process for each task of the next one; a dozen of them at once starve each other.
 """
@@ -61,7 +63,8 @@ class StageKind(StrEnum):
 
 
 _RECORDS = {
-    StageKind.CAPTURE: "the batch, the run that delivers it, and the captured position, in one transaction in ZooKeeper",
+    StageKind.CAPTURE: "the batch, the run that delivers it, and the captured position, in one transaction in "
+    "ZooKeeper",
     StageKind.MERGE: "the batch's changeset in ZooKeeper, or its first stage where rules have tasks of their own",
     StageKind.RULE: "the batch's next stage in ZooKeeper, the last rule its changeset",
     StageKind.LOAD: "the batch's number at the target, together with its rows",
@@ -158,7 +161,9 @@ def _rules(path: Path, _modified_ns: int, _size: int) -> tuple[RuleConfig, ...]:
 
 
 def rules_in(stage: Stage, rules: Sequence[RuleConfig]) -> tuple[RuleConfig, ...]:
-    """Return the rules that run in the merge or in the rule ``stage``: its own, and fused ones up to the next rule with its own task."""
+    """Return the rules that run in the merge or in the rule ``stage``: its own, and fused ones up to the next rule with
+    its own task.
+    """
     if not stage.transforms:
         return ()
     found: dict[str, list[RuleConfig]] = {"": []}
@@ -179,7 +184,9 @@ _FIRST_LINE = re.compile(r'\s*(?:#.*\s+)*[rRuU]?("""|\'\'\'|"|--)\s*(.+)')
 
 
 def described(rule: RuleConfig, folder: Path) -> str:
-    """Return the purpose of a rule: its ``description``, or the first line of its file in ``folder``; "" if there is none."""
+    """Return the purpose of a rule: its ``description``, or the first line of its file in ``folder``; "" if there is
+    none.
+    """
     if rule.description or not rule.path:
         return " ".join(rule.description.split())
     try:
@@ -191,7 +198,10 @@ def described(rule: RuleConfig, folder: Path) -> str:
 
 
 def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
-    """Return True if ``batch`` has passed the capture, merge or rule ``stage``. For a load see the target's acknowledgement."""
+    """Return True if ``batch`` has passed the capture, merge or rule ``stage``.
+
+    For a load see the target's acknowledgement.
+    """
     if batch.dropped or not batch.needs_merge or stage.kind is StageKind.CAPTURE:
         return True
     transforms = [one.name for one in stages if one.transforms]

@@ -1,4 +1,7 @@
-"""Stand by for an Airflow: work while none is alive, hand back when one is. Pipeline and rules come from a copy if the shared folder is gone."""
+"""Stand by for an Airflow: work while none is alive, hand back when one is.
+
+Pipeline and rules come from a copy if the shared folder is gone.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def _others(state: PipelineState, me: str) -> bool:
     return any(not name.startswith(STANDBY) for name in state.election.others_alive(me))
 
 
-# -- the files -------------------------------------------------------------------------------------------------------------------
+# -- the files ---------------------------------------------------------------------------------------------------------
 
 
 def copies_folder() -> Path:
@@ -105,7 +108,8 @@ class LocalCopy:
     _warned: bool = False
 
     def open(self, build: Callable[[PipelineConfig], Runtime]) -> Runtime:
-        """Build the pipeline from the shared files, which are copied if they changed; from the copy if they cannot be read.
+        """Build the pipeline from the shared files, which are copied if they changed; from the copy if they cannot be
+        read.
 
         Raises ConfigError if neither can be read.
         """

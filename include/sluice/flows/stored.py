@@ -1,4 +1,6 @@
-"""Stored parts of a pipeline: manifest and files of a batch, its record after ZooKeeper dropped it, the definitions at a position."""
+"""Stored parts of a pipeline: manifest and files of a batch, its record after ZooKeeper dropped it, the definitions at
+a position.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ OpenState = Callable[[], AbstractContextManager[PipelineState]]
 
 
 def manifest_of(open_state: OpenState, store: SegmentStore, batch: int) -> SegmentManifest | None:
-    """Return the valid manifest of ``batch``: the one recorded in ZooKeeper, else the newest in the store; None for an orphaned batch."""
+    """Return the valid manifest of ``batch``: the one recorded in ZooKeeper, else the newest in the store; None for an
+    orphaned batch.
+    """
     with open_state() as state:
         record = state.batches.get(batch)
     return stored_manifest(store, batch, record)
@@ -40,7 +44,10 @@ def stored_manifest(store: SegmentStore, batch: int, record: Batch | None) -> Se
 
 
 def lost_segment(store: SegmentStore, record: Batch) -> str:
-    """Return the path of the first file of a batch that is missing or damaged, "" if all are whole. Reads every file."""
+    """Return the path of the first file of a batch that is missing or damaged, "" if all are whole.
+
+    Reads every file.
+    """
     try:
         manifest = store.read_manifest(record.manifest)
     except SegmentError:
@@ -67,7 +74,10 @@ def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Bat
 
 
 def known_again(open_state: OpenState, store: SegmentStore, target: str, number: int) -> Batch:
-    """Return batch ``number`` from ZooKeeper, or else from the store. Raises SegmentError if one of its files is missing."""
+    """Return batch ``number`` from ZooKeeper, or else from the store.
+
+    Raises SegmentError if one of its files is missing.
+    """
     with open_state() as state:
         batch = state.batches.get(number)
     manifest = None
@@ -78,8 +88,8 @@ def known_again(open_state: OpenState, store: SegmentStore, target: str, number:
             raise SegmentError(
                 f"batch {number} is no longer stored",
                 where=store.uri,
-                hint=f"`sluice adopt {store.pipeline} {target} --from-target` reads the log again from where the target is, while the server has it; "
-                f"`sluice recover {store.pipeline}` shows what else can be done",
+                hint=f"`sluice adopt {store.pipeline} {target} --from-target` reads the log again from where the "
+                f"target is, while the server has it; `sluice recover {store.pipeline}` shows what else can be done",
             )
     if batch:
         return batch
@@ -88,7 +98,10 @@ def known_again(open_state: OpenState, store: SegmentStore, target: str, number:
 
 
 def definitions_at(store: SegmentStore, source: Source, state: PipelineState, first: Offset) -> Definitions | None:
-    """Return the stored definitions that apply to changes from ``first`` on, as far as they are known. Raises SegmentError."""
+    """Return the stored definitions that apply to changes from ``first`` on, as far as they are known.
+
+    Raises SegmentError.
+    """
     schemas, read = SchemaStore(store), source.stored_definitions
     cursor = state.cursor()
     if cursor is None or not cursor.schema:
@@ -104,7 +117,8 @@ def definitions_at(store: SegmentStore, source: Source, state: PipelineState, fi
 def move_to_another_log(
     store: SegmentStore, state: PipelineState, lease: Lease, cursor: Cursor, position: Offset
 ) -> Cursor:
-    """Move the cursor to a position of the log that the server has in the place of the captured one, and return it without a history.
+    """Move the cursor to a position of the log that the server has in the place of the captured one, and return it
+    without a history.
 
     The stored definitions of the captured log are forgotten first: once the cursor has moved, nobody could tell.
     """

@@ -21,7 +21,8 @@ from sluice.errors import MappingError
 from sluice.formats.connect import DECIMAL, Schema
 
 _PLAIN = {
-    "boolean": "boolean", "int8": "int", "int16": "int", "int32": "int", "int64": "long", "float": "float", "double": "double",
+    "boolean": "boolean", "int8": "int", "int16": "int", "int32": "int", "int64": "long", "float": "float",
+    "double": "double",
     "float32": "float", "float64": "double", "string": "string", "bytes": "bytes",
 }  # fmt: skip
 _Convert = Callable[[Any], Any]

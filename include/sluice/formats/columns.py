@@ -270,7 +270,8 @@ class Rows:
         if at is None:
             gtid = pc.fill_null(_repeated(_whole(rows["_gtid"]), quoted), _NULL)
             place: list[pa.Array | str] = [
-                ',"server_id":', numbers(_whole(rows["_origin"])), ',"gtid":', gtid, ',"file":', _repeated(_whole(rows["_file"]), quoted), ',"pos":',
+                ',"server_id":', numbers(_whole(rows["_origin"])), ',"gtid":', gtid, ',"file":',
+                _repeated(_whole(rows["_file"]), quoted), ',"pos":',
                 numbers(_whole(rows["_offset"])), ',"row":', numbers(_whole(rows["_row"])),
             ]  # fmt: skip
         else:
@@ -279,7 +280,8 @@ class Rows:
         return joined(
             '{"before":', before, ',"after":', after, ',"source":{' + head, ms, ',"snapshot":', read,
             f',"db":{json_text(self.table.schema)},"sequence":null,"ts_us":', micros, ',"ts_ns":', nanos,
-            f',"table":{json_text(self.table.table)}', *place, ',"thread":null,"query":null},"transaction":', in_transaction, ',"op":', op,
+            f',"table":{json_text(self.table.table)}', *place, ',"thread":null,"query":null},"transaction":',
+            in_transaction, ',"op":', op,
             ',"ts_ms":', ms, ',"ts_us":', micros, ',"ts_ns":', nanos, "}",
         )  # fmt: skip
 

@@ -64,7 +64,8 @@ def value_schema(rows: pa.Schema, table: TableId, source: str, *, whole: bool = 
     times = [_plain("int64", field=name) for name in ("ts_ms", "ts_us", "ts_ns")]
     return json_text(
         _struct(
-            [image | {"field": "before"}, image | {"field": "after"}, _SOURCE, _BLOCK, _plain("string", "op", required=True), *times],
+            [image | {"field": "before"}, image | {"field": "after"}, _SOURCE, _BLOCK,
+                _plain("string", "op", required=True), *times],
             name=f"{place}.Envelope",
             version=2,
         )
@@ -167,7 +168,8 @@ _SOURCE = _struct(
     [
         *(_plain("string", name, required=True) for name in ("version", "connector", "name")),
         _plain("int64", "ts_ms", required=True),
-        _plain("string", "snapshot") | {"name": f"{_DATA}.Enum", "version": 1, "parameters": {"allowed": _SNAPSHOT}, "default": "false"},
+        _plain("string", "snapshot") | {"name": f"{_DATA}.Enum", "version": 1, "parameters": {"allowed": _SNAPSHOT},
+            "default": "false"},
         _plain("string", "db", required=True),
         _plain("string", "sequence"),
         *(_plain("int64", name) for name in ("ts_us", "ts_ns")),

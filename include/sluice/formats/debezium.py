@@ -62,13 +62,16 @@ def _event(
         "before": before,
         "after": after,
         "source": {
-            "version": __version__, "connector": "mysql", "name": source, "ts_ms": us // 1000, "snapshot": "true" if op == "r" else "false",
+            "version": __version__, "connector": "mysql", "name": source, "ts_ms": us // 1000,
+            "snapshot": "true" if op == "r" else "false",
             "db": change.table.schema, "sequence": None, "ts_us": us, "ts_ns": us * 1000, "table": change.table.table,
-            "server_id": change.origin, "gtid": change.gtid, "file": change.file, "pos": change.offset, "row": change.row,
+            "server_id": change.origin, "gtid": change.gtid, "file": change.file, "pos": change.offset,
+            "row": change.row,
             "thread": None, "query": None,
         },
         "transaction": None if place is None else {
-            "id": place.id, "total_order": place.total_order + later, "data_collection_order": place.table_order + later,
+            "id": place.id, "total_order": place.total_order + later,
+            "data_collection_order": place.table_order + later,
         },
         "op": op,
         "ts_ms": us // 1000,
@@ -146,7 +149,8 @@ def schema_change(made: Statement, source: str) -> dict[str, Any]:
             "source": {
                 "version": __version__, "connector": "mysql", "name": source, "ts_ms": us // 1000, "snapshot": "false",
                 "db": tables[0].schema if tables else made.schema, "sequence": None, "ts_us": us, "ts_ns": us * 1000,
-                "table": ",".join(table.table for table in tables if table.table) or None, "server_id": 0, "gtid": made.gtid,
+                "table": ",".join(table.table for table in tables if table.table) or None, "server_id": 0,
+                "gtid": made.gtid,
                 "file": made.file, "pos": made.offset, "row": 0, "thread": None, "query": None,
             },
             "ts_ms": us // 1000,
@@ -160,6 +164,11 @@ def schema_change(made: Statement, source: str) -> dict[str, Any]:
 def statement_key(made: Statement) -> str:
     """Return the key of a statement's event."""
     return json_text({"databaseName": made.tables[0].schema if made.tables else made.schema})
+
+
+def transaction_id(gtid: str | None, file: str, offset: int) -> str:
+    """Return the id of a transaction: its GTID, or where the log has its first change."""
+    return gtid or f"file={file},pos={offset}"
 
 
 def transaction_key(transaction: str) -> str:

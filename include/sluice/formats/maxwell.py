@@ -108,7 +108,8 @@ def statement(made: Statement, source: str) -> tuple[str, ...]:
 
 
 _KINDS = {
-    ChangeKind.CREATE_DATABASE: "database-create", ChangeKind.ALTER_DATABASE: "database-alter", ChangeKind.DROP_DATABASE: "database-drop",
+    ChangeKind.CREATE_DATABASE: "database-create", ChangeKind.ALTER_DATABASE: "database-alter",
+    ChangeKind.DROP_DATABASE: "database-drop",
     ChangeKind.CREATE_TABLE: "table-create", ChangeKind.DROP_TABLE: "table-drop",
 }  # fmt: skip
 

@@ -22,11 +22,13 @@ from sluice.formats.connect import DECIMAL, Schema
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
-    "boolean": "bool", "int8": "int32", "int16": "int32", "int32": "int32", "int64": "int64", "float": "float", "double": "double",
+    "boolean": "bool", "int8": "int32", "int16": "int32", "int32": "int32", "int64": "int64", "float": "float",
+    "double": "double",
     "float32": "float", "float64": "double", "string": "string", "bytes": "bytes",
 }  # fmt: skip
 _TYPES = {
-    "bool": _FIELD.TYPE_BOOL, "int32": _FIELD.TYPE_INT32, "uint32": _FIELD.TYPE_UINT32, "int64": _FIELD.TYPE_INT64, "float": _FIELD.TYPE_FLOAT,
+    "bool": _FIELD.TYPE_BOOL, "int32": _FIELD.TYPE_INT32, "uint32": _FIELD.TYPE_UINT32, "int64": _FIELD.TYPE_INT64,
+    "float": _FIELD.TYPE_FLOAT,
     "double": _FIELD.TYPE_DOUBLE, "string": _FIELD.TYPE_STRING, "bytes": _FIELD.TYPE_BYTES,
 }  # fmt: skip
 _Convert = Callable[[Any], Any]

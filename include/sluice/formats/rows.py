@@ -53,7 +53,8 @@ def changes_of(
         gone = ops[i] == Op.DELETE
         yield Change(
             table, ops[i], seqs[i], files[i], offsets[i], numbers[i], commits[i], gtids[i], txns[i], origins[i],
-            (old if at is not None and old is not None else row) if gone else old, None if gone else row, fields, key, txn_row=places[i],
+            (old if at is not None and old is not None else row) if gone else old, None if gone else row, fields, key,
+            txn_row=places[i],
         )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from decimal import Decimal
 from sluice.errors import DecodeError
 
 _NAMES = {
-    1: "POINT", 2: "LINESTRING", 3: "POLYGON", 4: "MULTIPOINT", 5: "MULTILINESTRING", 6: "MULTIPOLYGON", 7: "GEOMETRYCOLLECTION",
+    1: "POINT", 2: "LINESTRING", 3: "POLYGON", 4: "MULTIPOINT", 5: "MULTILINESTRING", 6: "MULTIPOLYGON",
+    7: "GEOMETRYCOLLECTION",
 }  # fmt: skip
 
 

@@ -47,13 +47,15 @@ def refuse(column: str, sql_type: str, in_key: bool, conversion: ColumnConversio
         return
     if _moves(sql_type, conversion) == 0:
         raise MappingError(
-            f"column {column!r} of {table} has a time_zone, and its type {sql_type} goes to {conversion.type or sql_type}",
+            f"column {column!r} of {table} has a time_zone, and its type {sql_type} goes to "
+            f"{conversion.type or sql_type}",
             where=table,
             hint="time_zone is for a DATETIME that becomes a TIMESTAMP, or a TIMESTAMP that becomes a DATETIME",
         )
     if in_key:
         raise MappingError(
-            f"the key column {column!r} of {table} would change its time zone: two keys in the repeated hour of the clock change would become equal",
+            f"the key column {column!r} of {table} would change its time zone: two keys in the repeated hour of the "
+            "clock change would become equal",
             where=table,
             hint="leave key columns as they are",
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.config.pipeline import ColumnConversion, TableMapping
+from sluice.config.pipeline import ColumnConversion, RowFiles, TableMapping
 from sluice.errors import MappingError
 from sluice.mapping.changed import only_changed
 from sluice.mapping.convert import converted
@@ -32,6 +32,7 @@ class TableRoute:
             then.
         key: source columns that tell rows apart where the table has no primary key.
         unique: target columns in which no two rows are equal, each a tuple, whatever the source's keys are.
+        files: those that columns of the table name.
         shared: other source tables may go to the same target table.
     """
 
@@ -47,6 +48,7 @@ class TableRoute:
     key: tuple[str, ...] = ()
     convert: tuple[tuple[str, ColumnConversion], ...] = ()
     unique: tuple[tuple[str, ...], ...] = ()
+    files: tuple[RowFiles, ...] = ()
 
     @property
     def keeps_columns(self) -> bool:
@@ -210,6 +212,7 @@ def _route(line: TableMapping, source: TableId, target: TableId) -> TableRoute:
         key=line.key,
         convert=tuple(columns.convert.items()),
         unique=line.unique,
+        files=line.files,
     )
 
 

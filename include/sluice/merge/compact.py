@@ -73,8 +73,8 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
         if is_partial(changes):
             raise SegmentError(
                 "rows without a key came with a part of their columns: nothing tells which rows they are",
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications, or give the table a primary key; "
-                "for what is in the log already: `sluice skip PIPELINE TARGET BATCH`, then "
+                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications, or give the "
+                "table a primary key; for what is in the log already: `sluice skip PIPELINE TARGET BATCH`, then "
                 "`sluice dump start PIPELINE --table SCHEMA.TABLE --replace`",
             )
         return _compact_keyless(changes, ops, users, identity)

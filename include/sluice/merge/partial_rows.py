@@ -160,7 +160,9 @@ class _Result:
         return np.array([code in origins for code in gone], bool)
 
     def _replaces(self, live: Sequence[int], inserted: npt.NDArray[np.bool_], gone: int) -> _Rows:
-        """Return for each result row the first change of its key if it replaces a row that a target may hold, else -1."""
+        """Return for each result row the first change of its key if it replaces a row that a target may hold, else
+        -1.
+        """
         found = np.full(len(live) + gone, -1, np.int64)
         for place, (code, new) in enumerate(zip(live, inserted.tolist(), strict=True)):
             first, last = self.follow.first_of_key[code], self.follow.last_of_key[code]

@@ -46,7 +46,8 @@ class Batch:
         changes: row changes in it; size_bytes: Parquet bytes.
         stages: manifests that the stages of rules with a task of their own left, as far as they are done.
         reread: a stage failed since; the next attempt takes the rule files as they are then.
-        created_ms: wall clock of the capture that wrote it, milliseconds since 1970; for people and for finding orphans.
+        created_ms: wall clock of the capture that wrote it, milliseconds since 1970; for people and for finding
+            orphans.
         first_commit_time_us: commit time of its first transaction, microseconds since 1970.
         targets: the only targets it is for (a dump for some of them); empty: all.
         snapshot: it is all rows of the pipeline's snapshot as of this batch, which the load of its targets reads; 0: it

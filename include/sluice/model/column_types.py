@@ -61,8 +61,10 @@ K = ColumnKind
 _ARROW: Mapping[ColumnKind, pa.DataType] = {
     K.TINYINT: pa.int8(), K.SMALLINT: pa.int16(), K.MEDIUMINT: pa.int32(), K.INT: pa.int32(), K.BIGINT: pa.int64(),
     K.FLOAT: pa.float32(), K.DOUBLE: pa.float64(), K.BIT: pa.uint64(),
-    K.DATE: pa.date32(), K.DATETIME: pa.timestamp("us"), K.TIMESTAMP: pa.timestamp("us", tz="UTC"), K.TIME: pa.duration("us"), K.YEAR: pa.uint16(),
-    K.CHAR: pa.string(), K.VARCHAR: pa.string(), K.TEXT: pa.string(), K.BINARY: pa.binary(), K.VARBINARY: pa.binary(), K.BLOB: pa.binary(),
+    K.DATE: pa.date32(), K.DATETIME: pa.timestamp("us"), K.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    K.TIME: pa.duration("us"), K.YEAR: pa.uint16(),
+    K.CHAR: pa.string(), K.VARCHAR: pa.string(), K.TEXT: pa.string(), K.BINARY: pa.binary(), K.VARBINARY: pa.binary(),
+    K.BLOB: pa.binary(),
     K.ENUM: pa.string(), K.SET: pa.string(), K.JSON: pa.string(), K.GEOMETRY: pa.binary(), K.VECTOR: pa.binary(),
     K.UUID: pa.string(), K.INET4: pa.string(), K.INET6: pa.string(),
 }  # fmt: skip

@@ -47,7 +47,10 @@ def table_of_keys(
     keys: Sequence[Sequence[_T]],
     read: Callable[[ColumnType, Sequence[_T]], pa.Array],
 ) -> pa.Table:
-    """Return keys as a table of their values; they may have fewer columns than ``types``. ``read``: reads one column."""
+    """Return keys as a table of their values; they may have fewer columns than ``types``.
+
+    ``read``: reads one column.
+    """
     if not keys:
         return pa.table({name: pa.array([], made.arrow_type) for name, made in types.items()})
     columns = zip(types.items(), zip(*keys, strict=True), strict=False)

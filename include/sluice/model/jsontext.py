@@ -11,7 +11,9 @@ _PLAIN_FROM, _PLAIN_TO = -14, 15
 
 
 def double_text(value: float) -> str:
-    """Format a double as the server prints it in JSON: shortest digits, ``.0`` kept, exponents without ``+`` or zeros."""
+    """Format a double as the server prints it in JSON: shortest digits, ``.0`` kept, exponents without ``+`` or
+    zeros.
+    """
     text = repr(value)
     mantissa, _, exponent = text.partition("e")
     sign = "-" if mantissa.startswith("-") else ""

@@ -36,7 +36,7 @@ column           type                    meaning
 ``_image``       int8                    which image of a merged row this is, see :mod:`sluice.rules.images`
 ``_source_row``  int64                   number of the merged row that an image belongs to
 ===============  ======================  =================================================================================================
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class RowLayout:
             raise SegmentError(
                 f"rows are not {self.name}: {', '.join(problems)}",
                 where=where,
-                hint="this is a defect of Sluice (or of a kind of target that is not its own): please report it with this line",
+                hint="this is a defect of Sluice (or of a kind of target that is not its own): please report it with "
+                "this line",
             )
 
 

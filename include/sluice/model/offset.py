@@ -12,7 +12,10 @@ FORMAT_VERSION = 1
 """The format of an offset as JSON. One that says no version has this one."""
 
 FIELDS = ("server_uuid", "file", "offset", "gtid_set", "commit_time_us", "prepared", "last_event")
-"""The fields of format 1. One that a newer version added is left out; one that an older version left out counts as empty."""
+"""The fields of format 1.
+
+One that a newer version added is left out; one that an older version left out counts as empty.
+"""
 
 EVIDENCE = "last_event"
 """The stored field with what a source read last, by which it knows its log again; offsets are equal whatever it is."""
@@ -64,7 +67,10 @@ class Offset:
         return place_order(place)
 
     def has_reached(self, place: str) -> bool:
-        """Return True if this offset is at a :attr:`place` of the same log or after it. Raises ConfigError if it is none."""
+        """Return True if this offset is at a :attr:`place` of the same log or after it.
+
+        Raises ConfigError if it is none.
+        """
         return self.order >= self.order_of(place)
 
     def follows(self, other: Offset) -> bool:
@@ -123,5 +129,7 @@ NOWHERE = Offset.at("", "", 0)
 
 
 def with_stored_offsets(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a dataclass with each offset as it is stored: ``asdict(it, dict_factory=with_stored_offsets)``."""
+    """Return the fields of a dataclass with each offset as it is stored:
+    ``asdict(it, dict_factory=with_stored_offsets)``.
+    """
     return {name: value.to_json() if isinstance(value, Offset) else value for name, value in fields}

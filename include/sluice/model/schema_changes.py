@@ -176,7 +176,8 @@ def _kinds(old: ColumnDefinition, new: ColumnDefinition) -> list[ChangeKind]:
         kinds.append(ChangeKind.WIDEN_COLUMN if widens(old, new) else ChangeKind.CHANGE_COLUMN)
     if old.nullable != new.nullable:
         kinds.append(ChangeKind.ALLOW_NULL if new.nullable else ChangeKind.REQUIRE_VALUE)
-    plain = replace(old, name=new.name, type=new.type, charset=new.charset, collation=new.collation, nullable=new.nullable,
+    plain = replace(old, name=new.name, type=new.type, charset=new.charset, collation=new.collation,
+        nullable=new.nullable,
                     labels=new.labels, compressed=new.compressed)  # fmt: skip
     if plain != new:
         kinds.append(ChangeKind.COLUMN_ATTRIBUTES)
@@ -220,8 +221,8 @@ def _wider_charset(old: str | None, new: str | None) -> bool:
 
 
 def cut_overs(changes: Sequence[TableChange], foreign: Collection[TableId]) -> tuple[TableChange, ...]:
-    """Return the changes that online schema changes made: a RENAME puts a table that is not captured in the place of one
-    that is.
+    """Return the changes that online schema changes made: a RENAME puts a table that is not captured in the place of
+    one that is.
 
     Both have the same rows, copied by another program. ``foreign``: tables that are not captured.
     """

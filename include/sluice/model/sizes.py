@@ -11,6 +11,15 @@ import pyarrow.compute as pc
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 
+def in_units(size_bytes: float) -> str:
+    """Return a number of bytes for people: ``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
 def row_bytes(rows: pa.Table) -> Sizes:
     """Return the bytes of each row in Arrow's layout, without the bits that say what is NULL."""
     sizes = np.full(rows.num_rows, sum(_width(field.type) for field in rows.schema), np.int64)

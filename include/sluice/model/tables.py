@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from sluice.model.column_types import ColumnKind, ColumnType
 
 META_COLUMNS = (
-    "_op", "_seq", "_file", "_offset", "_row", "_commit_ts", "_gtid", "_txn", "_origin", "_bucket", "_present", "_before",
+    "_op", "_seq", "_file", "_offset", "_row", "_commit_ts", "_gtid", "_txn", "_origin", "_bucket", "_present",
+    "_before",
 )  # fmt: skip
 
 META_FIELDS: tuple[pa.Field, ...] = (
@@ -141,7 +142,8 @@ class Column:
         """The type of its values, whatever the source."""
         charset, collation = self.charset or "", self.collation or ""
         return ColumnType(
-            self.kind, self.precision, self.scale, self.fsp, self.length, self.unsigned, self.labels, charset, collation, self.shape
+            self.kind, self.precision, self.scale, self.fsp, self.length, self.unsigned, self.labels, charset,
+            collation, self.shape
         ).plain  # fmt: skip
 
     @property
@@ -152,7 +154,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """A table's definition as of a position. ``primary_key`` holds column names in key order, empty if there is none."""
+    """A table's definition as of a position.
+
+    ``primary_key`` holds column names in key order, empty if there is none.
+    """
 
     table: TableId
     columns: tuple[Column, ...]

@@ -143,14 +143,16 @@ class MySQLConnection(_Base):
                 self._force_close()  # type: ignore[attr-defined]
                 raise pymysql.err.InterfaceError(
                     0,
-                    "the server answered a question with an OK and without rows: is it MySQL or MariaDB, or another service with their protocol?",
+                    "the server answered a question with an OK and without rows: is it MySQL or MariaDB, or another "
+                    "service with their protocol?",
                 )
             return count
         except RuntimeError as error:
             self._force_close()  # type: ignore[attr-defined]
             raise pymysql.err.InternalError(
                 0,
-                "the server asked for a file of this machine in answer to a statement; it got none, and the connection is closed",
+                "the server asked for a file of this machine in answer to a statement; it got none, and the "
+                "connection is closed",
             ) from error
 
     def _answer(self, first: int) -> Rows:
@@ -161,5 +163,7 @@ class MySQLConnection(_Base):
         return [tuple(row) for row in result.rows or ()]
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        """Share one TLS context if nothing is verified: to load the system's certificates takes 20 ms per connection."""
+        """Share one TLS context if nothing is verified: to load the system's certificates takes 20 ms per
+        connection.
+        """
         return super()._create_ssl_ctx(sslp) if sslp else unverified()  # type: ignore[misc]

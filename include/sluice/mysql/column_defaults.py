@@ -184,7 +184,8 @@ def _parsed(
 
 
 def _now(
-    found: Sequence[Token], definition: ColumnDefinition, made: ColumnType, statement: Statement | None, *, bracketed: bool
+    found: Sequence[Token], definition: ColumnDefinition, made: ColumnType, statement: Statement | None, *,
+    bracketed: bool
 ) -> pa.Scalar:  # fmt: skip
     """Return the value of NOW() and its like: the time at which the statement began, in its session's time zone."""
     rest = [token.text for token in found[1:]]
@@ -218,8 +219,8 @@ def _zone(session: StatementSession | None, what: str) -> dt.tzinfo:
         raise UnsupportedType(f"{what} is a time in a time zone that the log does not name")
     if name.upper() == "SYSTEM":
         raise UnsupportedType(
-            f"{what} is a time in the time zone of the source's machine, which the log does not name (the session had time_zone = SYSTEM; "
-            "SET GLOBAL time_zone = '+00:00', or another offset or name, ends that)"
+            f"{what} is a time in the time zone of the source's machine, which the log does not name (the session had "
+            "time_zone = SYSTEM; SET GLOBAL time_zone = '+00:00', or another offset or name, ends that)"
         )
     if name[:1] in {"+", "-"}:
         hours, _, minutes = name[1:].partition(":")

@@ -42,7 +42,8 @@ class Meta(StrEnum):
 
 
 META_BYTES: Mapping[Meta, int] = {
-    Meta.NONE: 0, Meta.UNSAID: 0, Meta.SIZE: 1, Meta.DIGITS: 1, Meta.LENGTH_BYTES: 1, Meta.PRECISION: 2, Meta.BITS: 2, Meta.BYTES: 2,
+    Meta.NONE: 0, Meta.UNSAID: 0, Meta.SIZE: 1, Meta.DIGITS: 1, Meta.LENGTH_BYTES: 1, Meta.PRECISION: 2, Meta.BITS: 2,
+    Meta.BYTES: 2,
     Meta.STRING: 2, Meta.LABELS: 2,
 }  # fmt: skip
 """Bytes of a column's metadata in a table map."""
@@ -291,33 +292,39 @@ def _number(code: int, size: int, fill: Fill = Fill.COPY) -> tuple[LogForm, ...]
 
 
 def _integer(
-    word: str, kind: ColumnKind, log: tuple[LogForm, ...], bits: int, widths: tuple[int, int], java: JavaTypes, *others: str
+    word: str, kind: ColumnKind, log: tuple[LogForm, ...], bits: int, widths: tuple[int, int], java: JavaTypes,
+    *others: str
 ) -> MysqlType:  # fmt: skip
     wire_bytes = 4 if bits == 24 else bits // 8
     return MysqlType(
-        word=word, kind=kind, log=log, wire=Wire.NUMBER, wire_bytes=wire_bytes, literal=Literal.NUMBER, others=others, brackets=Brackets.WIDTH,
+        word=word, kind=kind, log=log, wire=Wire.NUMBER, wire_bytes=wire_bytes, literal=Literal.NUMBER, others=others,
+        brackets=Brackets.WIDTH,
         signed=True, bits=bits, widths=widths, zero="0", java=java,
     )  # fmt: skip
 
 
 def _text(word: str, length_bytes: int, java: JavaTypes, *others: str) -> MysqlType:
     return MysqlType(
-        word=word, kind=K.TEXT, log=_BLOB, wire=Wire.COUNTED, literal=Literal.TEXT, others=others, length_bytes=length_bytes, brackets=Brackets.SIZE,
+        word=word, kind=K.TEXT, log=_BLOB, wire=Wire.COUNTED, literal=Literal.TEXT, others=others,
+        length_bytes=length_bytes, brackets=Brackets.SIZE,
         most_bytes=2 ** (8 * length_bytes) - 1, charset=True, twin=word.replace("text", "blob"), java=java,
     )  # fmt: skip
 
 
 def _blob(word: str, length_bytes: int, java: JavaTypes) -> MysqlType:
     return MysqlType(
-        word=word, kind=K.BLOB, log=_BLOB, wire=Wire.COUNTED, literal=Literal.BYTES, length_bytes=length_bytes, brackets=Brackets.SIZE,
+        word=word, kind=K.BLOB, log=_BLOB, wire=Wire.COUNTED, literal=Literal.BYTES, length_bytes=length_bytes,
+        brackets=Brackets.SIZE,
         most_bytes=2 ** (8 * length_bytes) - 1, twin=word.replace("blob", "text"), java=java,
     )  # fmt: skip
 
 
 def _spatial(word: str, shape: int, *others: str) -> MysqlType:
     return MysqlType(
-        word=word, kind=K.GEOMETRY, log=(LogForm(t.GEOMETRY, Meta.LENGTH_BYTES, Fill.BYTES, collated=Collated.MARIADB),), wire=Wire.COUNTED,
-        literal=Literal.BYTES, others=others, length_bytes=4, shape=shape, key=False, zero=None, java=JavaTypes(2004, -2),
+        word=word, kind=K.GEOMETRY, log=(LogForm(t.GEOMETRY, Meta.LENGTH_BYTES, Fill.BYTES, collated=Collated.MARIADB),
+            ), wire=Wire.COUNTED,
+        literal=Literal.BYTES, others=others, length_bytes=4, shape=shape, key=False, zero=None,
+        java=JavaTypes(2004, -2),
     )  # fmt: skip
 
 
@@ -331,55 +338,72 @@ def _address(word: str, kind: ColumnKind, size: int, fill: Fill, zero: str) -> M
 TYPES: tuple[MysqlType, ...] = (
     _integer("tinyint", K.TINYINT, _number(t.TINY, 1), 8, (4, 3), JavaTypes(-6, -6, 5, beyond=5), "int1"),
     _integer("smallint", K.SMALLINT, _number(t.SHORT, 2), 16, (6, 5), JavaTypes(5, 5, 5, beyond=4), "int2"),
-    _integer("mediumint", K.MEDIUMINT, _number(t.INT24, 3, Fill.MEDIUM), 24, (9, 8), JavaTypes(4, 4, 4), "int3", "middleint"),
+    _integer("mediumint", K.MEDIUMINT, _number(t.INT24, 3, Fill.MEDIUM), 24, (9, 8), JavaTypes(4, 4, 4), "int3",
+        "middleint"),
     _integer("int", K.INT, _number(t.LONG, 4), 32, (11, 10), JavaTypes(4, 4, 4, beyond=-5), "integer", "int4"),
     _integer("bigint", K.BIGINT, _number(t.LONGLONG, 8), 64, (20, 20), JavaTypes(-5, -5, -5, beyond=3), "int8"),
     MysqlType(
-        word="decimal", kind=K.DECIMAL, log=(LogForm(t.NEWDECIMAL, Meta.PRECISION, Fill.DECIMAL, sign=True),), wire=Wire.DECIMAL,
-        literal=Literal.DECIMAL, others=("dec", "numeric", "fixed", "number"), brackets=Brackets.PRECISION, signed=True, zero="0",
+        word="decimal", kind=K.DECIMAL, log=(LogForm(t.NEWDECIMAL, Meta.PRECISION, Fill.DECIMAL, sign=True),),
+        wire=Wire.DECIMAL,
+        literal=Literal.DECIMAL, others=("dec", "numeric", "fixed", "number"), brackets=Brackets.PRECISION, signed=True,
+        zero="0",
         java=JavaTypes(3, 3, 3),
     ),
     MysqlType(
-        word="float", kind=K.FLOAT, log=(LogForm(t.FLOAT, Meta.SIZE, Fill.COPY, (4,), sign=True),), wire=Wire.NUMBER, wire_bytes=4,
-        literal=Literal.FLOAT, others=("float4",), brackets=Brackets.FLOAT, signed=True, zero="0", java=JavaTypes(7, 7, 6),
+        word="float", kind=K.FLOAT, log=(LogForm(t.FLOAT, Meta.SIZE, Fill.COPY, (4,), sign=True),), wire=Wire.NUMBER,
+        wire_bytes=4,
+        literal=Literal.FLOAT, others=("float4",), brackets=Brackets.FLOAT, signed=True, zero="0",
+        java=JavaTypes(7, 7, 6),
     ),
     MysqlType(
-        word="double", kind=K.DOUBLE, log=(LogForm(t.DOUBLE, Meta.SIZE, Fill.COPY, (8,), sign=True),), wire=Wire.NUMBER, wire_bytes=8,
-        literal=Literal.FLOAT, others=("float8", "real"), brackets=Brackets.FLOAT, signed=True, zero="0", java=JavaTypes(8, 8, 8),
+        word="double", kind=K.DOUBLE, log=(LogForm(t.DOUBLE, Meta.SIZE, Fill.COPY, (8,), sign=True),), wire=Wire.NUMBER,
+        wire_bytes=8,
+        literal=Literal.FLOAT, others=("float8", "real"), brackets=Brackets.FLOAT, signed=True, zero="0",
+        java=JavaTypes(8, 8, 8),
     ),
     MysqlType(
-        word="bit", kind=K.BIT, log=(LogForm(t.BIT, Meta.BITS, Fill.BITS),), wire=Wire.BITS, literal=Literal.NUMBER, brackets=Brackets.BITS,
+        word="bit", kind=K.BIT, log=(LogForm(t.BIT, Meta.BITS, Fill.BITS),), wire=Wire.BITS, literal=Literal.NUMBER,
+        brackets=Brackets.BITS,
         argument=1, zero="0", java=JavaTypes(-7, -7, -7),
     ),
     MysqlType(
-        word="year", kind=K.YEAR, log=(LogForm(t.YEAR, Meta.NONE, Fill.YEAR, (1,), sign=True),), wire=Wire.NUMBER, wire_bytes=2,
+        word="year", kind=K.YEAR, log=(LogForm(t.YEAR, Meta.NONE, Fill.YEAR, (1,), sign=True),), wire=Wire.NUMBER,
+        wire_bytes=2,
         literal=Literal.NUMBER, brackets=Brackets.YEAR, zero="0", java=JavaTypes(12, 12, 4),
     ),
     MysqlType(
-        word="date", kind=K.DATE, log=(LogForm(t.DATE, Meta.NONE, Fill.DATE, (3,)), LogForm(t.NEWDATE, Meta.NONE, Fill.DATE, (3,))),
+        word="date", kind=K.DATE, log=(LogForm(t.DATE, Meta.NONE, Fill.DATE, (3,)),
+            LogForm(t.NEWDATE, Meta.NONE, Fill.DATE, (3,))),
         wire=Wire.DATE, literal=Literal.TEMPORAL, zero="0000-00-00", java=JavaTypes(91, 91, 91),
     ),
     MysqlType(
         word="datetime", kind=K.DATETIME,
-        log=(LogForm(t.DATETIME2, Meta.DIGITS, Fill.DATETIME2, (5,)), LogForm(t.DATETIME, Meta.UNSAID, Fill.DATETIME, (8, 6, 6, 7, 7, 7, 8))),
-        wire=Wire.DATETIME, literal=Literal.TEMPORAL, brackets=Brackets.DIGITS, zero="0000-00-00 00:00:00", java=JavaTypes(93, 93, 93),
+        log=(LogForm(t.DATETIME2, Meta.DIGITS, Fill.DATETIME2, (5,)),
+            LogForm(t.DATETIME, Meta.UNSAID, Fill.DATETIME, (8, 6, 6, 7, 7, 7, 8))),
+        wire=Wire.DATETIME, literal=Literal.TEMPORAL, brackets=Brackets.DIGITS, zero="0000-00-00 00:00:00",
+        java=JavaTypes(93, 93, 93),
     ),
     MysqlType(
         word="timestamp", kind=K.TIMESTAMP,
-        log=(LogForm(t.TIMESTAMP2, Meta.DIGITS, Fill.TIMESTAMP2, (4,)), LogForm(t.TIMESTAMP, Meta.UNSAID, Fill.TIMESTAMP, (4, 5, 5, 6, 6, 7, 7))),
-        wire=Wire.TIMESTAMP, literal=Literal.TEMPORAL, brackets=Brackets.DIGITS, zero="0000-00-00 00:00:00", java=JavaTypes(93, 93, 2014),
+        log=(LogForm(t.TIMESTAMP2, Meta.DIGITS, Fill.TIMESTAMP2, (4,)),
+            LogForm(t.TIMESTAMP, Meta.UNSAID, Fill.TIMESTAMP, (4, 5, 5, 6, 6, 7, 7))),
+        wire=Wire.TIMESTAMP, literal=Literal.TEMPORAL, brackets=Brackets.DIGITS, zero="0000-00-00 00:00:00",
+        java=JavaTypes(93, 93, 2014),
     ),
     MysqlType(
         word="time", kind=K.TIME,
-        log=(LogForm(t.TIME2, Meta.DIGITS, Fill.TIME2, (3,)), LogForm(t.TIME, Meta.UNSAID, Fill.TIME, (3, 4, 4, 5, 5, 5, 6))),
+        log=(LogForm(t.TIME2, Meta.DIGITS, Fill.TIME2, (3,)),
+            LogForm(t.TIME, Meta.UNSAID, Fill.TIME, (3, 4, 4, 5, 5, 5, 6))),
         wire=Wire.TIME, literal=Literal.TEMPORAL, brackets=Brackets.DIGITS, zero="00:00:00", java=JavaTypes(92, 92, 92),
     ),
     MysqlType(
-        word="char", kind=K.CHAR, log=_string(Fill.BYTES), wire=Wire.COUNTED, literal=Literal.TEXT, others=("character",),
+        word="char", kind=K.CHAR, log=_string(Fill.BYTES), wire=Wire.COUNTED, literal=Literal.TEXT,
+        others=("character",),
         brackets=Brackets.CHARACTERS, argument=1, charset=True, twin="binary", java=JavaTypes(1, 1, 1),
     ),
     MysqlType(
-        word="varchar", kind=K.VARCHAR, log=_VARYING, wire=Wire.COUNTED, literal=Literal.TEXT, others=("varcharacter", "varchar2"),
+        word="varchar", kind=K.VARCHAR, log=_VARYING, wire=Wire.COUNTED, literal=Literal.TEXT,
+        others=("varcharacter", "varchar2"),
         brackets=Brackets.CHARACTERS, argument=1, charset=True, twin="varbinary", java=JavaTypes(12, 12, 12),
     ),
     _text("tinytext", 1, JavaTypes(2005, -3, 12)),
@@ -387,11 +411,13 @@ TYPES: tuple[MysqlType, ...] = (
     _text("mediumtext", 3, JavaTypes(2005, -4, 12)),
     _text("longtext", 4, JavaTypes(2005, -4, 12), "clob"),
     MysqlType(
-        word="binary", kind=K.BINARY, log=_string(Fill.PADDED), wire=Wire.COUNTED, literal=Literal.BYTES, brackets=Brackets.BYTES, argument=1,
+        word="binary", kind=K.BINARY, log=_string(Fill.PADDED), wire=Wire.COUNTED, literal=Literal.BYTES,
+        brackets=Brackets.BYTES, argument=1,
         twin="char", java=JavaTypes(2004, -2, -2),
     ),
     MysqlType(
-        word="varbinary", kind=K.VARBINARY, log=_VARYING, wire=Wire.COUNTED, literal=Literal.BYTES, others=("raw",), brackets=Brackets.BYTES,
+        word="varbinary", kind=K.VARBINARY, log=_VARYING, wire=Wire.COUNTED, literal=Literal.BYTES, others=("raw",),
+        brackets=Brackets.BYTES,
         argument=1, twin="varchar", java=JavaTypes(2004, -3, -3),
     ),
     _blob("tinyblob", 1, JavaTypes(2004, -3, 2004)),
@@ -399,20 +425,25 @@ TYPES: tuple[MysqlType, ...] = (
     _blob("mediumblob", 3, JavaTypes(2004, -4, 2004)),
     _blob("longblob", 4, JavaTypes(2004, -4, 2004)),
     MysqlType(
-        word="enum", kind=K.ENUM, log=(LogForm(t.ENUM, Meta.LABELS, Fill.LABEL, (1, 2), Collated.LABELS),), wire=Wire.LABEL,
+        word="enum", kind=K.ENUM, log=(LogForm(t.ENUM, Meta.LABELS, Fill.LABEL, (1, 2), Collated.LABELS),),
+        wire=Wire.LABEL,
         literal=Literal.LABEL, brackets=Brackets.LABELS, charset=True, java=JavaTypes(4, 4, 1),
     ),
     MysqlType(
-        word="set", kind=K.SET, log=(LogForm(t.SET, Meta.LABELS, Fill.LABELS, tuple(range(1, 9)), Collated.LABELS),), wire=Wire.LABELS,
+        word="set", kind=K.SET, log=(LogForm(t.SET, Meta.LABELS, Fill.LABELS, tuple(range(1, 9)), Collated.LABELS),),
+        wire=Wire.LABELS,
         literal=Literal.LABELS, brackets=Brackets.LABELS, charset=True, java=JavaTypes(-7, -2, 1),
     ),
     MysqlType(
-        word="json", kind=K.JSON, log=(LogForm(t.JSON, Meta.LENGTH_BYTES, Fill.JSON),), wire=Wire.COUNTED, literal=Literal.TEXT, length_bytes=4,
+        word="json", kind=K.JSON, log=(LogForm(t.JSON, Meta.LENGTH_BYTES, Fill.JSON),), wire=Wire.COUNTED,
+        literal=Literal.TEXT, length_bytes=4,
         key=False, zero="null", java=JavaTypes(12, 1111),
     ),
     MysqlType(
-        word="vector", kind=K.VECTOR, log=(LogForm(t.VECTOR, Meta.LENGTH_BYTES, Fill.BYTES, collated=Collated.MYSQL),), wire=Wire.COUNTED,
-        literal=Literal.BYTES, logged_as=(t.BLOB, t.VARCHAR), length_bytes=4, brackets=Brackets.DIMENSION, argument=2048, key=False, equals=False,
+        word="vector", kind=K.VECTOR, log=(LogForm(t.VECTOR, Meta.LENGTH_BYTES, Fill.BYTES, collated=Collated.MYSQL),),
+        wire=Wire.COUNTED,
+        literal=Literal.BYTES, logged_as=(t.BLOB, t.VARCHAR), length_bytes=4, brackets=Brackets.DIMENSION,
+        argument=2048, key=False, equals=False,
         zero=None, java=JavaTypes(2004, 1111),
     ),
     _spatial("geometry", 0),
@@ -443,7 +474,9 @@ def word_of(declared: str) -> str:
 
 
 def find_type(declared: str) -> MysqlType | None:
-    """Return the row of a type as SQL, None if it is not known (or the text is empty, for a column that a rule made)."""
+    """Return the row of a type as SQL, None if it is not known (or the text is empty, for a column that a rule
+    made).
+    """
     return _BY_WORD.get(word_of(declared))
 
 

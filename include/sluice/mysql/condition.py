@@ -34,7 +34,7 @@ FUNCTIONS = frozenset(
     REPLACE REVERSE RIGHT ROUND RTRIM SECOND SEC_TO_TIME SHA SHA1 SHA2 SIGN SQRT STRCMP STR_TO_DATE SUBSTR SUBSTRING SUBSTRING_INDEX TIME TIMEDIFF
     TIMESTAMP TIME_TO_SEC TO_DAYS TO_SECONDS TRIM TRUNCATE UCASE UNHEX UNIX_TIMESTAMP UPPER UTC_DATE UTC_TIME UTC_TIMESTAMP WEEK WEEKDAY WEEKOFYEAR
     YEAR YEARWEEK
-    """.split()  # noqa: SIM905 - a list to read
+    """.split()  # noqa: E501, SIM905
 )
 """Functions of MySQL 8.0 and MariaDB 10.4 alike that only compute, on little memory.
 
@@ -48,7 +48,7 @@ _UNITS = frozenset(
     """
     MICROSECOND SECOND MINUTE HOUR DAY WEEK MONTH QUARTER YEAR SECOND_MICROSECOND MINUTE_MICROSECOND MINUTE_SECOND HOUR_MICROSECOND
     HOUR_SECOND HOUR_MINUTE DAY_MICROSECOND DAY_SECOND DAY_MINUTE DAY_HOUR YEAR_MONTH
-    """.split()  # noqa: SIM905
+    """.split()  # noqa: E501, SIM905
 )
 _CAST = re.compile(
     r"(?:CHAR|BINARY|DATETIME|TIME)(?:\([0-9]{1,4}\))?|SIGNED|UNSIGNED|DATE|DOUBLE|DECIMAL(?:\([0-9]{1,2}(?:,[0-9]{1,2})?\))?"
@@ -57,14 +57,15 @@ _RESERVED = frozenset(
     """
     AND OR XOR NOT IS IN LIKE BETWEEN REGEXP RLIKE DIV MOD CASE WHEN THEN ELSE END NULL TRUE FALSE BINARY COLLATE INTERVAL SELECT UNION INTO FROM
     WHERE EXISTS ANY ALL SOME MATCH ROW
-    """.split()  # noqa: SIM905
+    """.split()  # noqa: E501, SIM905
 )
 _COMPARISONS = frozenset({"=", "<=>", "<", "<=", ">", ">=", "<>", "!="})
 _SIGNS = frozenset({
     "<=>", "<=", ">=", "<>", "!=", "<<", ">>", "&&", "->>", "->", *"=<>+-*/%(),.&|^~",
 })  # fmt: skip
 _KINDS = {
-    Kind.WORD: "word", Kind.NAME: "name", Kind.STRING: "text", Kind.NUMBER: "number", Kind.HEX: "hex", Kind.BITS: "bits",
+    Kind.WORD: "word", Kind.NAME: "name", Kind.STRING: "text", Kind.NUMBER: "number", Kind.HEX: "hex",
+    Kind.BITS: "bits",
     Kind.VARIABLE: "variable", Kind.SIGN: "sign", Kind.END: "end",
 }  # fmt: skip
 _SPACES = " \t\r\n"
@@ -191,7 +192,8 @@ class _Parser:
         near = self._text[at : at + 20]
         raise ConfigError(
             f"the condition cannot be used: {why}, at character {at + 1}" + (f" ({near!r})" if near else " (its end)"),
-            hint="write what may stand after WHERE in a select of this one table: columns, values, comparisons, and functions that only compute",
+            hint="write what may stand after WHERE in a select of this one table: columns, values, comparisons, and "
+            "functions that only compute",
         )
 
     @property
@@ -445,7 +447,8 @@ class _Parser:
         if _CAST.fullmatch(words) is None:
             self._refuse(
                 start.at,
-                "this is not a type to cast to; there are CHAR, BINARY, SIGNED, UNSIGNED, DECIMAL, DOUBLE, DATE, DATETIME and TIME",
+                "this is not a type to cast to; there are CHAR, BINARY, SIGNED, UNSIGNED, DECIMAL, DOUBLE, DATE, "
+                "DATETIME and TIME",
             )
         return words
 

@@ -1,4 +1,6 @@
-"""The meaning of MySQL's and MariaDB's definitions and statements; see :class:`sluice.model.source_words.SourceWords`."""
+"""The meaning of MySQL's and MariaDB's definitions and statements; see
+:class:`sluice.model.source_words.SourceWords`.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""adopt: a person decides which side counts if a target and ZooKeeper do not match (see :mod:`sluice.flows.checkpoints`).
+"""adopt: a person decides which side counts if a target and ZooKeeper do not match (see
+:mod:`sluice.flows.checkpoints`).
 
-``from-target``: the target is right about its rows. The log is read again from its position, and batch numbers continue from ZooKeeper's.
-``reset``: ZooKeeper is right, or the target gets a new copy. The target's checkpoint is overwritten; what that leaves out is said before.
+``from-target``: the target is right about its rows. The log is read again from its position, and batch numbers continue
+from ZooKeeper's. ``reset``: ZooKeeper is right, or the target gets a new copy. The target's checkpoint is overwritten;
+what that leaves out is said before.
 
-The order of the steps makes a half-done adoption an error again, not a loss: the captured position moves first, the target's row last.
+The order of the steps makes a half-done adoption an error again, not a loss: the captured position moves first, the
+target's row last.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from sluice.targets.port import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The state to set: the target holds ``batch``, which ends at ``position``; captured to ``captured`` (None: unchanged)."""
+    """The state to set: the target holds ``batch``, which ends at ``position``; captured to ``captured`` (None:
+    unchanged).
+    """
 
     batch: int
     position: Offset
@@ -36,7 +41,8 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
     """Make ZooKeeper and ``target`` agree: as the target says (``from_target``), or as ZooKeeper says.
 
     Raises:
-        ConfigError: the target says no position to read on from. LostPosition, WrongServer: the source does not have that position any more.
+        ConfigError: the target says no position to read on from. LostPosition, WrongServer: the source does not have
+            that position any more.
     """
     runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
@@ -56,7 +62,8 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
             steps: tuple[str, ...] = (
                 f"what target {target} says about {runtime.name} is removed; its rows stay",
                 f"the next capture begins at source.start ({_start(runtime)}): changes between "
-                f"{(checkpoint and checkpoint.position) or 'what it holds'} and there are NOT delivered, unless that is a dump",
+                f"{(checkpoint and checkpoint.position) or 'what it holds'} and there are NOT delivered, unless that "
+                "is a dump",
             )
         else:
             steps = wanted.steps
@@ -116,17 +123,19 @@ def _as_the_target_says(
     steps = [
         f"captured position: {cursor.position} -> {captured}: the log is read again from where target {target} is"
         if captured is not None
-        else f"captured position: {cursor.position}, as it is: that is no later than {position}, where target {target} is"
+        else f"captured position: {cursor.position}, as it is: that is no later than {position}, where target "
+        f"{target} is"
     ]
     if captured is None or position.order < cursor.position.order:
         steps.append(
-            "changes that a target has already come again, and leave it as it is; in a table without a key rows may come twice"
+            "changes that a target has already come again, and leave it as it is; in a table without a key rows may "
+            "come twice"
         )
     waiting = [number for number in state.undelivered() if check.process is None or number > _own_batch(state, check)]
     if waiting:
         steps.append(
-            f"batches {waiting[0]} to {waiting[-1]} are not loaded into {target}: their changes are read again from the log; rows of dumps in them "
-            f"are not (`sluice dump list {name}`): start those anew"
+            f"batches {waiting[0]} to {waiting[-1]} are not loaded into {target}: their changes are read again from "
+            f"the log; rows of dumps in them are not (`sluice dump list {name}`): start those anew"
         )
     steps.append(f"target {target} counts as holding batch {last}, and goes on with batch {last + 1}")
     return _Wanted(last, position, captured, tuple(steps))
@@ -156,13 +165,16 @@ def _as_zookeeper_says(
         )
     elif theirs.order > position.order:
         steps.append(
-            f"changes between {position} and {theirs}, where it says it is, are delivered again; in a table without a key rows may come twice"
+            f"changes between {position} and {theirs}, where it says it is, are delivered again; in a table without a "
+            "key rows may come twice"
         )
     return _Wanted(batch, position, None, tuple(steps))
 
 
 def _own_batch(state: PipelineState, check: CheckpointCheck) -> int:
-    """Return the last batch of this state that the target has acknowledged; if there is none, the one before the first known batch."""
+    """Return the last batch of this state that the target has acknowledged; if there is none, the one before the first
+    known batch.
+    """
     process, cursor, identity = check.process, state.cursor(), state.identity()
     last = cursor.next_batch - 1 if cursor else 0
     if process is not None and process.identity in {"", identity} and process.batch <= last:
@@ -177,7 +189,8 @@ def _of_others(runtime: Runtime, target: str) -> tuple[str, ...]:
     if not names:
         return ()
     return (
-        f"{', '.join(names)}: `sluice check {runtime.name}` says then whether they agree, and their own `sluice adopt` lets them join",
+        f"{', '.join(names)}: `sluice check {runtime.name}` says then whether they agree, and their own `sluice "
+        "adopt` lets them join",
     )
 
 

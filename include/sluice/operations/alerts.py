@@ -1,4 +1,6 @@
-"""alert: tell people, once, when a target lags more than ``alert_lag`` or a subscription will expire, and once more when that is over."""
+"""alert: tell people, once, when a target lags more than ``alert_lag`` or a subscription will expire, and once more
+when that is over.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +89,9 @@ class ExpiryAlert:
 
 
 def check_lag(runtime: Runtime, now: Status) -> list[Alert | ExpiryAlert]:
-    """Compare every target's lag with ``alert_lag``, and see which subscription will expire. Of many callers one gets each alert; it has been
-    told when this returns.
+    """Compare every target's lag with ``alert_lag``, and see which subscription will expire.
+
+    Of many callers one gets each alert; it has been told when this returns.
 
     To a target's limit the time is added for which its batches wait on purpose.
     """
@@ -132,7 +135,10 @@ def _expiry_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Itera
 
 
 def _tell(runtime: Runtime, alert: Alert | ExpiryAlert) -> None:
-    """Send the alert to the webhook, if there is one. A webhook that does not answer only gives a log line: delivery continues."""
+    """Send the alert to the webhook, if there is one.
+
+    A webhook that does not answer only gives a log line: delivery continues.
+    """
     connection = runtime.pipeline.alert_connection
     if connection is None:
         return
@@ -143,7 +149,9 @@ def _tell(runtime: Runtime, alert: Alert | ExpiryAlert) -> None:
 
 
 def post(endpoint: Endpoint, body: dict[str, Any]) -> None:
-    """Post JSON to a webhook: the connection's schema (http), host, port and ``extra.path``; its password is sent as a bearer token."""
+    """Post JSON to a webhook: the connection's schema (http), host, port and ``extra.path``; its password is sent as a
+    bearer token.
+    """
     host = endpoint.host if "://" in endpoint.host else f"{endpoint.schema or 'http'}://{endpoint.host}"
     if not host.startswith(("http://", "https://")):
         raise ConfigError(

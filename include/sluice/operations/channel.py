@@ -49,7 +49,9 @@ def new_channel(
     pipelines_folder: Path,
     resolver: ConnectionResolver,
 ) -> Path:
-    """Write the file of a channel of two pipelines that exist. ``main``: as in the file, or the connection of its source.
+    """Write the file of a channel of two pipelines that exist.
+
+    ``main``: as in the file, or the connection of its source.
 
     Raises ConfigError: a pipeline does not exist or is in a channel, the ends do not meet, or there is such a channel.
     """
@@ -80,7 +82,10 @@ def new_channel(
 
 
 def members(channel: ChannelConfig, pipelines_folder: Path) -> tuple[PipelineConfig, PipelineConfig]:
-    """Return the channel's pipelines. Raises ConfigError that names the channel and the pipeline that does not exist."""
+    """Return the channel's pipelines.
+
+    Raises ConfigError that names the channel and the pipeline that does not exist.
+    """
     found = []
     for name in channel.pipelines:
         try:
@@ -98,7 +103,8 @@ def ends_of(
     one, other = first.coordination, second.coordination
     if one.root != other.root or resolver(one.connection).host != resolver(other.connection).host:
         raise ConfigError(
-            f"channel {channel.channel}: {first.pipeline} and {second.pipeline} have different coordination: they could not stop together",
+            f"channel {channel.channel}: {first.pipeline} and {second.pipeline} have different coordination: they "
+            "could not stop together",
             where=f"{one.connection} {one.root}; {other.connection} {other.root}",
             hint="coordination: the same connection and root in both pipelines",
         )
@@ -113,13 +119,14 @@ def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, res
         if target.connection != ENVIRONMENT and _server(target.connection, resolver) in wanted:
             if not marks_loads(target.type):
                 raise ConfigError(
-                    f"channel {channel.channel}: target {target.name} of {one.pipeline} is of type {target.type}, which cannot mark "
-                    "what is written to it",
+                    f"channel {channel.channel}: target {target.name} of {one.pipeline} is of type {target.type}, "
+                    "which cannot mark what is written to it",
                     hint=f"targets that meet a source are of type {', '.join(marking_kinds())}",
                 )
             return target.name
     raise ConfigError(
-        f"channel {channel.channel}: the ends do not meet: no target of {one.pipeline} is the server that {other.pipeline} reads",
+        f"channel {channel.channel}: the ends do not meet: no target of {one.pipeline} is the server that "
+        f"{other.pipeline} reads",
         where=f"targets of {one.pipeline}: {', '.join(target.connection for target in one.targets)}; "
         f"source of {other.pipeline}: {source.connection}",
         hint="each pipeline of a channel has a target that is the other one's source",
@@ -150,7 +157,9 @@ def show(name: str, *, folder: Path, pipelines_folder: Path, resolver: Connectio
 
 
 def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
-    """List all channels of a folder; one that cannot be read, or whose pipelines do not exist, has its error instead."""
+    """List all channels of a folder; one that cannot be read, or whose pipelines do not exist, has its error
+    instead.
+    """
     found = []
     for path in yaml_files(folder):
         line: dict[str, Any] = {"channel": path.stem, "pipelines": [], "main": None, "error": None}
@@ -169,7 +178,10 @@ def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
 
 
 def leave(runtime: Runtime, *, by: str) -> None:
-    """Let a pipeline whose channel file is gone work without the channel. Raises ConfigError if a file still names it."""
+    """Let a pipeline whose channel file is gone work without the channel.
+
+    Raises ConfigError if a file still names it.
+    """
     if runtime.membership is not None:
         raise ConfigError(
             f"{runtime.name} is in channel {runtime.membership.channel}",
@@ -181,10 +193,12 @@ def leave(runtime: Runtime, *, by: str) -> None:
 
 
 def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: ConnectionResolver) -> list[str]:
-    """Return the pipelines, from ``name`` on, through which a change would return to it endlessly; empty if there are none.
+    """Return the pipelines, from ``name`` on, through which a change would return to it endlessly; empty if there are
+    none.
 
-    What one pipeline loads is captured by every pipeline that reads that server, except by its partner in a channel that does not send back, and
-    by those that ignore its named mark. Pipelines that cannot be read, or whose connections are unknown here, are left out.
+    What one pipeline loads is captured by every pipeline that reads that server, except by its partner in a channel
+    that does not send back, and by those that ignore its named mark. Pipelines that cannot be read, or whose
+    connections are unknown here, are left out.
     """
     found = {pipeline.pipeline: pipeline for pipeline in _readable(pipelines_folder)}
     servers = {one: _servers(pipeline, resolver) for one, pipeline in found.items()}
@@ -204,7 +218,10 @@ def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: Con
 
 
 def sent_to_itself(pipeline: PipelineConfig, mark: LoadMark | None, resolver: ConnectionResolver) -> frozenset[str]:
-    """Return the targets that are the server that the pipeline reads. What it loads into a captured table there, it captures again."""
+    """Return the targets that are the server that the pipeline reads.
+
+    What it loads into a captured table there, it captures again.
+    """
     if mark is not None and mark.name in pipeline.ignore_marks:
         return frozenset()
     reads, _ = _servers(pipeline, resolver)

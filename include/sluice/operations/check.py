@@ -14,7 +14,7 @@ import structlog
 from sluice.config.channel import Channels
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
-from sluice.config.pipeline import SNAPSHOT
+from sluice.config.pipeline import SNAPSHOT, RowFiles
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
@@ -28,6 +28,7 @@ from sluice.flows.snapshot.columns import noted_columns
 from sluice.flows.snapshot.versions import snapshot_reader
 from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs
+from sluice.flows.transform.named_files import require_reachable
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
 from sluice.mapping.names import misspelt_tables, tables_by_line, wrong_names
@@ -94,6 +95,12 @@ def check(runtime: Runtime) -> CheckReport:
         *(
             _Asked.begin(runtime, f"target {one.name}", "target", one.connection, partial(_target, name=one.name))
             for one in pipeline.targets
+        ),
+        *(
+            _Asked.begin(
+                runtime, "files", f"{files.from_} or {files.to}", "", partial(_files, where=where, files=files)
+            )
+            for where, files in _named_files(runtime)
         ),
     ]
     findings = [
@@ -188,6 +195,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     lines = [
         *_unknown_names(runtime, tables),
         *_unknown_unique(runtime, found),
+        *_guard("mapping", lambda: _file_columns(runtime, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
         *_guard("channel", lambda: _sent_back(runtime, tables)),
@@ -212,15 +220,24 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
             fix = remark.statement or remark.hint
             if remark.absent and copy.target in begun:
                 one = IncompleteTable(copy.target, copy.plan.source.schema, copy.plan.source.table)
-                fix += f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now until they are copied"
+                fix += (
+                    f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now "
+                    "until they are copied"
+                )
             elif remark.statement and remark.column and copy.target in begun:
                 verify = f"sluice verify {runtime.name} --table {copy.plan.source} --target {copy.target} --repair"
                 fix += f"; then `{verify}`: rows that it had before keep what was cut"
             lines.append(_finding(remark.severity, part, "table", place, remark.why, fix))
         if copy.key == "whole row":
-            fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
+            fix = (
+                f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: "
+                f"[{', '.join(copy.unique)}]}}]"
+            )
             fix = fix if copy.unique else "add a primary key at the source"
-            why = "it has no primary key: rows are told apart by all of their values, and an update costs a scan at the target"
+            why = (
+                "it has no primary key: rows are told apart by all of their values, and an update costs a scan at "
+                "the target"
+            )
             lines.append(_finding("warning", part, "table", names, why, fix))
         if not copy.remarks:
             words = f"{len(copy.plan.columns)} columns, about {copy.rows} rows, by {copy.key}"
@@ -255,8 +272,8 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
 def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
     """Return an error for each name in the mapping that no table of its line has, as the merge would raise it.
 
-    A line that no table matches is an error if its table is probably a misspelling of one that no line names; otherwise a warning, because the
-    table may still be created.
+    A line that no table matches is an error if its table is probably a misspelling of one that no line names; otherwise
+    a warning, because the table may still be created.
     """
     lines, known = runtime.pipeline.mapping, known_tables(tables)
     by_line, found = tables_by_line(lines, known), []
@@ -305,7 +322,10 @@ def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]
 
 
 def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
-    """Warn of each captured table that the pipeline writes at the server it reads. Other tables of that server make no ring."""
+    """Warn of each captured table that the pipeline writes at the server it reads.
+
+    Other tables of that server make no ring.
+    """
     mark = Channels(channels_folder()).mark(runtime.pipeline)
     mine = sent_to_itself(runtime.pipeline, mark, runtime.resolver)
     selection = Selection.compile(runtime.pipeline.capture)
@@ -315,7 +335,8 @@ def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
             "channel",
             "ring",
             f"{copy.plan.source} -> {copy.plan.target}",
-            f"target {copy.target} is the server that is read, and {copy.plan.target} is captured: what is loaded into it is captured again",
+            f"target {copy.target} is the server that is read, and {copy.plan.target} is captured: what is loaded "
+            "into it is captured again",
             "give it a name there that is not captured (mapping: to; capture: exclude), or set mark and ignore_marks",
         )
         for copy in found
@@ -324,11 +345,16 @@ def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
 
 
 def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
-    """Return an error for each table whose rows would be loaded where they already are, and for each that cannot send single columns."""
+    """Return an error for each table whose rows would be loaded where they already are, and for each that cannot send
+    single columns.
+    """
     channel = Channels(channels_folder()).of(runtime.name)
     if channel is None or channel.consistency == "none":
         return []
-    why = f"it has no primary key, and channel {channel.channel} repairs rows by their keys: rows that come back would be there twice"
+    why = (
+        f"it has no primary key, and channel {channel.channel} repairs rows by their keys: rows that come back "
+        "would be there twice"
+    )
     fix = "give it a primary key at both sites, or exclude it from capture in both pipelines"
     found = [
         _finding("error", "channel", "primary key", str(table.id), why, fix)
@@ -345,7 +371,9 @@ def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
 
 
 def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
-    """Run built-in and SQL rules on no row of each table, which shows columns that it lacks and values that do not fit it."""
+    """Run built-in and SQL rules on no row of each table, which shows columns that it lacks and values that do not
+    fit it.
+    """
     from sluice.rules import RuleSet, images, kinds
     from sluice.rules.lookups import resolved
     from sluice.rules.ruleset import emitted, matches
@@ -387,7 +415,9 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[Findin
 
 
 def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
-    """Report tables whose rows cannot be read from the snapshot: only rows tell which columns the rules make, and none were noted."""
+    """Report tables whose rows cannot be read from the snapshot: only rows tell which columns the rules make, and none
+    were noted.
+    """
     from sluice.rules import RuleSet
 
     keyed = {target.name: target.snapshot_keys for target in runtime.pipeline.targets if target.snapshot_keys}
@@ -414,7 +444,8 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
                     "rules",
                     str(table.id),
                     f"{keys} of {', '.join(keyed)}",
-                    f"its rows cannot be read back from the snapshot: {why}, and its columns were not noted when they came",
+                    f"its rows cannot be read back from the snapshot: {why}, and its columns were not noted when they "
+                    "came",
                     f"`sluice dump start {runtime.name} --target {SNAPSHOT}` copies it into the snapshot again",
                 )
             )
@@ -422,7 +453,9 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
 
 
 def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Finding]:
-    """Report tables of which a target that starts again from the snapshot could not remove rows that the snapshot lacks."""
+    """Report tables of which a target that starts again from the snapshot could not remove rows that the snapshot
+    lacks.
+    """
     found = []
     for target in runtime.pipeline.targets:
         fitting = (copy for copy in copies if all(remark.severity == "ok" for remark in copy.remarks))
@@ -458,7 +491,8 @@ def _unseen(runtime: Runtime, tables: list[TableId]) -> list[Finding]:
             "source",
             "capture.include",
             pattern,
-            f"it fits no table that the login {blind.login!r} sees, and it does not see tables on which it has no privilege",
+            f"it fits no table that the login {blind.login!r} sees, and it does not see tables on which it has no "
+            "privilege",
             f"{blind.grant}, or ON the schema of these tables",
         )
         for pattern in lost
@@ -480,7 +514,8 @@ def _shadows(runtime: Runtime) -> list[Finding]:
             "source",
             "capture.shadow_tables",
             listed,
-            "named as the tables that an online schema change (gh-ost, pt-online-schema-change) makes, and so not captured",
+            "named as the tables that an online schema change (gh-ost, pt-online-schema-change) makes, and so not "
+            "captured",
             "if they are your own: capture: {shadow_tables: capture}",
         )
     ]
@@ -512,7 +547,10 @@ def _channel(runtime: Runtime) -> list[Finding]:
     channel = channels.of(runtime.name)
     round_ = ring(runtime.name, channels=channels, pipelines_folder=pipelines_folder(), resolver=runtime.resolver)
     if round_:
-        why = "each of these reads what the one before it writes: changes of tables that all of them carry go round without end"
+        why = (
+            "each of these reads what the one before it writes: changes of tables that all of them carry go round "
+            "without end"
+        )
         fix = f"`sluice channel new NAME --pipelines {' '.join(round_)} --main {round_[0]}`"
         fix = fix if len(round_) == 2 else "take one of them away, or stop it with mark and ignore_marks"
         return [_finding("warning", "channel", "ring", " -> ".join(round_), why, fix)]
@@ -609,6 +647,38 @@ def _store(runtime: Runtime) -> list[Finding]:
     store.check_space()
     store.require_writable()
     return [_finding("ok", "store", "segments", runtime.store_uri, f"batches stored: {len(store.batches())}")]
+
+
+def _named_files(runtime: Runtime) -> list[tuple[str, RowFiles]]:
+    """Return each entry of the mapping's files, with its place in the file."""
+    return [
+        (f"mapping.{number} ({line.from_}): files.{index}", files)
+        for number, line in enumerate(runtime.pipeline.mapping)
+        for index, files in enumerate(line.files)
+    ]
+
+
+def _files(runtime: Runtime, where: str, files: RowFiles) -> list[Finding]:
+    """Look whether files can be read and written. Spark workers do it later, from where they are."""
+    said = require_reachable(files, runtime.resolver, ANSWER_S / 2)
+    return [_finding("ok", "files", where, f"{files.from_} -> {files.to}", f"{said}, and the other can be written")]
+
+
+def _file_columns(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
+    """Return an error for each column of the mapping's files that a table lacks, unless rules may make it."""
+    from sluice.rules import RuleSet
+
+    rules, routes = RuleSet.of(runtime.rules_path), Mapping.compile(runtime.pipeline.mapping)
+    found = []
+    for table in tables:
+        known = [column.name for column in table.schema.columns]
+        for files in routes.route(table.id).files if not rules.matching(table.id).rules else ():
+            for key, name in (("path", files.path), ("version", files.version)):
+                if name is not None and name not in known:
+                    why = f"rows of {table.id} have no column {name!r}{meant(name, known)}"
+                    fix = "correct it in the pipeline file, or give the table a line of its own in the mapping"
+                    found.append(_finding("error", "mapping", f"files: {key}", name, why, fix))
+    return found
 
 
 def _rules(runtime: Runtime) -> list[Finding]:

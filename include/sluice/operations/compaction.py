@@ -1,7 +1,8 @@
 """compact: put the files of older batches together into archives, which are few, large and immutable.
 
-The order of steps makes an end at any point harmless: an archive is written under another name, made durable, and renamed; only then the files in the
-folders of its batches are deleted. Until then a batch is in both places and is read from its folder. The next run deletes what is left over.
+The order of steps makes an end at any point harmless: an archive is written under another name, made durable, and
+renamed; only then the files in the folders of its batches are deleted. Until then a batch is in both places and is read
+from its folder. The next run deletes what is left over.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ MOST_FILES = 20_000
 """Files in an archive, at most: a reader has its index in memory."""
 
 SPAN_S = 24 * 3600.0
-"""Seconds within which the batches of an archive were written: it is removed as a whole, when the newest of them may be."""
+"""Seconds within which the batches of an archive were written: it is removed as a whole, when the newest of them may
+be.
+"""
 
 ABANDONED_S = 3600.0
 """Seconds after which an unfinished archive that no process writes to counts as abandoned."""
@@ -57,7 +60,10 @@ class Compaction:
     waited_for: Sequence[str]
 
     def run(self, removed: Collection[int] = (), *, dry_run: bool = False) -> Compacted:
-        """Compact what is due and not ``removed``. What a full disk stops is a warning: the folders stay as they are."""
+        """Compact what is due and not ``removed``.
+
+        What a full disk stops is a warning: the folders stay as they are.
+        """
         after = self.runtime.pipeline.capture.segments.compact_after
         done = Compacted()
         if after is None:
@@ -104,7 +110,9 @@ class Compaction:
         return batch <= self.state.delivered(self.waited_for)
 
     def _may_be_merged(self, batch: int, record: Batch | None) -> bool:
-        """Return True if a target that is not waited for still needs the batch merged: files that no manifest names yet may soon count."""
+        """Return True if a target that is not waited for still needs the batch merged: files that no manifest names yet
+        may soon count.
+        """
         return record is not None and not record.changeset and batch > self.state.delivered()
 
     def _files(self, store: SegmentStore, batch: int, infos: Sequence[FileInfo], done: Compacted) -> BatchFiles | None:
@@ -174,7 +182,9 @@ def _changesets(store: SegmentStore, batch: int, record: Batch | None) -> list[s
 
 
 def _parted(batch: int, infos: Sequence[FileInfo], named: set[str]) -> BatchFiles:
-    """Separate the files that count from those of failed attempts: manifests, and files in folders, that no manifest names."""
+    """Separate the files that count from those of failed attempts: manifests, and files in folders, that no manifest
+    names.
+    """
     kept = [info for info in infos if info.path in named or (info.path.count("/") == 1 and not is_manifest(info.path))]
     left = [info for info in infos if info not in kept]
     return BatchFiles(batch, tuple(sorted(kept, key=lambda info: info.path)), tuple(left))
@@ -187,7 +197,9 @@ def _is_archived(store: SegmentStore, info: FileInfo) -> bool:
 
 
 def grouped(found: Iterable[BatchFiles]) -> Iterator[list[BatchFiles]]:
-    """Yield groups of batches that become one archive: at least two, with consecutive numbers, within an archive's limits."""
+    """Yield groups of batches that become one archive: at least two, with consecutive numbers, within an archive's
+    limits.
+    """
     group: list[BatchFiles] = []
     size = files = 0
     for one in found:

@@ -15,12 +15,18 @@ from sluice.segments.conflicts import kept_conflicts, total_conflicts
 
 
 def counted(runtime: Runtime) -> int | None:
-    """Return how many conflicts the pipeline has met; None if it is not its channel's pipeline that meets them. Raises SegmentError."""
+    """Return how many conflicts the pipeline has met; None if it is not its channel's pipeline that meets them.
+
+    Raises SegmentError.
+    """
     return total_conflicts(runtime.store) if runtime.loads is not None and runtime.loads.sends_back else None
 
 
 def conflicts(name: str, *, folder: Path, pipelines_folder: Path, resolver: ConnectionResolver) -> dict[str, Any]:
-    """Return the latest conflicts of a channel, newest first, and how many there were. Raises ConfigError, SegmentError."""
+    """Return the latest conflicts of a channel, newest first, and how many there were.
+
+    Raises ConfigError, SegmentError.
+    """
     path, channel = find_channel(name, folder)
     meets = next((one for one in channel.pipelines if channel.sends_back(one)), None)
     if meets is None:

@@ -1,4 +1,7 @@
-"""pause, resume, rollback, skip, seek: what a person does to a pipeline. Each has a plan that can be shown before it is done."""
+"""pause, resume, rollback, skip, seek: what a person does to a pipeline.
+
+Each has a plan that can be shown before it is done.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ from sluice.targets.port import Checkpoint
 
 
 def who() -> str:
-    """Return ``user@host`` for the audit; the user's number if the machine has no name for it, as in many containers."""
+    """Return ``user@host`` for the audit; the user's number if the machine has no name for it, as in many
+    containers.
+    """
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # depends on the version of Python
@@ -55,7 +60,10 @@ def together(plans: Sequence[ActionPlan]) -> ActionPlan:
 
 
 def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
-    """Stop the pipeline: no task starts or continues, and running work stops at its next safe point. Nothing is lost."""
+    """Stop the pipeline: no task starts or continues, and running work stops at its next safe point.
+
+    Nothing is lost.
+    """
     with runtime.state() as state:
         state.pause_switch.set(open_=False, by=by, reason=reason)
         state.audit.note(by=by, what="pause", details={"reason": reason})
@@ -76,13 +84,14 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
     """Stop all running work and start it again from the same batches.
 
     Args:
-        grace_s: how long no other installation takes over, so that workers or the scheduler may be restarted meanwhile; by default
-            ``coordination.grace``.
+        grace_s: how long no other installation takes over, so that workers or the scheduler may be restarted meanwhile;
+            by default ``coordination.grace``.
     """
     grace = runtime.pipeline.coordination.grace.total_seconds() if grace_s is None else grace_s
     if not 0 <= grace <= MAX_GRACE.total_seconds():  # also refuses NaN
         raise ConfigError(
-            f"a grace of {grace:g} s is out of range: from 0 to {MAX_GRACE.total_seconds():.0f} s ({MAX_GRACE.days} days)",
+            f"a grace of {grace:g} s is out of range: from 0 to {MAX_GRACE.total_seconds():.0f} s ({MAX_GRACE.days} "
+            "days)",
             hint=f"for longer: `sluice pause {runtime.name}`",
         )
     with runtime.state() as state:
@@ -99,7 +108,8 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
 
 
 def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
-    """Forget what was made of the undelivered batches: the next attempt merges the same batches anew, from the same segments.
+    """Forget what was made of the undelivered batches: the next attempt merges the same batches anew, from the same
+    segments.
 
     A batch whose segments are damaged or gone keeps what was made of it: it could not be made again.
     """
@@ -130,7 +140,8 @@ def skip(
     """Skip a batch that ``target`` cannot take. Its changes are kept in the dead-letter store.
 
     Args:
-        lost: the batch's files are damaged or gone. They are not read, nothing is kept, and the answer says what is lost, as far as known.
+        lost: the batch's files are damaged or gone. They are not read, nothing is kept, and the answer says what is
+            lost, as far as known.
 
     Raises:
         OutOfOrder: it is not the next batch of that target.
@@ -157,7 +168,8 @@ def skip(
         plan = ActionPlan(
             "skip",
             (
-                f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into {target}",
+                f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into "
+                f"{target}",
                 *done,
                 f"{target} goes on with batch {batch + 1}; its rows may then differ from the source's",
             ),
@@ -195,7 +207,8 @@ def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentMani
             f"batch {record.number} cannot be kept for a replay: a file of it is damaged or gone",
             where=damaged,
             hint=f"`sluice skip {runtime.name} {target} {record.number} --lost` goes on without its changes; "
-            f"`sluice seek {runtime.name} --drop-undelivered` reads them again from the log, while the server still has it",
+            f"`sluice seek {runtime.name} --drop-undelivered` reads them again from the log, while the server still "
+            "has it",
         )
     return runtime.store.read_manifest(record.manifest)
 
@@ -282,8 +295,8 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
 def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = False) -> ActionPlan:
     """Move the captured position: ``latest``, ``earliest``, ``file:offset``, a GTID set or an ISO 8601 timestamp.
 
-    ``drop``: do without the undelivered batches; they count as delivered. ``to`` may then be empty: where the first of them begins, so that
-    the log is read again from there.
+    ``drop``: do without the undelivered batches; they count as delivered. ``to`` may then be empty: where the first of
+    them begins, so that the log is read again from there.
 
     Raises:
         OutOfOrder: a batch is undelivered, and ``drop`` is not given.
@@ -323,7 +336,8 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         steps = [f"captured position: {now} -> {position}", direction or "the next capture begins there"]
         if cursor and not back:
             steps.append(
-                f"afterwards, with the pipeline running, `sluice verify {runtime.name} --repair` finds the rows that differ and makes them equal"
+                f"afterwards, with the pipeline running, `sluice verify {runtime.name} --repair` finds the rows that "
+                "differ and makes them equal"
             )
         if replaced:
             steps.append(
@@ -363,7 +377,8 @@ def _dropped(state: PipelineState, waiting: list[Batch], position: Offset) -> li
     ]
     if first.first.log_epoch == position.log_epoch and position.order <= first.first.order:
         steps.append(
-            "all of their changes are read again from the log; a target that has some of them gets those twice, and ends equal"
+            "all of their changes are read again from the log; a target that has some of them gets those twice, and "
+            "ends equal"
         )
         steps.append("a table without a key may get rows twice where a target has a part of these batches")
     else:
@@ -374,10 +389,12 @@ def _dropped(state: PipelineState, waiting: list[Batch], position: Offset) -> li
 
 
 def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) -> ActionPlan:
-    """Read another server of the source group from now on: ``to``, or "" for the first other one that has everything that was read.
+    """Read another server of the source group from now on: ``to``, or "" for the first other one that has everything
+    that was read.
 
     Raises:
-        ConfigError: the source is no group. LostPosition: a server lacks transactions that were read, or purged what follows.
+        ConfigError: the source is no group. LostPosition: a server lacks transactions that were read, or purged what
+            follows.
         LeaseHeld: the pipeline drains now. OutOfOrder: a dump is being read.
     """
     with runtime.state() as state:
@@ -393,7 +410,8 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
             "failover",
             (
                 f"read from now on: {found.connection} ({found.where}), instead of {now}",
-                f"captured position: {cursor.position} -> {found.position}, the same place by GTIDs; nothing is read twice or left out",
+                f"captured position: {cursor.position} -> {found.position}, the same place by GTIDs; nothing is read "
+                "twice or left out",
                 *(
                     (f"LOOK FIRST: {found.doubts}; `sluice verify run {runtime.name}` afterwards compares all rows",)
                     if found.lost

@@ -1,4 +1,6 @@
-"""The copies that a pipeline would make: the source's current tables, through the mapping, compared with each target's tables."""
+"""The copies that a pipeline would make: the source's current tables, through the mapping, compared with each target's
+tables.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ class PlannedCopy:
 def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTable]]:
     """Return every captured table for every target, by target; and the source's tables themselves.
 
-    Batches that wait for a target tell what rules make: columns that the source does not have, and tables that only rules send rows to.
+    Batches that wait for a target tell what rules make: columns that the source does not have, and tables that only
+    rules send rows to.
 
     Raises:
         MappingError: the mapping contradicts itself.
@@ -165,7 +168,10 @@ class _MadeByRules:
 
 
 def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapping) -> _Made:
-    """Return what built-in and SQL rules make of tables, found without a row. A broken rule is left to its own finding."""
+    """Return what built-in and SQL rules make of tables, found without a row.
+
+    A broken rule is left to its own finding.
+    """
     found: _Made = {}
     if runtime.rules_path is None:
         return found
@@ -271,7 +277,9 @@ def _explained(
     absent: Sequence[TableFinding],
     known: Definitions | None,
 ) -> PlannedTable:
-    """Add what is needed to create what the target lacks: the source's own CREATE TABLE, or the definitions of columns."""
+    """Add what is needed to create what the target lacks: the source's own CREATE TABLE, or the definitions of
+    columns.
+    """
     if any(not finding.column for finding in absent):
         return _with_statement(source, table, plan, routes)
     if not absent or source.history is None or source.head is None:

@@ -57,11 +57,15 @@ class PruneOutcome:
 
 
 SOON_S = 24 * 3600.0
-"""Seconds until the disk is full, at the present rate, from which on a warning is given; so it is if less than a tenth of it is free."""
+"""Seconds until the disk is full, at the present rate, from which on a warning is given; so it is if less than a tenth
+of it is free.
+"""
 
 
 def space_warnings(runtime: Runtime) -> list[str]:
-    """Return what an operator should know before the disk is full; nothing for stores that do not tell their free space."""
+    """Return what an operator should know before the disk is full; nothing for stores that do not tell their free
+    space.
+    """
     try:
         space = runtime.store.space()
     except SluiceError as error:
@@ -72,13 +76,17 @@ def space_warnings(runtime: Runtime) -> list[str]:
     gib = 2**30
     if free < total / 10:
         return [
-            f"the disk of the segment store has {free / gib:.1f} GiB free, {free * 100 // total} % of it ({runtime.store_uri})"
+            f"the disk of the segment store has {free / gib:.1f} GiB free, {free * 100 // total} % of it "
+            f"({runtime.store_uri})"
         ]
     return []
 
 
 def rate_warning(free_bytes: int, written: Sequence[tuple[float, int]], now_s: float) -> str | None:
-    """Return a sentence if the disk would be full soon, else None. ``written``: (time, bytes) of what was stored lately."""
+    """Return a sentence if the disk would be full soon, else None.
+
+    ``written``: (time, bytes) of what was stored lately.
+    """
     lately = [(at, size) for at, size in written if now_s - at < 3600]
     if len(lately) < 2:
         return None
@@ -90,12 +98,13 @@ def rate_warning(free_bytes: int, written: Sequence[tuple[float, int]], now_s: f
 
 
 def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math.inf) -> PruneOutcome:
-    """Remove batches that are acknowledged by every target and older than ``capture.segments.retain``; put those into archives that are older than
-    ``compact_after``.
+    """Remove batches that are acknowledged by every target and older than ``capture.segments.retain``; put those into
+    archives that are older than ``compact_after``.
 
-    What some target still needs stays, whatever its age, unless it starts again from the snapshot (``on_lost_batches``); what a subscription has not
-    acknowledged, until it is ``subscriptions.expire`` old.
-    Entries of the audit go that are older than ``keep_audit_s``. Warns, in the log and in the outcome, before the disk runs out.
+    What some target still needs stays, whatever its age, unless it starts again from the snapshot
+    (``on_lost_batches``); what a subscription has not acknowledged, until it is ``subscriptions.expire`` old. Entries
+    of the audit go that are older than ``keep_audit_s``. Warns, in the log and in the outcome, before the disk runs
+    out.
     """
     store = runtime.store
     limit_s = time.time() - runtime.pipeline.capture.segments.retain.total_seconds()
@@ -176,8 +185,8 @@ class Removable:
 def removable(store: SegmentStore, batches: Sequence[int], may_go: set[int]) -> list[Removable]:
     """Return what may be removed, ordered by first batch.
 
-    An archive is removed when all of its batches may be. Archives that share a batch are removed together. What follows an archive that stays
-    stays, too: the log has no hole.
+    An archive is removed when all of its batches may be. Archives that share a batch are removed together. What follows
+    an archive that stays stays, too: the log has no hole.
     """
     groups: list[tuple[list[int], list[ArchiveName]]] = []
     for name in store.archives.names():

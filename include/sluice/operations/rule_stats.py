@@ -1,22 +1,36 @@
-"""The latest figures of rules, and the open dead letters: for status, segments and the page."""
+"""The latest figures of rules and of files that rows name, and the open dead letters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sluice.errors import SluiceError
 from sluice.flows.transform.dead_letter_files import FOLDER
+from sluice.flows.transform.file_progress import read_progress
 from sluice.model.batches import Batch
+from sluice.model.sizes import in_units
 from sluice.segments.changeset import read_changeset
 from sluice.segments.store import SegmentStore
+
+_FILE_COUNTS = {
+    "files_copied": "copied",
+    "files_unchanged": "unchanged",
+    "files_missing": "missing",
+    "file_bytes": "bytes",
+    "file_bytes_per_s": "bytes_per_s",
+}
+"""Counts of a changeset, and what they are called in a status."""
 
 _counted: dict[str, tuple[tuple[str, ...], int]] = {}
 """Store -> (files, open letters): cached, as a page asks again and again."""
 
 
 def rules_of(store: SegmentStore, batch: Batch) -> list[dict[str, Any]]:
-    """Return rows in, out and changed, seconds, errors and dead letters of every rule; empty if the batch is not merged or no longer stored."""
+    """Return rows in, out and changed, seconds, errors and dead letters of every rule; empty if the batch is not merged
+    or no longer stored.
+    """
     if not batch.changeset:
         return []
     try:
@@ -26,15 +40,61 @@ def rules_of(store: SegmentStore, batch: Batch) -> list[dict[str, Any]]:
 
 
 def newest_rules(store: SegmentStore, batches: Sequence[Batch]) -> tuple[int | None, list[dict[str, Any]]]:
-    """Return the number of the newest merged batch of ``batches`` (ascending) and what its rules did, see :func:`rules_of`."""
+    """Return the number of the newest merged batch of ``batches`` (ascending) and what its rules did, see
+    :func:`rules_of`.
+    """
     for batch in reversed(batches):
         if batch.changeset:
             return batch.number, rules_of(store, batch)
     return None, []
 
 
+def newest_files(store: SegmentStore, batches: Sequence[Batch]) -> dict[str, int]:
+    """Return what became of the files that rows name; {} if no batch names any.
+
+    Keys: copied, unchanged, missing, bytes, bytes_per_s and batch, of the newest merged batch that names files;
+    in_progress and of, if units copy files now. ``batches``: ascending.
+    """
+    found: dict[str, int] = {}
+    for batch in reversed(batches):
+        if batch.changeset:
+            with suppress(SluiceError):
+                counts = read_changeset(store, batch.changeset).manifest.counts
+                if any(name in counts for name in _FILE_COUNTS):
+                    found |= {ours: counts.get(name, 0) for name, ours in _FILE_COUNTS.items()} | {
+                        "batch": batch.number
+                    }
+                    break
+    under_way = [read_progress(store, batch.number) for batch in batches if not batch.changeset]
+    if any(under_way):
+        found |= {
+            "in_progress": sum(one.get("files", 0) for one in under_way),
+            "of": sum(one.get("of", 0) for one in under_way),
+            "bytes_per_s": sum(one.get("bytes_per_s", 0) for one in under_way),
+        }
+    return found
+
+
+def files_in_words(files: Mapping[str, int]) -> str:
+    """Format what became of files, e.g. ``batch 7: 3 copied (1.5 MiB, 300.0 KiB/s), 2 as they were, 1 missing``."""
+    speed = f"{in_units(files.get('bytes_per_s', 0))}/s"
+    parts = []
+    if "batch" in files:
+        size = in_units(files["bytes"])
+        text = (
+            f"batch {files['batch']}: {files['copied']:,} copied ({size}, {speed}), {files['unchanged']:,} as they were"
+        )
+        parts.append(text + (f", {files['missing']:,} missing" if files["missing"] else ""))
+    if "of" in files:
+        parts.append(f"copying {files['in_progress']:,} of {files['of']:,}, {speed}")
+    return "; ".join(parts)
+
+
 def waiting_letters(store: SegmentStore, count: Callable[[], int]) -> int:
-    """Return the number of rows and skipped batches that some target lacks. ``count``: counts them, if files came or went."""
+    """Return the number of rows and skipped batches that some target lacks.
+
+    ``count``: counts them, if files came or went.
+    """
     files = tuple(store.list_files(FOLDER))
     if not files:
         return 0
@@ -45,7 +105,10 @@ def waiting_letters(store: SegmentStore, count: Callable[[], int]) -> int:
 
 
 def in_words(rules: Sequence[dict[str, Any]]) -> str:
-    """Format what rules did, e.g. ``tidy 10 → 10 (4 changed), filter 10 → 7 (1 dead letter)``. Rules that saw no rows are left out."""
+    """Format what rules did, e.g. ``tidy 10 → 10 (4 changed), filter 10 → 7 (1 dead letter)``.
+
+    Rules that saw no rows are left out.
+    """
     texts = []
     for rule in rules:
         if rule["rows_in"] or rule["errors"]:

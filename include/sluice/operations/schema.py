@@ -61,7 +61,8 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
         plan = ActionPlan(
             "schema set",
             (
-                f"{table} as of {cursor.position}: {len(definition.columns)} columns, key ({', '.join(definition.row_key)})",
+                f"{table} as of {cursor.position}: {len(definition.columns)} columns, key "
+                f"({', '.join(definition.row_key)})",
             ),
         )
         if not dry_run:
@@ -75,7 +76,8 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
 
 
 def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: bool) -> ActionPlan:
-    """Read definitions from the server, where they provably are those of the captured position; all tables, or the named ones.
+    """Read definitions from the server, where they provably are those of the captured position; all tables, or the
+    named ones.
 
     Raises:
         SchemaUnknown: a later statement changed a named table. ConfigError: the pipeline has not begun.

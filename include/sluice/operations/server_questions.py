@@ -1,8 +1,10 @@
-"""Ask other servers with a deadline of a few seconds: one that accepts connections and stays silent delays neither the caller nor others.
+"""Ask other servers with a deadline of a few seconds: one that accepts connections and stays silent delays neither the
+caller nor others.
 
-No client library times out in every state of a connection, so each question has its own thread, and no caller waits for a late one. A server that let
-a deadline pass is *silent* until it answers. Meanwhile it is tried again from time to time, each time after twice the pause while earlier tries are
-still stuck, so that a server that never answers keeps a handful of threads; any other caller is told at once how long it has been silent.
+No client library times out in every state of a connection, so each question has its own thread, and no caller waits for
+a late one. A server that let a deadline pass is *silent* until it answers. Meanwhile it is tried again from time to
+time, each time after twice the pause while earlier tries are still stuck, so that a server that never answers keeps a
+handful of threads; any other caller is told at once how long it has been silent.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ class _Server:
 
     Attributes:
         asked: questions that are under way. stuck: those of them whose deadline is over.
-        silent_since_ms, because: as in :class:`NoAnswer`; None: it is not silent. slow: it let a deadline pass, or took long to refuse.
+        silent_since_ms, because: as in :class:`NoAnswer`; None: it is not silent. slow: it let a deadline pass, or took
+            long to refuse.
         tried: when it was asked last (monotonic).
     """
 
@@ -100,7 +103,10 @@ class Question(Generic[_T]):
         self.began, self.began_ms = time.monotonic(), int(time.time() * 1000)
 
     def answer(self, deadline_s: float | None = None) -> Answer[_T] | NoAnswer:
-        """Wait until ``deadline_s`` after the question was asked; None: :data:`ANSWER_S`. Raises what the call did, but for :data:`UNAVAILABLE`."""
+        """Wait until ``deadline_s`` after the question was asked; None: :data:`ANSWER_S`.
+
+        Raises what the call did, but for :data:`UNAVAILABLE`.
+        """
         if self._refused is not None:
             return self._refused
         deadline_s = ANSWER_S if deadline_s is None else deadline_s
@@ -137,7 +143,10 @@ class ServerQuestions:
             return sum(one.asked for one in self._servers.values())
 
     def begin(self, server: str, call: Callable[[], _T]) -> Question[_T]:
-        """Ask ``server`` in its own thread. A silent server that was tried lately is not asked: its NoAnswer is there at once."""
+        """Ask ``server`` in its own thread.
+
+        A silent server that was tried lately is not asked: its NoAnswer is there at once.
+        """
         with self._lock:
             known = self._servers.setdefault(server, _Server())
             pause = PROBE_S * 2 ** len(known.stuck)

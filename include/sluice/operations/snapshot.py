@@ -28,7 +28,8 @@ class SnapshotShown:
     """The tables as of ``batch``. Tables that are not there yet are left out.
 
     Attributes:
-        asked: the batch that was meant; it is later than ``batch`` where several batches were written together, and it is one of them.
+        asked: the batch that was meant; it is later than ``batch`` where several batches were written together, and it
+            is one of them.
         holds: the newest batch that the snapshot has.
     """
 
@@ -59,7 +60,8 @@ def require_snapshot(runtime: Runtime) -> None:
 def show(
     runtime: Runtime, table: str | None = None, *, batch: int | None = None, at: dt.datetime | None = None
 ) -> SnapshotShown:
-    """Return the tables of the snapshot as of its newest batch, of ``batch``, or of the last batch that ended at ``at`` or before.
+    """Return the tables of the snapshot as of its newest batch, of ``batch``, or of the last batch that ended at ``at``
+    or before.
 
     The source is not asked: the tables are those of the stored schema history.
 
@@ -90,7 +92,9 @@ def show(
 
 
 def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
-    """Return the target tables of captured tables, by the current definitions, and of tables that only rules send rows to."""
+    """Return the target tables of captured tables, by the current definitions, and of tables that only rules send
+    rows to.
+    """
     cursor = state.cursor()
     if cursor is None:
         return []

@@ -21,7 +21,9 @@ class PlacementRemark:
 
 
 def placement_remarks(pipeline: PipelineConfig, rules_folder: Path, store_uri: str) -> Iterator[PlacementRemark]:
-    """Yield each stage that the pipeline file gives a place, what it leaves without one, and what the places must have in common."""
+    """Yield each stage that the pipeline file gives a place, what it leaves without one, and what the places must have
+    in common.
+    """
     workers = pipeline.workers
     if not workers.stages:
         return
@@ -44,5 +46,8 @@ def placement_remarks(pipeline: PipelineConfig, rules_folder: Path, store_uri: s
             )
     if len(queues) > 1 and store_uri.startswith("file:"):
         why = "stages of several places hand each other the batches in the segment store, and this one is a folder"
-        fix = "name a store that all of them reach (s3://, gs://, hdfs://), or mount this folder at the same path on all workers"
+        fix = (
+            "name a store that all of them reach (s3://, gs://, hdfs://), or mount this folder at the same path on "
+            "all workers"
+        )
         yield PlacementRemark("segments", store_uri, why, fix)

@@ -33,7 +33,7 @@ from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
 from sluice.operations.deadletters.store import letters
 from sluice.operations.retention import space_warnings
-from sluice.operations.rule_stats import newest_rules, waiting_letters
+from sluice.operations.rule_stats import newest_files, newest_rules, waiting_letters
 from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Question, server_name, server_questions
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
@@ -53,8 +53,8 @@ UNREAD_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A server that does not answer: its ``part`` in the pipeline (``source``, ``zookeeper``, ``store`` or ``target NAME``), since when (ISO 8601),
-    and all of it in a sentence."""
+    """A server that does not answer: its ``part`` in the pipeline (``source``, ``zookeeper``, ``store`` or
+    ``target NAME``), since when (ISO 8601), and all of it in a sentence."""
 
     part: str
     since: str
@@ -78,7 +78,8 @@ class TargetStatus:
         alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
         quarantined: since when and why it fails while the others continue; None: it is not quarantined.
         waits: which batches wait on purpose, and until when (``commit_every``); None: none does.
-        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does not.
+        starts_again: the batch with which it starts again from the snapshot, as those before it are gone
+            (``on_lost_batches``); None: it does not.
         no_answer_since: since when it does not answer (ISO 8601); None: it answers.
     """
 
@@ -118,26 +119,34 @@ class Status:
     """One pipeline now.
 
     Attributes:
-        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), failing (a part of it failed and has not gone on),
-            not_configured (connections are defined nowhere), unreachable (the source or ZooKeeper), no_answer (a target or the segment store), or
-            stopped (a target and ZooKeeper do not agree on what was delivered, see ``errors``).
+        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), failing (a part of it
+            failed and has not gone on), not_configured (connections are defined nowhere), unreachable (the source or
+            ZooKeeper), no_answer (a target or the segment store), or stopped (a target and ZooKeeper do not agree on
+            what was delivered, see ``errors``).
         head, captured: end of the source's log, and how far it is captured.
-        lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
-        in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
-        installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.
+        lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target
+            and the head.
+        in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on
+            purpose.
+        installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not
+            paused.
         reread_from: where the log would have to be read again from if the segment store were lost.
-        rules: what each rule did in the newest merged batch (``rules_batch``): rows in, out and changed, seconds, errors, dead letters.
+        rules: what each rule did in the newest merged batch (``rules_batch``): rows in, out and changed, seconds,
+            errors, dead letters.
+        files: that rows name, see :func:`sluice.operations.rule_stats.newest_files`; {} if the pipeline copies none.
         dumps: those that run, are paused, or ended in the last ten minutes.
         dead_letters: rows and skipped batches that wait in the dead-letter store.
         server: the connection of the source group that is read, "" without a group.
         verified: when it was verified last and what came of it, "" if it never was.
         verification: that result without its differences; None: there is none.
         subscriptions: of readers of the subscription service, by name.
-        conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it belongs to, "" for none.
+        conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it
+            belongs to, "" for none.
         failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
         incomplete: tables that may lack rows or values at a target, a sentence each.
         stages: how far each stage has come, in their order.
-        errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers that did not answer in time.
+        errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers
+            that did not answer in time.
     """
 
     pipeline: str
@@ -158,6 +167,7 @@ class Status:
     reread_from: Offset | None = None
     rules: list[dict[str, Any]] = field(default_factory=list)
     rules_batch: int | None = None
+    files: dict[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     dumps: list[DumpView] = field(default_factory=list)
     server: str = ""
@@ -259,7 +269,8 @@ def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
 
 
 def stages_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
-    """Return batches, rows, errors, seconds and rules of each stage in the run of ``claim``, in the order of the stages, as far as they are known.
+    """Return batches, rows, errors, seconds and rules of each stage in the run of ``claim``, in the order of the
+    stages, as far as they are known.
 
     Raises CoordinationError if ZooKeeper does not answer.
     """
@@ -325,7 +336,9 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
 
 
 def _missing_connections(runtime: Runtime) -> str:
-    """Return the connections that the pipeline names and that are defined nowhere, in one sentence; "" if there is none."""
+    """Return the connections that the pipeline names and that are defined nowhere, in one sentence; "" if there is
+    none.
+    """
     pipeline, missing = runtime.pipeline, []
     named = (
         *pipeline.source.group,
@@ -374,11 +387,15 @@ def _answered_source(asked: Question[_Source] | SluiceError, silent: list[Silenc
 
 
 _filtered: dict[tuple[str, str], tuple[float, list[Finding]]] = {}
-"""(pipeline, server) -> when a server of a group was last asked what its replication leaves out (monotonic), and its answer."""
+"""(pipeline, server) -> when a server of a group was last asked what its replication leaves out (monotonic), and its
+answer.
+"""
 
 
 def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[Finding]] | None:
-    """Ask the current server of a group whether its replication leaves out captured tables; None: asked within the last ``keep_s``."""
+    """Ask the current server of a group whether its replication leaves out captured tables; None: asked within the last
+    ``keep_s``.
+    """
     asked = _filtered.get((runtime.name, member))
     if asked is not None and time.monotonic() - asked[0] < keep_s:
         return None
@@ -396,7 +413,9 @@ def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[
 
 
 def _left_out(runtime: Runtime, member: str, asked: Question[list[Finding]] | None) -> list[str]:
-    """Return what the server that is read leaves out of captured tables, a sentence each; the last answer while it gives none."""
+    """Return what the server that is read leaves out of captured tables, a sentence each; the last answer while it
+    gives none.
+    """
     known = (runtime.name, member)
     try:
         answer = asked.answer() if asked is not None else None
@@ -417,6 +436,7 @@ class _Stored:
 
     rules_batch: int | None = None
     rules: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     verified: dict[str, Any] = field(default_factory=dict)
     conflicts: int | None = None
@@ -428,6 +448,7 @@ class _Stored:
         """Read the store's part of the status. ``known``: the newest batches, ascending."""
         return cls(
             *newest_rules(runtime.store, known),
+            newest_files(runtime.store, known) if any(line.files for line in runtime.pipeline.mapping) else {},
             waiting_letters(runtime.store, lambda: len(letters(runtime))),
             _verified(runtime),
             counted(runtime),
@@ -513,6 +534,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         reread_from=found.reread_from(targets),
         rules=stored.rules,
         rules_batch=stored.rules_batch,
+        files=stored.files,
         dead_letters=stored.dead_letters,
         dumps=dumps,
         **stored.verified,
@@ -613,8 +635,8 @@ def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) ->
     dag_id, _, run = rest.partition(":")[2].partition(":")
     whose = f"run {run} of DAG {dag_id}" if owner == "airflow" and run else batch.claim
     return [
-        f"batch {batch.number} is {age_s:.0f} s old, and no process loads it now: it belongs to {whose}. Clear on its red task goes on with it; "
-        "if the run is over, the next run takes the batch up"
+        f"batch {batch.number} is {age_s:.0f} s old, and no process loads it now: it belongs to {whose}. Clear on its "
+        "red task goes on with it; if the run is over, the next run takes the batch up"
     ]
 
 
@@ -622,19 +644,23 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
     """Return what will become a problem soon, one sentence each."""
     found = [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
     found += [
-        f"target {t.name} lacks batches that are no longer stored: it starts again from the snapshot, with batch {t.starts_again}"
+        f"target {t.name} lacks batches that are no longer stored: it starts again from the snapshot, with batch "
+        f"{t.starts_again}"
         for t in targets
         if t.starts_again
     ]
     unread = [d for d in dumps if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000]
     return found + [
-        f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run in Airflow"
+        f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run "
+        "in Airflow"
         for d in unread
     ]
 
 
 _agreed: dict[tuple[str, str], float] = {}
-"""(pipeline, target) -> when its checkpoint last matched (monotonic): a page asks again and again, and some targets take long to open."""
+"""(pipeline, target) -> when its checkpoint last matched (monotonic): a page asks again and again, and some targets
+take long to open.
+"""
 
 
 def _ask_targets(

@@ -24,7 +24,10 @@ POLL_S = 0.25
 
 
 def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False) -> list[dict[str, Any]]:
-    """Return one row per batch, or one per file of one batch. ``verify`` reads everything and raises SegmentError on damage."""
+    """Return one row per batch, or one per file of one batch.
+
+    ``verify`` reads everything and raises SegmentError on damage.
+    """
     store = runtime.store
     rows: list[dict[str, Any]] = []
     with runtime.state() as state:
@@ -91,12 +94,15 @@ def _verify_changeset(store: SegmentStore, record: Batch | None) -> None:
         raise SegmentError(
             f"the merged rows of batch {record.number} are damaged or gone",
             where=f"{store.uri} {damaged}",
-            hint=f"`sluice rollback {store.pipeline}` has what waits merged again; the log's segments are whole as far as they were read",
+            hint=f"`sluice rollback {store.pipeline}` has what waits merged again; the log's segments are whole as "
+            "far as they were read",
         )
 
 
 def documents(store: SegmentStore, manifest: SegmentManifest, chosen: Format, source: str) -> Iterator[str]:
-    """Yield a batch as documents of a format: its changes in log order, and each statement before the first change that follows it."""
+    """Yield a batch as documents of a format: its changes in log order, and each statement before the first change that
+    follows it.
+    """
     statements = iter(sorted(manifest.ddl, key=lambda record: record.seq))
     waiting = next(statements, None)
     for change in iter_changes(store, manifest):
@@ -124,7 +130,9 @@ def _statement(record: DdlRecord) -> Statement:
 
 
 def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: bool = True) -> Iterator[str]:
-    """Yield captured changes and statements as JSON lines in log order; ``from_batch`` None: only batches captured after the call."""
+    """Yield captured changes and statements as JSON lines in log order; ``from_batch`` None: only batches captured
+    after the call.
+    """
     if fmt not in FORMATS:
         raise ConfigError(f"{fmt!r} is not a format", hint=f"choose one of {', '.join(sorted(FORMATS))}")
     chosen = FORMATS[fmt]

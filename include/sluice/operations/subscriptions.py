@@ -1,7 +1,8 @@
 """Named subscriptions for operators: their lag, which one will expire, and what retention keeps for them.
 
-A batch that a subscription has not acknowledged is kept until it is ``subscriptions.expire`` old, and no longer, whether the reader is slow or gone:
-so what subscriptions hold back is bounded in time, and no reader can fill the disk. When such a batch is removed, the subscription has expired.
+A batch that a subscription has not acknowledged is kept until it is ``subscriptions.expire`` old, and no longer,
+whether the reader is slow or gone: so what subscriptions hold back is bounded in time, and no reader can fill the disk.
+When such a batch is removed, the subscription has expired.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class SubscriptionStatus:
         reader: whose it is. batch: the last acknowledged one.
         lag_batches: stored after that; lag_ms: age of the oldest change of them, 0: there is none, None: not known.
         connected_at, acknowledged_at: when a client connected, and acknowledged, last (ISO 8601); None: never.
-        expires_at: when retention may remove the first batch that is not acknowledged; None: that is more than half of the time away.
+        expires_at: when retention may remove the first batch that is not acknowledged; None: that is more than half of
+            the time away.
         expired_at: when it did; None: it did not.
         alert_since: since when people are told that it will expire.
     """
@@ -53,11 +55,14 @@ class SubscriptionStatus:
         """A sentence for operators; "" if there is nothing to do."""
         who = f"subscription {self.name} of reader {self.reader}"
         if self.expired_at:
-            return f"{who} expired at {self.expired_at}: batches after {self.batch} were removed unacknowledged; its client has to begin anew"
+            return (
+                f"{who} expired at {self.expired_at}: batches after {self.batch} were removed unacknowledged; its "
+                "client has to begin anew"
+            )
         if self.expires_at:
             return (
-                f"{who} has not acknowledged batch {self.batch + 1} and expires at {self.expires_at}: let its client go on, "
-                "or `sluice subscriptions delete` it"
+                f"{who} has not acknowledged batch {self.batch + 1} and expires at {self.expires_at}: let its client "
+                "go on, or `sluice subscriptions delete` it"
             )
         return ""
 
@@ -140,7 +145,9 @@ class Held:
         self.expired: list[str] = []
 
     def keeps(self, batch: int, written_at_s: float) -> bool:
-        """Return True if a subscription has not acknowledged the batch and the batch is not too old to be kept for it."""
+        """Return True if a subscription has not acknowledged the batch and the batch is not too old to be kept for
+        it.
+        """
         return written_at_s >= self._before_s and any(found.batch < batch for found in self._live)
 
     def expire(self, batch: int, *, dry_run: bool) -> None:

@@ -1,8 +1,8 @@
 """Remove old runs of sync DAGs from Airflow's database, through its public REST API.
 
-A busy pipeline opens a run every second or two: some 50,000 a day, each with a handful of task rows. A task has no access to Airflow's database
-(since Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk by the API, with a login that the operator configures as a
-connection.
+A busy pipeline opens a run every second or two: some 50,000 a day, each with a handful of task rows. A task has no
+access to Airflow's database (since Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk
+by the API, with a login that the operator configures as a connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _AT_ONCE = 100
 
 @dataclass
 class AirflowApi:
-    """A client for the part of Airflow's REST API that removing runs needs. ``endpoint``: host, port, login, password, schema (http)."""
+    """A client for the part of Airflow's REST API that removing runs needs.
+
+    ``endpoint``: host, port, login, password, schema (http).
+    """
 
     endpoint: Endpoint
     timeout_s: float = 60.0
@@ -61,7 +64,8 @@ class AirflowApi:
             answer = httpx.request(method, url, json=body, headers=headers, timeout=self.timeout_s)
             if answer.status_code in {401, 403}:
                 raise ConfigError(
-                    f"Airflow's API refused the login of connection {self.endpoint.connection_id!r} ({answer.status_code})",
+                    f"Airflow's API refused the login of connection {self.endpoint.connection_id!r} "
+                    f"({answer.status_code})",
                     where=self.endpoint.address,
                     hint="the connection needs a user who may delete DAG runs",
                 )
@@ -95,8 +99,8 @@ def remove_runs(
 ) -> int:
     """Remove the ended runs of ``dag_id`` that ended before that time; returns how many.
 
-    Runs that found nothing (their drain was skipped: a clock starts them) go when they ended before ``idle_before``. Open runs stay,
-    whatever their age. Stops after ``seconds``; the next call goes on.
+    Runs that found nothing (their drain was skipped: a clock starts them) go when they ended before ``idle_before``.
+    Open runs stay, whatever their age. Stops after ``seconds``; the next call goes on.
     """
     until, removed = clock() + seconds, 0
     for pages in (_idle(api, dag_id, idle_before) if idle_before else iter(()), _ended(api, dag_id, before)):
@@ -113,7 +117,10 @@ def remove_runs(
 
 
 def count_runs(api: AirflowApi, dag_id: str, *, before: datetime, idle_before: datetime) -> int:
-    """Return how many runs :func:`remove_runs` would remove, given the time. An old run that found nothing counts once."""
+    """Return how many runs :func:`remove_runs` would remove, given the time.
+
+    An old run that found nothing counts once.
+    """
     ended, idle, both = (
         int(api.call("GET", path)["total_entries"])
         for path in (_ended_path(dag_id, before), _idle_path(dag_id, idle_before), _idle_path(dag_id, before))

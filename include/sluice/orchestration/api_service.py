@@ -1,10 +1,12 @@
-"""The subscription service inside Airflow's API server, if the environment sets ``SLUICE_SERVE_PORT`` and the related variables.
+"""The subscription service inside Airflow's API server, if the environment sets ``SLUICE_SERVE_PORT`` and the related
+variables.
 
 Decisions:
 
-- It starts with the server's lifespan, which is after a worker's process was forked, and in no other process of Airflow: gRPC does not survive a
-  fork.
-- One worker of an API server runs it, the one that holds the lock of the port. When it ends, the next one takes over within seconds.
+- It starts with the server's lifespan, which is after a worker's process was forked, and in no other process of
+  Airflow: gRPC does not survive a fork.
+- One worker of an API server runs it, the one that holds the lock of the port. When it ends, the next one takes over
+  within seconds.
 - Whatever is wrong with it, Airflow's pages work: the error is logged, shown on the Sluice page, and it is tried again.
 """
 
@@ -180,7 +182,10 @@ class ApiService:
 
 
 class Served(FastAPI):
-    """An application during whose lifespan a process is ``serving``. Airflow begins the lifespan of what is a FastAPI, and of nothing else."""
+    """An application during whose lifespan a process is ``serving``.
+
+    Airflow begins the lifespan of what is a FastAPI, and of nothing else.
+    """
 
     def __init__(self, app: Callable[..., Any], serving: ApiService) -> None:
         @asynccontextmanager

@@ -1,24 +1,27 @@
 """Room for runs that a person clears, and a way past runs that a person marks as failed.
 
-A run that is cleared after its end is queued, and Airflow starts it when fewer than ``max_active_runs`` are running. But the slots are full of later
-runs, each of which waits for its own past, which is that run: nothing would ever move again. So if an older run of a sync DAG waits for a slot, the
-youngest run that is doing nothing goes back into the queue, and Airflow starts the older one. If there is none, the youngest whose tasks all wait in
-the triggerer goes: events that wake them meanwhile reach them when their run has its slot again.
+A run that is cleared after its end is queued, and Airflow starts it when fewer than ``max_active_runs`` are running.
+But the slots are full of later runs, each of which waits for its own past, which is that run: nothing would ever move
+again. So if an older run of a sync DAG waits for a slot, the youngest run that is doing nothing goes back into the
+queue, and Airflow starts the older one. If there is none, the youngest whose tasks all wait in the triggerer goes:
+events that wake them meanwhile reach them when their run has its slot again.
 
-A run that is marked as failed has red tasks, and so may one that is marked as a success while a load of it is red; no later run would begin: drain,
-load and ack depend on their own past. Such a run is over only because a person said so, and its batches are in ZooKeeper. So its red tasks become
-*skipped*, and the next run continues with its batches. So do tasks of it that wait: a task that ended when the mark came may have overwritten what
-the mark wrote, and the scheduler starts nothing in a run that is over.
+A run that is marked as failed has red tasks, and so may one that is marked as a success while a load of it is red; no
+later run would begin: drain, load and ack depend on their own past. Such a run is over only because a person said so,
+and its batches are in ZooKeeper. So its red tasks become *skipped*, and the next run continues with its batches. So do
+tasks of it that wait: a task that ended when the mark came may have overwritten what the mark wrote, and the scheduler
+starts nothing in a run that is over.
 
-A task that a change of the pipeline's file adds (``sense`` of ``tasks: own``, the load of a new target) depends on its own past, which it does not
-have: Airflow would never start it. So the last run without it gets it, as *skipped*.
+A task that a change of the pipeline's file adds (``sense`` of ``tasks: own``, the load of a new target) depends on its
+own past, which it does not have: Airflow would never start it. So the last run without it gets it, as *skipped*.
 
-A run that fails by itself is different: its red tasks wait for a person, and later runs for it. If one task takes batches through all stages, acks
-keep such a run open. If each stage has its own task, it ends as failed, and Airflow's audit log tells whether a person marked it. A task of it that
-is red only because an earlier one was starts again when that one does, whatever was selected for *Clear*.
+A run that fails by itself is different: its red tasks wait for a person, and later runs for it. If one task takes
+batches through all stages, acks keep such a run open. If each stage has its own task, it ends as failed, and Airflow's
+audit log tells whether a person marked it. A task of it that is red only because an earlier one was starts again when
+that one does, whatever was selected for *Clear*.
 
-This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
-of the audit log: neither a task nor the REST API can.
+This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an
+hour it also removes old rows of the audit log: neither a task nor the REST API can.
 """
 
 from __future__ import annotations
@@ -66,7 +69,10 @@ _UNDER_WAY = ("scheduled", "queued", "running", "restarting", _WAITS, "up_for_re
 
 
 def requeue_for_cleared_runs(session: Session) -> list[str]:
-    """Swap queued and running runs where needed; return the ids of the runs that went back into the queue. The caller commits."""
+    """Swap queued and running runs where needed; return the ids of the runs that went back into the queue.
+
+    The caller commits.
+    """
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import DagRunState
@@ -106,7 +112,8 @@ _RELEASED = (
 
 
 def release_ended_runs(session: Session) -> list[str]:
-    """Skip the red and waiting tasks of ended runs that stand directly before an open one; returns the ids of these runs. The caller commits.
+    """Skip the red and waiting tasks of ended runs that stand directly before an open one; returns the ids of these
+    runs. The caller commits.
 
     A run that failed by itself is left alone.
     """
@@ -157,7 +164,9 @@ _MARKS = ("patch_dag_run", "bulk_dag_runs")
 
 
 def _failed_by_itself(session: Session, run: DagRun) -> bool:
-    """Return True for a failed run with a task per stage, unless a person marked it since it began or was last cleared."""
+    """Return True for a failed run with a task per stage, unless a person marked it since it began or was last
+    cleared.
+    """
     from airflow.models.log import Log
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import DagRunState
@@ -188,7 +197,9 @@ def _ids_in(extra: str | None) -> list[str]:
 
 
 def admit_new_tasks(session: Session) -> list[str]:
-    """Add tasks that wait for their past to an ended run without them, as skipped; return the ids of these runs. The caller commits.
+    """Add tasks that wait for their past to an ended run without them, as skipped; return the ids of these runs.
+
+    The caller commits.
 
     A task that an earlier change of the file took out of that run is in it again.
     """
@@ -242,14 +253,17 @@ def admit_new_tasks(session: Session) -> list[str]:
 
 
 def follow_cleared_tasks(session: Session) -> list[str]:
-    """Clear the red tasks before which another one of their run began anew after they failed; returns the ids of their runs. The caller commits.
+    """Clear the red tasks before which another one of their run began anew after they failed; returns the ids of their
+    runs. The caller commits.
 
-    Whoever presses Clear on the task with the cause may leave out those after it, which are red for no reason of their own.
+    Whoever presses Clear on the task with the cause may leave out those after it, which are red for no reason of their
+    own. A run whose last task ends while this is done may end as failed with the cleared task in it, which the
+    scheduler would never start: so such a task is cleared again, which opens its run.
     """
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance, clear_task_instances
     from airflow.utils.state import DagRunState, TaskInstanceState
-    from sqlalchemy import select
+    from sqlalchemy import and_, or_, select
 
     red_states = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
     which = (
@@ -258,7 +272,14 @@ def follow_cleared_tasks(session: Session) -> list[str]:
         .where(
             DagRun.dag_id.startswith(dag_id_of(""), autoescape=True),
             DagRun.state.in_((DagRunState.QUEUED, DagRunState.RUNNING, DagRunState.FAILED)),
-            TaskInstance.state.in_(red_states),
+            or_(
+                TaskInstance.state.in_(red_states),
+                and_(
+                    DagRun.state == DagRunState.FAILED,
+                    TaskInstance.state.is_(None),
+                    TaskInstance.end_date.is_not(None),
+                ),
+            ),
         )
         .order_by(DagRun.id.desc())
         .distinct()
@@ -275,6 +296,8 @@ def follow_cleared_tasks(session: Session) -> list[str]:
         if SENSE not in tasks:
             continue
         red = {name for name, one in tasks.items() if one.state in red_states}
+        if _failed_by_itself(session, run):
+            red |= {name for name, one in tasks.items() if one.state is None}
         if not any(_began_after(one, tasks[name]) for name in red for one in tasks.values()):
             continue  # nothing happened since, so the graph need not be read
         anew = [
@@ -321,7 +344,9 @@ def _places(session: Session, dag_id: str) -> int:
 
 
 def remove_old_events(session: Session, before: datetime, most: int = 5_000) -> int:
-    """Remove rows of Airflow's audit log that tasks of our DAGs wrote (their states) before that time; what people did stays. The caller commits."""
+    """Remove rows of Airflow's audit log that tasks of our DAGs wrote (their states) before that time; what people did
+    stays. The caller commits.
+    """
     from airflow.models.log import Log
     from sqlalchemy import delete, or_, select
 
@@ -381,6 +406,8 @@ _started = threading.Lock()
 
 
 def start() -> None:
-    """Watch from now on, if this process is an API server: through one of those people clear, and it forks nothing that a thread would harm."""
+    """Watch from now on, if this process is an API server: through one of those people clear, and it forks nothing that
+    a thread would harm.
+    """
     if "api-server" in sys.argv and _started.acquire(blocking=False):
         threading.Thread(target=_watch, name="sluice-room", daemon=True).start()

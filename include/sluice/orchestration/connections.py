@@ -18,8 +18,8 @@ def from_airflow(connection_id: str) -> Endpoint:
 
     A Spark Connect server is found by the hook of Airflow's Spark provider, as its own operators find it.
 
-    Works in a task, in the triggerer (from a thread) and in the API server. Raises MissingConnection where Airflow knows no such connection,
-    ConfigError for a connection that the provider refuses.
+    Works in a task, in the triggerer (from a thread) and in the API server. Raises MissingConnection where Airflow
+    knows no such connection, ConfigError for a connection that the provider refuses.
     """
     from airflow.sdk.bases.hook import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
@@ -33,8 +33,10 @@ def from_airflow(connection_id: str) -> Endpoint:
         except MissingConnection as missing:
             name = f"AIRFLOW_CONN_{connection_id.upper()}"
             missing.hint = (
-                f"set {name} for all of Airflow's processes to a URI or to JSON, add it to the secrets backend, or `airflow connections add "
-                f"{connection_id}`; the form under Admin > Connections has types of installed providers only, and `generic` does for all of them"
+                f"set {name} for all of Airflow's processes to a URI or to JSON, add it to the secrets backend, or "
+                "`airflow connections add "
+                f"{connection_id}`; the form under Admin > Connections has types of installed providers only, and "
+                "`generic` does for all of them"
             )
             raise
     endpoint = Endpoint(
@@ -55,7 +57,10 @@ SPARK_CONNECT = "spark_connect"
 
 
 def _by_the_spark_provider(endpoint: Endpoint) -> Endpoint:
-    """Return the server, user, token and TLS setting that the provider's hook derives from the connection. Raises ConfigError."""
+    """Return the server, user, token and TLS setting that the provider's hook derives from the connection.
+
+    Raises ConfigError.
+    """
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
     try:
@@ -64,7 +69,8 @@ def _by_the_spark_provider(endpoint: Endpoint) -> Endpoint:
     except ValueError as error:
         raise ConfigError(
             f"the connection {endpoint.connection_id} is no address of a Spark Connect server: {error}",
-            hint="its host is a name or sc://NAME, without a path; port, user id, token and Use SSL have fields of their own",
+            hint="its host is a name or sc://NAME, without a path; port, user id, token and Use SSL have fields of "
+            "their own",
         ) from None
     given = dict(one.partition("=")[::2] for one in url.path.lstrip("/;").split(";") if one)
     return replace(

@@ -16,7 +16,7 @@ large, that changes definitions, or whose delivery fails is left to the tasks th
 
 It looks for changes itself for two seconds; when there are none it waits in the triggerer (*deferred*), which holds no
 worker. Runs drain one after the other: each waits for the drain of the run before it. A retry, or Clear, finds the
-same batches again, makes no further one, and leaves what is not done of them to the tasks that follow."""
+same batches again, makes no further one, and leaves what is not done of them to the tasks that follow."""  # noqa: E501
 
 MERGE = """Merges the run's batches to one row per key and applies the fused rules, on Spark. Runs merge in parallel.
 
@@ -28,14 +28,17 @@ A retry starts from the stored batch again; what an earlier attempt wrote is lef
 SENSE = """Waits for changes at the source, stores the first **batch** of them, and ends: then all other tasks of the run start and work side by side.
 
 It looks for changes itself for two seconds; when there are none it waits in the triggerer (*deferred*), which holds no worker. A run begins when
-the one before it is over."""
+the one before it is over."""  # noqa: E501
 
 _OWN = {
-    StageKind.CAPTURE: "Reads the source's log from the captured position and stores batch after **batch** while changes keep coming.",
+    StageKind.CAPTURE: "Reads the source's log from the captured position and stores batch after **batch** while "
+    "changes keep coming.",
     StageKind.MERGE: "Merges the run's batches to one row per key and applies the fused rules, on Spark.",
     StageKind.RULE: "Takes the run's batches through the rule **{subject}**, and through the fused rules after it.",
-    StageKind.LOAD: "Delivers the run's batches to **{subject}**, in order and each once: the target itself remembers the last one.",
-    StageKind.ACKNOWLEDGE: "Moves the acknowledged position of **{subject}** in ZooKeeper, batch by batch. A batch is not needed after that.",
+    StageKind.LOAD: "Delivers the run's batches to **{subject}**, in order and each once: the target itself remembers "
+    "the last one.",
+    StageKind.ACKNOWLEDGE: "Moves the acknowledged position of **{subject}** in ZooKeeper, batch by batch. A batch is "
+    "not needed after that.",
 }
 
 
@@ -47,7 +50,8 @@ def own_task_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
     text += rules_doc(stage, rules)
     return (
         f"{text}\n\n{_place(stage)} The log has a line every five seconds and a table of all batches at the end.\n\n"
-        "A retry, or Clear, starts at the first batch that this task lacks. While a task before it is red, it waits in the triggerer."
+        "A retry, or Clear, starts at the first batch that this task lacks. While a task before it is red, it waits "
+        "in the triggerer."
     )
 
 
@@ -90,9 +94,10 @@ def rule_doc(rule: RuleConfig) -> str:
     """Return the documentation of ``rule.{name}``."""
     what = f"the built-in rule `{rule.builtin}`" if rule.builtin else f"`{rule.path}`, type `{rule.type}`"
     return (
-        f"Takes the merged batch through the rule **{rule.name}** ({what}) on `{rule.match.schema_}.{rule.match.table}`, and through the fused "
-        "rules after it. Batches go through in parallel.\n\nA retry starts from what the task before left. The rule's contents are those "
-        "of the batch's merge; after a failure the next attempt takes the file as it is then."
+        f"Takes the merged batch through the rule **{rule.name}** ({what}) on "
+        f"`{rule.match.schema_}.{rule.match.table}`, and through the fused "
+        "rules after it. Batches go through in parallel.\n\nA retry starts from what the task before left. The rule's "
+        "contents are those of the batch's merge; after a failure the next attempt takes the file as it is then."
     )
 
 
@@ -102,8 +107,8 @@ def load_doc(target: TargetConfig) -> str:
         f"Delivers the run's merged batches to **{target.name}** ({target.type}, connection `{target.connection}`), "
         f"consistency `{target.consistency}`, {target.parallelism} connections.\n\n"
         "Those that the drain has delivered are not delivered again. "
-        "Batches are delivered in order: each load waits for the load of the run before it. The target itself remembers "
-        "the last batch, so a retry, or Clear, never delivers a batch twice."
+        "Batches are delivered in order: each load waits for the load of the run before it. The target itself "
+        "remembers the last batch, so a retry, or Clear, never delivers a batch twice."
     )
 
 
@@ -131,14 +136,16 @@ def pipeline_doc(pipeline: PipelineConfig, path: str, stages: Sequence[Stage]) -
     taken = ", ".join(f"`{r}`" for r in capture.include)
     left = ", ".join(f"`{r}`" for r in capture.exclude)
     parts.append(
-        f"Captured: {taken}{f' but not {left}' if left else ''}; rules: {f'`{pipeline.rules}`' if pipeline.rules else 'none'}; "
-        f"up to {pipeline.window} batches in flight; a batch closes after {capture.batch.max_changes:,} changes, "
-        f"{capture.batch.max_bytes / 2**20:,.0f} MiB of log or {capture.batch.max_wait.total_seconds():g} s."
+        f"Captured: {taken}{f' but not {left}' if left else ''}; rules: "
+        f"{f'`{pipeline.rules}`' if pipeline.rules else 'none'}; up to {pipeline.window} batches in flight; a batch "
+        f"closes after {capture.batch.max_changes:,} changes, {capture.batch.max_bytes / 2**20:,.0f} MiB of log or "
+        f"{capture.batch.max_wait.total_seconds():g} s."
     )
     parts.append(
-        "**When a task is red:** its log ends with one message that says what happened and what to do. Nothing is lost: "
-        "positions move only after delivery. Fix the cause; the next attempt continues automatically, or press *Clear* on the "
-        "red task. Positions, lag and batches: the **Sluice** tab of this page."
+        "**When a task is red:** its log ends with one message that says what happened and what to do. Nothing is "
+        "lost: "
+        "positions move only after delivery. Fix the cause; the next attempt continues automatically, or press "
+        "*Clear* on the red task. Positions, lag and batches: the **Sluice** tab of this page."
     )
     return "\n\n".join(part for part in parts if part)
 

@@ -1,7 +1,8 @@
-"""The page's view of a pipeline: one look per pipeline at a time, however many clients ask, and the last answer for those who come meanwhile.
+"""The page's view of a pipeline: one look per pipeline at a time, however many clients ask, and the last answer for
+those who come meanwhile.
 
-Airflow's API server serves its own routes by the event loop and one small pool of threads. So a request holds no thread here: it waits as a
-coroutine, for a few seconds, and a fixed number of threads does the looks.
+Airflow's API server serves its own routes by the event loop and one small pool of threads. So a request holds no thread
+here: it waits as a coroutine, for a few seconds, and a fixed number of threads does the looks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ NEXT_S = 1.0
 """Seconds that a request waits for an answer newer than the last one."""
 
 OVERDUE_S = 30.0
-"""Seconds after which a look hangs in something other than its servers, whose deadlines are shorter; the answer then says so."""
+"""Seconds after which a look hangs in something other than its servers, whose deadlines are shorter; the answer then
+says so.
+"""
 
 LOOKS = 8
 """Looks at the same time, at most."""
@@ -38,7 +41,8 @@ class _Kept:
     """The last answer, and the look that is under way.
 
     Attributes:
-        answer: None: there is none yet. at: when it came. asked: when the look was asked for, and began: when a thread took it, None: none did.
+        answer: None: there is none yet. at: when it came. asked: when the look was asked for, and began: when a thread
+            took it, None: none did.
         news: is called by the look's end.
     """
 

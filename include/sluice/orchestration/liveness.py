@@ -1,7 +1,8 @@
 """Whether this Airflow's scheduler lives. An installation counts as silent without one.
 
-The triggerer lives on when the scheduler has died, and so does a running task. If they sent heartbeats for the installation, a standby would never
-take over, and nothing would be delivered: what a trigger wakes, only the scheduler starts.
+The triggerer lives on when the scheduler has died, and so does a running task. If they sent heartbeats for the
+installation, a standby would never take over, and nothing would be delivered: what a trigger wakes, only the scheduler
+starts.
 """
 
 from __future__ import annotations
@@ -22,16 +23,22 @@ LOOK_EVERY_S = 3.0
 """Seconds between two questions of a process."""
 
 SILENCE_S = 90.0
-"""Seconds after which an API server that answered once counts as dead: nothing can be started there, either. Every task asks it."""
+"""Seconds after which an API server that answered once counts as dead: nothing can be started there, either.
+
+Every task asks it.
+"""
 
 STUCK_S = 20.0
 """Seconds for which the heartbeat of a scheduler that Airflow calls unhealthy must stand still while it is watched.
 
-On a busy machine the heartbeat of a live scheduler may be rarer than Airflow's threshold (30 s) allows; a dead one has none.
+On a busy machine the heartbeat of a live scheduler may be rarer than Airflow's threshold (30 s) allows; a dead one has
+none.
 """
 
 STUCK_LOOKS = 3
-"""Looks that must find the same heartbeat: a process that was stopped itself sees much time pass between two of them."""
+"""Looks that must find the same heartbeat: a process that was stopped itself sees much time pass between two of
+them.
+"""
 
 _TIMEOUT_S = 10.0
 
@@ -83,7 +90,10 @@ class SchedulerWatch:
         self._same = 0
 
     def alive(self) -> bool:
-        """Return False once the scheduler is known to be dead or the server stopped answering. True while it never answered: that proves nothing."""
+        """Return False once the scheduler is known to be dead or the server stopped answering.
+
+        True while it never answered: that proves nothing.
+        """
         if self._clock() - self._asked_at >= LOOK_EVERY_S and self._asking.acquire(blocking=False):
             try:
                 self._in_background(self._look)
@@ -106,7 +116,10 @@ class SchedulerWatch:
             self._asking.release()
 
     def _judged(self, said: Said) -> Answer:
-        """Judge an answer: dead only if the heartbeat is too old and stands still. A dead scheduler is alive again when Airflow says so."""
+        """Judge an answer: dead only if the heartbeat is too old and stands still.
+
+        A dead scheduler is alive again when Airflow says so.
+        """
         if said.answer is Answer.ALIVE:
             self._beat = None
             return Answer.ALIVE

@@ -9,8 +9,8 @@ import structlog
 _RESERVED = {"target": "target_name", "msg": "message"}
 """Event keys of Airflow 3.3's supervisor, and the names used instead.
 
-The supervisor passes the fields of a task's log event on as keyword arguments, together with its own of these names: such an event kills the
-supervisor, and with it the task, without a word in the task's log.
+The supervisor passes the fields of a task's log event on as keyword arguments, together with its own of these names:
+such an event kills the supervisor, and with it the task, without a word in the task's log.
 """
 
 

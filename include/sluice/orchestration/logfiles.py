@@ -1,7 +1,7 @@
 """Airflow's log files of Sluice's own DAGs, by age. Airflow never removes them.
 
-A run is removed as a whole, when the newest file of it is old. The newest runs of each DAG stay whatever their age: among them are those
-that are open, and wait.
+A run is removed as a whole, when the newest file of it is old. The newest runs of each DAG stay whatever their age:
+among them are those that are open, and wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class OldLogs:
 
 
 def task_logs(base: Path, dags: Collection[str], *, before_s: float, keep_runs: int = KEPT_RUNS) -> Iterator[OldLogs]:
-    """Yield runs of these DAGs whose logs were last written before that time. ``base``: ``[logging] base_log_folder``."""
+    """Yield runs of these DAGs whose logs were last written before that time.
+
+    ``base``: ``[logging] base_log_folder``.
+    """
     for dag in sorted(dags):
         runs = [found for folder in _folders(base / f"dag_id={dag}", "run_id=") if (found := _measured(folder))]
         runs.sort(key=lambda one: one.written_s, reverse=True)
@@ -53,7 +56,10 @@ def processor_logs(base: Path, files: Collection[str], *, before_s: float) -> It
 
 
 def remove(logs: OldLogs) -> None:
-    """Remove it, and folders above it that are empty then. What is gone already is no error; what may not be removed raises OSError."""
+    """Remove it, and folders above it that are empty then.
+
+    What is gone already is no error; what may not be removed raises OSError.
+    """
     if logs.path.is_dir():
         shutil.rmtree(logs.path)
     else:

@@ -1,6 +1,7 @@
 """Lag and positions as Airflow metrics: StatsD or OpenTelemetry, whatever Airflow is set up for.
 
-Sent by every acknowledgement, and by the triggerer every ten seconds while a pipeline waits or holds, so that an alarm on them also
+Sent by every acknowledgement, and by the triggerer every ten seconds while a pipeline waits or holds, so that an alarm
+on them also
 works when nothing moves. Names (below Airflow's prefix; all gauges)::
 
     sluice.{pipeline}.up                          1: source and ZooKeeper answer, 0: they don't
@@ -14,10 +15,12 @@ works when nothing moves. Names (below Airflow's prefix; all gauges)::
     sluice.{pipeline}.{target}.alert              1: the lag is above alert_lag
     sluice.{pipeline}.{target}.quarantined        1: it fails, and the other targets go on without it
     sluice.{pipeline}.rules.{rule}.rows_in        of the newest merged batch; so are rows_out, changed, errors, dead_letters and seconds
+    sluice.{pipeline}.files.copied                of the newest merged batch that names files; so are unchanged, missing, bytes ...
+    sluice.{pipeline}.files.in_progress           files that work units have copied of batches that are being merged
     sluice.{pipeline}.subscriptions.{name}.lag_batches     batches that the subscription has not acknowledged
     sluice.{pipeline}.subscriptions.{name}.lag_seconds     age of the oldest change of them
     sluice.{pipeline}.subscriptions.{name}.alert           1: it has expired, or will soon
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ log = structlog.get_logger()
 
 EVERY_S = 10.0
 REFRESH_S = 1800.0
-"""Seconds after which a waiting pipeline's servers are asked for its gauges, which are otherwise known without asking."""
+"""Seconds after which a waiting pipeline's servers are asked for its gauges, which are otherwise known without
+asking.
+"""
 
 _sent: dict[str, float] = {}
 _asked: dict[str, float] = {}
@@ -76,6 +81,8 @@ def gauges(now: Status) -> dict[str, float]:
             for name in ("rows_in", "rows_out", "changed", "errors", "dead_letters", "seconds")
             if rule.get(name) is not None
         }
+    names = ("copied", "unchanged", "missing", "bytes", "bytes_per_s", "in_progress")
+    found |= {f"{base}.files.{name}": float(now.files[name]) for name in names if name in now.files}
     for reader in now.subscriptions:
         each = f"{base}.subscriptions.{reader.name}"
         found[f"{each}.lag_batches"] = float(reader.lag_batches)
@@ -86,7 +93,10 @@ def gauges(now: Status) -> dict[str, float]:
 
 
 def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
-    """Send the gauges and look at the lag, at most once in ``every_s`` for each pipeline of this process. Never raises SluiceError."""
+    """Send the gauges and look at the lag, at most once in ``every_s`` for each pipeline of this process.
+
+    Never raises SluiceError.
+    """
     if not is_due(runtime.name, every_s):
         return
     _sent[runtime.name] = _asked[runtime.name] = time.monotonic()
@@ -112,8 +122,8 @@ def is_due(pipeline: str, every_s: float = EVERY_S) -> bool:
 
 
 def say_quiet(pipeline: str, captured_batch: int, delivered: Mapping[str, int]) -> bool:
-    """Send the gauges of a pipeline that waits for changes, and whose targets (``delivered``: their last batch) have everything. False: it is time to
-    ask its servers; that it always is while a subscription lacks something."""
+    """Send the gauges of a pipeline that waits for changes, and whose targets (``delivered``: their last batch) have
+    everything. False: it is time to ask its servers; that it always is while a subscription lacks something."""
     now_s = time.monotonic()
     if pipeline in _behind or now_s - _asked.setdefault(pipeline, now_s - REFRESH_S * random.random()) > REFRESH_S:  # noqa: S311 - not all at once
         return False

@@ -38,20 +38,26 @@ _T = TypeVar("_T")
 _IDLE_WAIT_S = 2.0
 """Seconds that a drain looks for changes before it releases its worker.
 
-A trigger needs about 2.9 s even if its event is already there, so a drain that deferred at once would make batches queue in the triggerer.
+A trigger needs about 2.9 s even if its event is already there, so a drain that deferred at once would make batches
+queue in the triggerer.
 """
 
 _IN_VAIN_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
 """Seconds to pause before looking again, by the number of wake-ups in a row that found nothing for this pipeline."""
 
 _REPORT_EVERY = 5
-"""Batches after which an acknowledgement sends the metrics; while a pipeline waits or holds, the triggerer sends them."""
+"""Batches after which an acknowledgement sends the metrics; while a pipeline waits or holds, the triggerer sends
+them.
+"""
 
 _NICENESS = 10
 """The niceness of a micro-batch loop on a crowded machine: a tenth of the CPU if others want all of it."""
 
 _CROWDED = 4.0
-"""Processes per core that want to run on a crowded machine. One pipeline with Spark, its servers and Airflow on two full cores: 2.7; twelve: 7.5."""
+"""Processes per core that want to run on a crowded machine.
+
+One pipeline with Spark, its servers and Airflow on two full cores: 2.7; twelve: 7.5.
+"""
 
 _SAY_EVERY_S = 5.0
 """Seconds between two log lines of a busy drain, whatever the number of its batches: 7,000 an hour would fill disks."""
@@ -61,7 +67,8 @@ _HOLD_S = (5.0, 10.0, 30.0, 60.0)
 
 
 class SluiceOperator(BaseOperator):  # type: ignore[misc]
-    """The base of all tasks: reads the pipeline file in each attempt, shows an error as one message, and waits while the pipeline is paused.
+    """The base of all tasks: reads the pipeline file in each attempt, shows an error as one message, and waits while
+    the pipeline is paused.
 
     Subclasses implement :meth:`work`.
     """
@@ -111,7 +118,10 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
 
 
 def report_failure(pipeline: str) -> None:
-    """Send metrics and check the lag while a task fails and is retried. Errors in here are ignored: the task's own error counts."""
+    """Send metrics and check the lag while a task fails and is retried.
+
+    Errors in here are ignored: the task's own error counts.
+    """
     from sluice.orchestration.metrics import report
 
     with suppress(SluiceError):
@@ -146,7 +156,9 @@ class SourceOperator(SluiceOperator):
         self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
 
     def open_backfills(self, dumps: Sequence[str]) -> None:
-        """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as it is."""
+        """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as
+        it is.
+        """
         if dumps:
             from sluice.orchestration.dag_runs import open_run
 
@@ -157,8 +169,8 @@ class SourceOperator(SluiceOperator):
 class ChangesSensor(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
     """A sensor of changes in the source's log, in Airflow's own sense, and deferrable. Subclasses write :meth:`poke`.
 
-    Airflow's loop of a sensor (poke, sleep, poke, in a worker) is not used: where a poke finds nothing, the task waits in the triggerer, for as long
-    as it takes. So ``poke_interval``, ``timeout`` and ``mode`` mean nothing here.
+    Airflow's loop of a sensor (poke, sleep, poke, in a worker) is not used: where a poke finds nothing, the task waits
+    in the triggerer, for as long as it takes. So ``poke_interval``, ``timeout`` and ``mode`` mean nothing here.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -175,16 +187,20 @@ class ChangesSensor(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
 
 
 class DrainOperator(ChangesSensor):
-    """Captures the next batch from the source's log, and further ones while changes keep coming; returns the last one's number.
+    """Captures the next batch from the source's log, and further ones while changes keep coming; returns the last one's
+    number.
 
-    It delivers small batches itself (:mod:`sluice.flows.microbatch`); the later tasks do what is left, each its own stage of all batches of the run.
-    It first polls for changes itself. If there are none, it waits in the triggerer (``waits=True``) or ends the run as skipped (``waits=False``: the
-    schedule is a clock). While another installation leads the pipeline, or a drain that died still has the lease, it stands by in the triggerer, or
-    its run is skipped.
+    It delivers small batches itself (:mod:`sluice.flows.microbatch`); the later tasks do what is left, each its own
+    stage of all batches of the run. It first polls for changes itself. If there are none, it waits in the triggerer
+    (``waits=True``) or ends the run as skipped (``waits=False``: the schedule is a clock). While another installation
+    leads the pipeline, or a drain that died still has the lease, it stands by in the triggerer, or its run is skipped.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look for changes for two seconds, deliver them and what follows, and return the number of the last batch. Raises SluiceError."""
+        """Look for changes for two seconds, deliver them and what follows, and return the number of the last batch.
+
+        Raises SluiceError.
+        """
         from sluice.flows.microbatch import run_microbatches
         from sluice.flows.stage_log import brief
 
@@ -236,8 +252,9 @@ def is_crowded() -> bool:
 def give_way() -> None:
     """Lower the priority of this process, of all its threads and of those they start.
 
-    If micro-batch loops fill a machine, the task of a pipeline's next run would take half a minute to start, and its changes would wait. It cannot be
-    undone: one pipeline with Spark on two cores had a freshness of 2.3 s instead of 1.6 s with lower priority.
+    If micro-batch loops fill a machine, the task of a pipeline's next run would take half a minute to start, and its
+    changes would wait. It cannot be undone: one pipeline with Spark on two cores had a freshness of 2.3 s instead of
+    1.6 s with lower priority.
     """
     threads = Path("/proc/self/task")
     for thread in [int(one.name) for one in threads.iterdir()] if threads.is_dir() else [0]:
@@ -302,7 +319,9 @@ def was_cleared(context: Context) -> bool:
 
 
 def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
-    """Return the text for people who pressed Clear on what is done; on a delivered run also the command that does what they may have wanted."""
+    """Return the text for people who pressed Clear on what is done; on a delivered run also the command that does what
+    they may have wanted.
+    """
     from sluice.flows.microbatch import claimed_numbers, delivered
 
     numbers, all_have_it = list[int](), True
@@ -318,8 +337,9 @@ def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
     names = [one.name for one in runtime.pipeline.targets]
     target = target or (names[0] if len(names) == 1 else "TARGET")
     return (
-        f"nothing is delivered again: all targets have {which} of this run. `sluice redeliver {runtime.name} {target} --from-batch {first}` loads "
-        f"them and all later ones into the target again, `sluice verify {runtime.name}` compares both sides"
+        f"nothing is delivered again: all targets have {which} of this run. `sluice redeliver {runtime.name} {target} "
+        f"--from-batch {first}` loads them and all later ones into the target again, `sluice verify {runtime.name}` "
+        "compares both sides"
     )
 
 
@@ -354,7 +374,9 @@ class BatchOperator(SluiceOperator):
         self.batch = batch
 
     def number(self, context: Context) -> int | None:
-        """Return the run's last batch: as its drain says, or from ZooKeeper if a person ended that drain; None if this run has no batch."""
+        """Return the run's last batch: as its drain says, or from ZooKeeper if a person ended that drain; None if this
+        run has no batch.
+        """
         from sluice.flows.microbatch import last_claimed
 
         if str(self.batch).isdecimal():
@@ -363,7 +385,10 @@ class BatchOperator(SluiceOperator):
         return last_claimed(open_runtime(self.pipeline), mine)
 
     def require_number(self, context: Context) -> int:
-        """Return the batch's number. Skips the task if this run has none because a person marked its drain; raises ConfigError if it failed."""
+        """Return the batch's number.
+
+        Skips the task if this run has none because a person marked its drain; raises ConfigError if it failed.
+        """
         number = self.number(context)
         if number is None:
             self._require_red(context, "drain")
@@ -373,19 +398,25 @@ class BatchOperator(SluiceOperator):
         return number
 
     def _require_red(self, context: Context, task: str) -> None:
-        """Skip this task if a person marked ``task`` as a success before it made a batch: nothing is left to do in this run."""
+        """Skip this task if a person marked ``task`` as a success before it made a batch: nothing is left to do in this
+        run.
+        """
         if _in_state(context, [task], "success"):
             raise AirflowSkipException(f"this run has no batch: {task} was marked as a success before it made one")
 
     def unfinished(self, context: Context) -> list[int]:
-        """Return the run's batches that have no changeset yet; its last one if all have. Raises ConfigError, see require_number."""
+        """Return the run's batches that have no changeset yet; its last one if all have.
+
+        Raises ConfigError, see require_number.
+        """
         from sluice.flows.microbatch import unfinished
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         return unfinished(open_runtime(self.pipeline), mine, self.require_number(context))
 
     def conclude(self, context: Context, stage: str, own: StageSums, **more: Any) -> dict[str, Any]:
-        """Log what became of the run's batches in this stage, in the drain's process and in this one; return the sums of both.
+        """Log what became of the run's batches in this stage, in the drain's process and in this one; return the sums
+        of both.
 
         Args:
             own: what this task did.
@@ -422,7 +453,10 @@ def _in_state(context: Context, tasks: Sequence[str], *wanted: str) -> list[str]
 
 
 class MergeOperator(BatchOperator):
-    """Merges batches to one row per key and applies the rules, on Spark, if the drain has left any. Shows what the drain has merged."""
+    """Merges batches to one row per key and applies the rules, on Spark, if the drain has left any.
+
+    Shows what the drain has merged.
+    """
 
     ui_color = "#fdebd0"
 
@@ -488,8 +522,9 @@ class TargetOperator(BatchOperator):
 class LoadOperator(TargetOperator):
     """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again.
 
-    Skipped while the target is quarantined: it fails, and the others continue without it (see :class:`CatchUpOperator`). If the batch waits for
-    others to be written with it (``commit_every``), nothing is left to do.
+    Skipped while the target is quarantined: it fails, and the others continue without it (see
+    :class:`CatchUpOperator`). If the batch waits for others to be written with it (``commit_every``), nothing is left
+    to do.
     """
 
     ui_color = "#d5f5e3"
@@ -531,9 +566,10 @@ def quarantine_text(target: str, reason: Any) -> str:
 class AckOperator(TargetOperator):
     """Moves one target's acknowledged position to the end of the batch: a compare-and-set in ZooKeeper.
 
-    It is also what keeps a run open while an earlier task of it is red: it runs whatever became of the load (``none_skipped``), and waits in the
-    triggerer until the target holds the batch. A run that ended as failed could never continue: Airflow queues a cleared run under
-    ``max_active_runs``, and the window is full of runs that wait for it.
+    It is also what keeps a run open while an earlier task of it is red: it runs whatever became of the load
+    (``none_skipped``), and waits in the triggerer until the target holds the batch. A run that ended as failed could
+    never continue: Airflow queues a cleared run under ``max_active_runs``, and the window is full of runs that wait for
+    it.
 
     It delivers the batch itself if a person marked its load as a success.
     """
@@ -599,16 +635,21 @@ class AckOperator(TargetOperator):
         return ack(open_runtime(self.pipeline), self.target, number)
 
     def _load_is_green(self, context: Context) -> bool:
-        """Return True if the load succeeded. It may die after it has delivered; its run must not end before it is cleared and green."""
+        """Return True if the load succeeded.
+
+        It may die after it has delivered; its run must not end before it is cleared and green.
+        """
         (load,) = self.upstream_task_ids
         return bool(_in_state(context, [load], "success"))
 
 
-# -- tasks that work side by side (``run: {tasks: own}``) --------------------------------------------------------------------
+# -- tasks that work side by side (``run: {tasks: own}``) --------------------------------------------------------------
 
 
 class SenseOperator(ChangesSensor):
-    """Waits for changes and captures the run's first batch; returns its number. The run's other tasks start when it ends.
+    """Waits for changes and captures the run's first batch; returns its number.
+
+    The run's other tasks start when it ends.
 
     It looks for two seconds itself, then waits in the triggerer, which holds no worker.
     """
@@ -657,7 +698,10 @@ def _later(done: Done) -> str:
 
 
 class CaptureOperator(SourceOperator):
-    """Captures batch after batch while changes keep coming; the run's other tasks merge and deliver them meanwhile. Returns what it did."""
+    """Captures batch after batch while changes keep coming; the run's other tasks merge and deliver them meanwhile.
+
+    Returns what it did.
+    """
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
         """Capture until the run ends, and return what was captured."""
@@ -692,10 +736,12 @@ class CaptureOperator(SourceOperator):
 
 
 class StageOperator(SluiceOperator):
-    """Runs one stage for all batches of its run, in parallel with the run's other tasks; a retry, or Clear, starts at the first batch it lacks.
+    """Runs one stage for all batches of its run, in parallel with the run's other tasks; a retry, or Clear, starts at
+    the first batch it lacks.
 
-    While an earlier stage has failed and will be retried, it releases its worker and waits in the triggerer. Once that stage's attempts are used up,
-    it fails, too, and with the run's last task the run. It starts again when that stage does, see :mod:`sluice.orchestration.cleared_runs`.
+    While an earlier stage has failed and will be retried, it releases its worker and waits in the triggerer. Once that
+    stage's attempts are used up, it fails, too, and with the run's last task the run. It starts again when that stage
+    does, see :mod:`sluice.orchestration.cleared_runs`.
     """
 
     def __init__(self, *, stage: str, color: str, **kwargs: Any) -> None:
@@ -747,7 +793,9 @@ class StageOperator(SluiceOperator):
             report(runtime)
 
     def _marked(self, context: Context) -> list[str]:
-        """Return the earlier stages, and the capture, whose task succeeded by itself or was marked so: nothing more comes from them."""
+        """Return the earlier stages, and the capture, whose task succeeded by itself or was marked so: nothing more
+        comes from them.
+        """
         above = sorted({*self.upstream_task_ids, "drain"} - {SENSE})
         return _in_state(context, above, "success", "skipped")
 
@@ -761,6 +809,6 @@ class StageOperator(SluiceOperator):
 def held_text(red: Sequence[str], why: str) -> str:
     """Return the text in the log of a task that fails because tasks before it did."""
     return (
-        f"this task is red because {' and '.join(red)} is, and the run with it: {why}. Nothing is lost, and later runs wait. Fix the cause and press "
-        f"Clear on {' and '.join(red)}: this task begins again by itself"
+        f"this task is red because {' and '.join(red)} is, and the run with it: {why}. Nothing is lost, and later "
+        f"runs wait. Fix the cause and press Clear on {' and '.join(red)}: this task begins again by itself"
     )

@@ -1,7 +1,8 @@
 """A few threads of the page's own for what its routes do besides waiting.
 
-Airflow's routes share one small pool of threads with every plain function that is a route of a plugin. So the page's routes are coroutines, and what
-they have to wait for is done here: requests queue, and none is waited for without a limit.
+Airflow's routes share one small pool of threads with every plain function that is a route of a plugin. So the page's
+routes are coroutines, and what they have to wait for is done here: requests queue, and none is waited for without a
+limit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ _T = TypeVar("_T")
 
 
 class PageWorkers:
-    """A pool of ``threads``. ``limit_s``: how long a request waits for a free one and for the answer; ``late``: what it is told then."""
+    """A pool of ``threads``.
+
+    ``limit_s``: how long a request waits for a free one and for the answer; ``late``: what it is told then.
+    """
 
     def __init__(self, name: str, threads: int, limit_s: float, late: str) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)

@@ -38,7 +38,10 @@ class TaskError(AirflowException):  # type: ignore[misc]
 
     @classmethod
     def of(cls, error: SluiceError) -> TaskError:
-        """Wrap an error for Airflow. A fenced process must stop; the next attempt is another process, which asks for the lease anew."""
+        """Wrap an error for Airflow.
+
+        A fenced process must stop; the next attempt is another process, which asks for the lease anew.
+        """
         return cls(str(error), kind=type(error).__name__, may_pass=error.retryable or isinstance(error, Fenced))
 
 
@@ -62,8 +65,8 @@ def boundary(pipeline: str = "") -> Iterator[None]:
 class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
     """Short waits, doubling, after errors that may pass; the longest wait at once after errors that need a person.
 
-    Both retry by themselves: whoever fixes the cause need not press anything. When the attempts are used up the task is red, and later runs wait
-    for it.
+    Both retry by themselves: whoever fixes the cause need not press anything. When the attempts are used up the task is
+    red, and later runs wait for it.
 
     Args:
         delay: wait after the first error that may pass.

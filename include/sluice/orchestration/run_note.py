@@ -28,7 +28,10 @@ _MOST_LINE = 300
 
 
 def fitted_note(text: str, most: int = MOST_NOTE) -> str:
-    """Return a note that Airflow takes: its first lines, and how many entries more there are. What matters most stands in the first lines."""
+    """Return a note that Airflow takes: its first lines, and how many entries more there are.
+
+    What matters most stands in the first lines.
+    """
     if len(text) <= most:
         return text
     lines = [line if len(line) <= _MOST_LINE else f"{line[: _MOST_LINE - 1]}…" for line in text.splitlines()]
@@ -41,7 +44,9 @@ def fitted_note(text: str, most: int = MOST_NOTE) -> str:
 
 
 class RunNote:
-    """The note of a run, written through Airflow's own API; without the connection ``sluice_airflow_api`` there is none."""
+    """The note of a run, written through Airflow's own API; without the connection ``sluice_airflow_api`` there is
+    none.
+    """
 
     def __init__(self, context: Context) -> None:
         run: Any = context["dag_run"]
@@ -60,7 +65,9 @@ class RunNote:
             self.write(f"{note}\n\n{text}".strip(), last=True)
 
     def write(self, text: str, *, last: bool = False) -> None:
-        """Replace the note. What goes wrong with it harms nothing: a note that did not come through is skipped, and the next one is tried.
+        """Replace the note.
+
+        What goes wrong with it harms nothing: a note that did not come through is skipped, and the next one is tried.
 
         ``last``: no other one follows, so that this one is tried several times.
         """

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def open_runtime(path: str) -> Runtime:
     """Open the runtime of the pipeline file at ``path``, read now.
 
-    Airflow resolves its connections, each once: in the triggerer a question to Airflow's database takes a second, and a trigger asks for its source
-    several times a second.
+    Airflow resolves its connections, each once: in the triggerer a question to Airflow's database takes a second, and a
+    trigger asks for its source several times a second.
     """
     from sluice.config.loading import load_pipeline
     from sluice.flows.runtime import Runtime
@@ -29,7 +29,8 @@ def open_runtime(path: str) -> Runtime:
 
 
 def installation() -> str:
-    """Return a name of this Airflow: the same in all of its processes, different from any other that shares the ZooKeeper.
+    """Return a name of this Airflow: the same in all of its processes, different from any other that shares the
+    ZooKeeper.
 
     It is ``SLUICE_INSTALLATION`` if set, else a digest of the address and the Fernet key of this Airflow.
     """
@@ -48,7 +49,9 @@ def owner() -> str:
 
 
 def claim(dag_id: str, run_id: str) -> str:
-    """Return the claim of a run on its batches: a retry or a Clear of the same run has the same claim and gets the same batch again."""
+    """Return the claim of a run on its batches: a retry or a Clear of the same run has the same claim and gets the same
+    batch again.
+    """
     return f"{owner()}:{dag_id}:{run_id}"
 
 

@@ -1,7 +1,8 @@
-"""One poller per source: the pipelines of a source that wait in this process share a look at its log, and one session of ZooKeeper.
+"""One poller per source: the pipelines of a source that wait in this process share a look at its log, and one session
+of ZooKeeper.
 
-Its thread looks a few times a second, notifies the pipelines that the log concerns, and opens no connection of any other. An error of the
-look reaches every pipeline that waits, as if each had looked itself.
+Its thread looks a few times a second, notifies the pipelines that the log concerns, and opens no connection of any
+other. An error of the look reaches every pipeline that waits, as if each had looked itself.
 """
 
 from __future__ import annotations
@@ -204,7 +205,10 @@ class SharedPollers:
         self._opens = ThreadPoolExecutor(4, thread_name_prefix="open")
 
     async def news(self, pipeline: str, waiter: list[Waiter]) -> None:
-        """Wait until there may be something to drain. ``waiter``: filled with the one that waits. Raises SluiceError."""
+        """Wait until there may be something to drain. ``waiter``: filled with the one that waits.
+
+        Raises SluiceError.
+        """
         waiting = await asyncio.get_running_loop().run_in_executor(self._opens, self._open, pipeline)
         mine = Waiter(waiting)
         waiter[:] = [mine]

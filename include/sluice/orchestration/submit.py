@@ -66,12 +66,14 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             code = _exit_code(str(error))
             if code == _HELD:
                 raise AirflowSkipException(
-                    f"{self.target} gets this batch later: it is quarantined, and catch_up.{self.target} delivers it when it can; "
-                    "or the batch waits to be written with others (commit_every). The job's output says which"
+                    f"{self.target} gets this batch later: it is quarantined, and catch_up.{self.target} delivers it "
+                    "when it can; or the batch waits to be written with others (commit_every). The job's output says "
+                    "which"
                 ) from None
             self._wait_while_paused()
             raise TaskError(
-                f"spark-submit of {self.stage} failed{'' if code is None else f' with code {code}'}; the cause is in the log above",
+                f"spark-submit of {self.stage} failed{'' if code is None else f' with code {code}'}; the cause is in "
+                "the log above",
                 kind="SparkSubmit",
                 may_pass=code != _TERMINAL,
             ) from None
@@ -81,7 +83,9 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         self.execute(context)
 
     def _wait_while_paused(self) -> None:
-        """Wait in the triggerer while the pipeline is paused, without using up an attempt: before a job is started, and after a pause ended one."""
+        """Wait in the triggerer while the pipeline is paused, without using up an attempt: before a job is started, and
+        after a pause ended one.
+        """
         try:
             with open_runtime(self.pipeline).state(connect_timeout_s=5) as state:
                 paused = not state.pause_switch.read().open
@@ -123,6 +127,7 @@ def _environment(path: str) -> dict[str, str]:
         pipeline.coordination.connection,
         *(t.connection for t in pipeline.targets),
         *_lookup_connections(pipeline),
+        *pipeline.file_connections,
     }
     named = sorted(ids - {ENVIRONMENT})
     connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in named}
@@ -130,7 +135,10 @@ def _environment(path: str) -> dict[str, str]:
 
 
 def _lookup_connections(pipeline: PipelineConfig) -> set[str]:
-    """Return the connections of lookups of the pipeline's rules. Raises ConfigError for an invalid engine.yaml, as the job would."""
+    """Return the connections of lookups of the pipeline's rules.
+
+    Raises ConfigError for an invalid engine.yaml, as the job would.
+    """
     from sluice.config.engine import EngineConfig
     from sluice.config.folders import rules_folder
     from sluice.config.loading import load_model

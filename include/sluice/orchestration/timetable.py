@@ -24,10 +24,10 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
     ``drain``, ``load`` and ``ack`` depend on their own past. That works only if every run has a logical date (Airflow
     ignores ``depends_on_past`` silently without one), and only if these dates rise, which is what this class is for:
 
-    - a run's logical date is the time at which it was planned, strictly later than that of the run before it, also when the
-      clock was set back or two runs are planned in the same microsecond;
-    - the first run's date is the time at which the DAG was enabled, not the DAG's start date, so that no two installations
-      ever open runs with the same id.
+    - a run's logical date is the time at which it was planned, strictly later than that of the run before it, also when
+      the clock was set back or two runs are planned in the same microsecond;
+    - the first run's date is the time at which the DAG was enabled, not the DAG's start date, so that no two
+      installations ever open runs with the same id.
 
     Runs are due one second early: SQLite compares ``run_after`` with a clock that has no fractions, and a run would
     otherwise start up to a second late.
@@ -63,10 +63,11 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
 
 
 class BackfillTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
-    """An hour is an interval, and none comes by itself: runs are asked for, by *Trigger* or by Airflow's own *Backfill*.
+    """An hour is an interval, and none comes by itself: runs are asked for, by *Trigger* or by Airflow's own
+    *Backfill*.
 
-    Backfill needs a timetable with data intervals, and asks for all of a range, past runs or not (``catchup``); the scheduler of a DAG
-    without catch-up doesn't.
+    Backfill needs a timetable with data intervals, and asks for all of a range, past runs or not (``catchup``); the
+    scheduler of a DAG without catch-up doesn't.
     """
 
     description = "When somebody asks for it; Backfill takes an hour a run."

@@ -21,25 +21,29 @@ log = structlog.get_logger()
 
 _LOOK_EVERY_S = (0.2, 0.5, 1.0)
 _LOOKS_A_STEP = 60
-"""Looks after which a waiting pipeline is checked less often. A look asks the source and ZooKeeper, which takes 0.03 to 0.08 s of work."""
+"""Looks after which a waiting pipeline is checked less often.
+
+A look asks the source and ZooKeeper, which takes 0.03 to 0.08 s of work.
+"""
 
 _TROUBLE_FOR_S = 30.0
 
 _SETTLE_S = 1.0
 """Seconds after its start before which no trigger fires.
 
-A task that defers also ends its worker, and Airflow learns of that end in another way than of the trigger's event. If the task were running again
-before that, its first end would be taken for the second one's, and the attempt be counted as failed: seen on a busy machine, where a worker's end
-takes its time.
+A task that defers also ends its worker, and Airflow learns of that end in another way than of the trigger's event. If
+the task were running again before that, its first end would be taken for the second one's, and the attempt be counted
+as failed: seen on a busy machine, where a worker's end takes its time.
 """
 
 
 class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires when there may be something to drain.
 
-    Every pipeline that waits in this process shares a look at the log of its source (:mod:`sluice.orchestration.shared_pollers`). It never
-    decides anything: the drain that it wakes looks for itself. When the source or ZooKeeper does not answer it waits for half a minute, then
-    wakes the drain too, so that the error shows where people look for it.
+    Every pipeline that waits in this process shares a look at the log of its source
+    (:mod:`sluice.orchestration.shared_pollers`). It never decides anything: the drain that it wakes looks for itself.
+    When the source or ZooKeeper does not answer it waits for half a minute, then wakes the drain too, so that the error
+    shows where people look for it.
 
     Args:
         pipeline: path of the pipeline file.
@@ -85,7 +89,10 @@ class PermitTrigger(BaseTrigger):  # type: ignore[misc]
 
 
 class TurnTrigger(PermitTrigger):
-    """Fires when this installation may drain: the one that worked has gone silent, and the lease is free. Holds no worker."""
+    """Fires when this installation may drain: the one that worked has gone silent, and the lease is free.
+
+    Holds no worker.
+    """
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire when it is this installation that shall work."""
@@ -93,7 +100,9 @@ class TurnTrigger(PermitTrigger):
 
 
 class HoldTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires after a number of seconds. Meanwhile the installation sends heartbeats, as a pipeline that holds is not a dead one.
+    """Fires after a number of seconds.
+
+    Meanwhile the installation sends heartbeats, as a pipeline that holds is not a dead one.
 
     Args:
         pipeline: path of the pipeline file.
@@ -125,7 +134,9 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
 
 
 class DumpTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires when a dump has something to read again, when all of it is placed, or when it ended. Meanwhile it counts as its reader.
+    """Fires when a dump has something to read again, when all of it is placed, or when it ended.
+
+    Meanwhile it counts as its reader.
 
     Args:
         pipeline: path of the pipeline file.
@@ -198,7 +209,9 @@ async def wait_for_news(pipeline: str) -> str:
 async def wait_until(
     pipeline: str, condition: Callable[[Runtime], bool], look_every_s: tuple[float, ...] = _LOOK_EVERY_S
 ) -> str:
-    """Return ``news`` once ``condition`` holds, ``trouble`` if it could not be asked for half a minute; never before ``_SETTLE_S``."""
+    """Return ``news`` once ``condition`` holds, ``trouble`` if it could not be asked for half a minute; never before
+    ``_SETTLE_S``.
+    """
     began = time.monotonic()
     outcome = await _outcome(pipeline, condition, look_every_s)
     await asyncio.sleep(max(began + _SETTLE_S - time.monotonic(), 0.0))
@@ -235,7 +248,9 @@ class _Trouble:
         self._since = None
 
     def lasts(self, error: SluiceError) -> bool:
-        """Return True if the servers have not answered for so long, or the error is of such a kind, that a person must see it."""
+        """Return True if the servers have not answered for so long, or the error is of such a kind, that a person must
+        see it.
+        """
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         log.warning("change_check_failed", pipeline=self._pipeline, error=str(error))

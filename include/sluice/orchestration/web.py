@@ -179,7 +179,9 @@ def create_app(
         return {path: head for path, head in files.items() if _may_read(head["dag_id"], user)}
 
     async def statuses(heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the answers, except one of another file under the same name: the user may not be allowed to see that."""
+        """Return the answers, except one of another file under the same name: the user may not be allowed to see
+        that.
+        """
         found = zip(await answers.newest(heads), heads.values(), strict=True)
         return [answer if answer["dag_id"] == head["dag_id"] else head for answer, head in found]
 
@@ -209,7 +211,9 @@ def create_app(
 
     @app.get("/api/runs/{pipeline}")
     async def batches_of_run(pipeline: str, run: str, user: User) -> JSONResponse:
-        """List the batches of a run of the pipeline's DAG that are still known, oldest first, the targets that have each, and what each stage did."""
+        """List the batches of a run of the pipeline's DAG that are still known, oldest first, the targets that have
+        each, and what each stage did.
+        """
         path = await own.run(partial(_file_seen, pipelines, pipeline, user))
         found = await looking.run(partial(_batches_of_run, path, pipeline, run))
         return JSONResponse(found, headers=_PRIVATE)
@@ -261,8 +265,8 @@ class Order(BaseModel):
 async def own_page(request: Request) -> None:
     """Refuse what another site's page makes a browser send with the user's cookie.
 
-    A request that changes something has a JSON body, which no form can send, and a browser says that it comes from a page of this address. A program
-    that is no browser says neither, and is accepted.
+    A request that changes something has a JSON body, which no form can send, and a browser says that it comes from a
+    page of this address. A program that is no browser says neither, and is accepted.
     """
     if request.method in {"GET", "HEAD", "OPTIONS"}:
         return
@@ -276,7 +280,9 @@ async def own_page(request: Request) -> None:
 
 
 def _addresses(request: Request) -> set[tuple[str, str, int | None]]:
-    """Return the addresses of this Airflow: where the request was sent, and the configured one, in case a proxy stands before it."""
+    """Return the addresses of this Airflow: where the request was sent, and the configured one, in case a proxy stands
+    before it.
+    """
     own = {
         _address(f"{request.url.scheme}://{request.headers.get('host', '')}"),
         _address(conf.get("api", "base_url", fallback="")),

@@ -6,5 +6,6 @@ from sluice.rules.lookups import Lookup, LookupSource
 from sluice.rules.ruleset import Rejected, RuleCount, Ruled, RuleSet
 
 __all__ = [
-    "EngineConfig", "Lookup", "LookupSource", "Rejected", "RuleConfig", "RuleContext", "RuleCount", "RuleMatch", "RuleSet", "Ruled",
+    "EngineConfig", "Lookup", "LookupSource", "Rejected", "RuleConfig", "RuleContext", "RuleCount", "RuleMatch",
+    "RuleSet", "Ruled",
 ]  # fmt: skip

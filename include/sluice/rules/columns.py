@@ -14,7 +14,8 @@ from sluice.model.tables import stored_name
 from sluice.rules import images
 
 _MADE = {kind.value: kind for kind in ColumnKind if kind.value in {
-    "tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "char", "varchar", "text", "json", "binary", "varbinary",
+    "tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "char", "varchar", "text",
+    "json", "binary", "varbinary",
     "blob", "date", "datetime", "timestamp", "time",
 }} | {"integer": ColumnKind.INT, "numeric": ColumnKind.DECIMAL, "longtext": ColumnKind.TEXT}  # fmt: skip
 """The types that a rule can make."""

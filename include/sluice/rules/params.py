@@ -30,7 +30,8 @@ from sluice.config.problems import problems_of
 
 _SQL = re.compile(r"^\s*--\s*param\s+([A-Za-z_]\w*)\s*:\s*([^=#]+?)\s*(?:=\s*(.+?))?\s*$")
 _SQL_TYPES: dict[str, Any] = {
-    "str": str, "int": int, "float": float, "bool": bool, "date": dt.date, "datetime": dt.datetime, "decimal": decimal.Decimal,
+    "str": str, "int": int, "float": float, "bool": bool, "date": dt.date, "datetime": dt.datetime,
+    "decimal": decimal.Decimal,
 }  # fmt: skip
 
 

@@ -121,7 +121,10 @@ class RuleSet:
         return iter(self.rules)
 
     def validate(self) -> None:
-        """Load every rule and check its parameters. Raises RuleError with file and line for the first that is broken."""
+        """Load every rule and check its parameters.
+
+        Raises RuleError with file and line for the first that is broken.
+        """
         for rule in self.rules:
             rule.loaded()
             rule.params()
@@ -280,7 +283,8 @@ def _refuse_doubles(work: Run, rows: pa.Table, table: TableId) -> None:
         raise RuleError(
             f"rule {work.rule.name!r} made several rows of one key of {table} out of one row: {shown}",
             where=work.rule.home,
-            hint=f"a target stores one row per key: name the columns that identify them in engine.yaml: emits: {{{table}: [column, …]}}",
+            hint="a target stores one row per key: name the columns that identify them in engine.yaml: emits: "
+            f"{{{table}: [column, …]}}",
         )
 
 

@@ -77,7 +77,8 @@ def _connection() -> duckdb.DuckDBPyConnection:
         config: dict[str, Any] = {"threads": 1, "memory_limit": MEMORY_LIMIT, "autoinstall_known_extensions": False}
         connection = _local.connection = duckdb.connect(config=config)
         connection.execute(
-            "SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false; SET lock_configuration = true"
+            "SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false; SET "
+            "lock_configuration = true"
         )
     return connection
 

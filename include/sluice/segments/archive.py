@@ -12,7 +12,7 @@ It is written once, and never changed. The name says which batches it has: every
 Decision: the files stay as they are, to the byte, and are not made into larger Parquet files. So manifests, checksums
 and places inside files hold as before, and the archive of a batch is equal to its folder. Readers that are slow because
 row groups are small would make this wrong.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -115,6 +115,6 @@ def _damaged(where: str, why: str) -> SegmentError:
     return SegmentError(
         f"an archive of batches cannot be read: {why}",
         where=where,
-        hint="was it written by a newer version? If it is damaged, put it back from a copy of the store: targets have had its batches, and readers "
-        "that need older ones can begin with the snapshot or a later batch",
+        hint="was it written by a newer version? If it is damaged, put it back from a copy of the store: targets have "
+        "had its batches, and readers that need older ones can begin with the snapshot or a later batch",
     )

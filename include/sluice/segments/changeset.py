@@ -63,13 +63,13 @@ class ChangesetFile(_Stored):
     arrow_bytes: int = Field(0, description="Of the rows in memory; 0: written before this was noted.")
     revived: bool = Field(
         False,
-        description="The source deleted these rows, and a rule keeps them. The server may hold a key of theirs equal to that of a row that came "
-        "later, so that the table's rows are written in the order of the log.",
+        description="The source deleted these rows, and a rule keeps them. The server may hold a key of theirs equal "
+        "to that of a row that came later, so that the table's rows are written in the order of the log.",
     )
     key_starts: tuple[int, ...] = Field(
         (),
-        description="First key column's number (days, microseconds for times) at the start of each row group, and of the last row; "
-        "empty unless the rows are in its order and it is a number.",
+        description="First key column's number (days, microseconds for times) at the start of each row group, and of "
+        "the last row; empty unless the rows are in its order and it is a number.",
     )
 
     def groups(self, low: int | None, high: int | None) -> list[int]:
@@ -162,7 +162,8 @@ class ChangesetManifest(_Stored):
     )
     replaces: tuple[ReplaceRecord, ...] = Field(
         (),
-        description="Tables of which the snapshot, whose rows these are, has every row there is: others go from targets.",
+        description="Tables of which the snapshot, whose rows these are, has every row there is: others go from "
+        "targets.",
     )
     made_ms: int = Field(0, description="When it was made, milliseconds since 1970; 0: written before this was noted.")
 

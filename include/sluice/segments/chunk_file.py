@@ -1,8 +1,8 @@
 """The stored rows of a chunk: a segment file before it has a place, with the definition its rows were read by.
 
-The metadata columns contain only the operation (``r``), the key bucket and the row's number. The capture gives the whole
-file its place in the log (:class:`sluice.segments.manifest.PlaceRecord`) without touching its rows, so that placing
-costs the log next to nothing.
+The metadata columns contain only the operation (``r``), the key bucket and the row's number. The capture gives the
+whole file its place in the log (:class:`sluice.segments.manifest.PlaceRecord`) without touching its rows, so that
+placing costs the log next to nothing.
 """
 
 from __future__ import annotations

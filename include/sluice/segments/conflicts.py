@@ -117,5 +117,6 @@ def _read(store: SegmentStore, path: str) -> ConflictsOfBatch:
 
 
 __all__ = [
-    "ConflictRecord", "ConflictsOfBatch", "kept_conflicts", "note_conflicts", "read_sent", "total_conflicts", "write_sent",
+    "ConflictRecord", "ConflictsOfBatch", "kept_conflicts", "note_conflicts", "read_sent", "total_conflicts",
+    "write_sent",
 ]  # fmt: skip

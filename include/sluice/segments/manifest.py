@@ -81,7 +81,8 @@ class SegmentFile(_Stored):
     arrow_bytes: int = Field(0, description="Of the rows in memory; 0: written before this was noted.")
     bucket_bytes: tuple[int, ...] = Field(
         (),
-        description="The same by bucket from bucket_min to bucket_max, where one has much more than its share; else empty.",
+        description="The same by bucket from bucket_min to bucket_max, where one has much more than its share; else "
+        "empty.",
     )
     place: PlaceRecord | None = Field(None, description="For a file of rows that a dump read: its place in the log.")
 
@@ -201,14 +202,16 @@ class SegmentManifest(_Stored):
     marks: tuple[MarkRecord, ...] = Field((), description="Watermarks of dumps, in log order.")
     held: dict[str, int] = Field(
         default_factory=dict,
-        description="Tables without a key whose changes a dump that is not placed yet makes needless, with the last change left out.",
+        description="Tables without a key whose changes a dump that is not placed yet makes needless, with the last "
+        "change left out.",
     )
     replaces: tuple[ReplaceRecord, ...] = Field((), description="Stretches of tables that dumps make equal.")
     targets: tuple[str, ...] = Field((), description="The only targets this batch is for; empty: all.")
     snapshot: int = Field(
         0,
         ge=0,
-        description="This batch is all rows of the pipeline's snapshot as of this batch, for its targets; 0: it is not.",
+        description="This batch is all rows of the pipeline's snapshot as of this batch, for its targets; 0: it is "
+        "not.",
     )
     snapshot_replaces: bool = Field(
         False,
@@ -216,11 +219,13 @@ class SegmentManifest(_Stored):
     )
     partner_batch: int = Field(
         0,
-        description="The last batch of the channel's other pipeline that the source held in whole before the first change here; 0: not known.",
+        description="The last batch of the channel's other pipeline that the source held in whole before the first "
+        "change here; 0: not known.",
     )
     loads_saw: int | None = Field(
         None,
-        description="The least such number of the other pipeline's batches that were loaded at the source and are captured here; null: none is.",
+        description="The least such number of the other pipeline's batches that were loaded at the source and are "
+        "captured here; null: none is.",
     )
 
     @property
@@ -241,9 +246,9 @@ class SegmentManifest(_Stored):
             raise SegmentError(
                 f"the segment manifest cannot be read: {_short(error)}",
                 where=where,
-                hint="was it written by a newer version? If it is damaged: `sluice recover PIPELINE` captures the batch again from the source's log; "
-                "`sluice seek PIPELINE --drop-undelivered` reads the log again from where "
-                "the undelivered batches begin",
+                hint="was it written by a newer version? If it is damaged: `sluice recover PIPELINE` captures the "
+                "batch again from the source's log; `sluice seek PIPELINE --drop-undelivered` reads the log again "
+                "from where the undelivered batches begin",
             ) from error
 
 

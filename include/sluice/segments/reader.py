@@ -204,7 +204,8 @@ def _placed(table: pa.Table, place: PlaceRecord, columns: Sequence[str] | None) 
         gone = pc.is_in(table.column("_row"), value_set=pa.array(place.left_out, pa.uint32()))
         table = table.filter(pc.invert(gone))
     values = {
-        "_seq": place.seq, "_file": place.file, "_offset": place.offset, "_commit_ts": place.commit_time_us, "_origin": place.origin,
+        "_seq": place.seq, "_file": place.file, "_offset": place.offset, "_commit_ts": place.commit_time_us,
+        "_origin": place.origin,
     }  # fmt: skip
     for name, value in values.items():
         index = table.schema.get_field_index(name)

@@ -3,8 +3,8 @@
 ``schema/{log}/{file number}-{offset}-e{epoch}-{n}.schema``: all definitions (a base), or all that changed since a base
 (its ``parent``). So a capture reads two files, however many statements there were; older versions chained changes to
 changes. The pipeline's cursor in ZooKeeper names the file that belongs to its position, and moves with it in one
-transaction; a file that no cursor ever named is an orphan of a capture that failed. ZooKeeper itself would not do: a node
-there holds 1 MiB.
+transaction; a file that no cursor ever named is an orphan of a capture that failed. ZooKeeper itself would not do: a
+node there holds 1 MiB.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class SchemaStore:
         found: dict[str, Any] = json.loads(text)
         if found.get("format_version") != FORMAT_VERSION:
             raise SegmentError(
-                f"a file of the schema history has format {found.get('format_version')}; this version reads {FORMAT_VERSION}",
+                f"a file of the schema history has format {found.get('format_version')}; this version reads "
+                f"{FORMAT_VERSION}",
                 where=path,
                 hint="was it written by a newer version?",
             )

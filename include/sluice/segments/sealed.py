@@ -1,7 +1,7 @@
 """The checksum of a manifest: its last field, ``crc32``, of the text without that field.
 
-Data files have theirs in the manifest that lists them. A manifest has its own, so that a flipped bit in an offset or a GTID is found when it is
-read, and not taken for what was written. Manifests of older versions have none.
+Data files have theirs in the manifest that lists them. A manifest has its own, so that a flipped bit in an offset or a
+GTID is found when it is read, and not taken for what was written. Manifests of older versions have none.
 """
 
 from __future__ import annotations

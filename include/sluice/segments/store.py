@@ -8,7 +8,7 @@ Layout, relative to ``{uri}/{pipeline}/``::
 
 A path of a batch means the file in the batch's folder, and where that has none, the same file in an archive. Files that
 are written go to the folder.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def ways_on(pipeline: str) -> str:
 def made_anew(pipeline: str) -> str:
     """Return what can be done if merged rows of an undelivered batch are damaged or gone, but not its segments."""
     return (
-        f"clear the task merge of this run, or call `sluice run {pipeline}`: the merge finds the damage and makes the changeset anew from the "
-        f"segments; so does `sluice rollback {pipeline}`"
+        f"clear the task merge of this run, or call `sluice run {pipeline}`: the merge finds the damage and makes the "
+        f"changeset anew from the segments; so does `sluice rollback {pipeline}`"
     )
 
 
@@ -466,7 +466,8 @@ class SegmentStore:
         free = self.free_bytes()
         if free is not None and free < needed_bytes + self.min_free_bytes:
             raise StorageUnavailable(
-                f"the segment store has {free / 2**20:.0f} MiB free, and {(needed_bytes + self.min_free_bytes) / 2**20:.0f} MiB are needed",
+                f"the segment store has {free / 2**20:.0f} MiB free, and "
+                f"{(needed_bytes + self.min_free_bytes) / 2**20:.0f} MiB are needed",
                 where=self.uri,
                 hint="free disk space or shorten capture.segments.retain; the capture goes on by itself then",
             )

@@ -172,7 +172,9 @@ class SegmentWriter:
         last_commit_time_us: int = 0,
         skipped: dict[str, int] | None = None,
     ) -> SegmentManifest:
-        """Write what is left, make all of it durable, then write the manifest (``store.manifest_path(batch, epoch)``)."""
+        """Write what is left, make all of it durable, then write the manifest
+        (``store.manifest_path(batch, epoch)``).
+        """
         self.flush(pack=True)
         files = tuple(sorted((*self._files, *(file for file, _ in self._packed)), key=lambda f: f.path))
         manifest = SegmentManifest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.errors import ConfigError
@@ -15,11 +16,15 @@ from sluice.model.nearest import meant
 from sluice.model.tables import TableId, user_schema
 from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import OWN, StreamShape, sent_name
+from sluice.serve.transaction_records import LOG_COLUMNS, RECORD, with_records
 
 DOCUMENT = "document"
 _SCHEMA = pa.schema([(DOCUMENT, pa.large_string())])
 ROWS_AT_ONCE = 4096
 """Whose documents are in memory."""
+
+_OF_TRANSACTIONS = ("debezium-json", "cloudevents-json")
+"""The formats between whose documents Debezium's events of transactions may stand, as at targets with messages."""
 
 _BY_COLUMNS = "debezium-json"
 """The format whose documents are made of whole columns."""
@@ -55,6 +60,11 @@ class DocumentShape:
             raise ConfigError(
                 f"{form!r} is not a format{meant(form, list(FORMATS))}", hint=f"choose one of {', '.join(FORMATS)}"
             )
+        if request.transactions and form not in _OF_TRANSACTIONS:
+            raise ConfigError(
+                f"{form} has no records of transactions",
+                hint=f"choose one of {', '.join(_OF_TRANSACTIONS)}, or leave out transactions",
+            )
         if request.form != "changes":
             raise ConfigError("documents have every change", hint="leave out form, or read merged rows by Arrow Flight")
         made = cls(request, form, source)
@@ -68,7 +78,9 @@ class DocumentShape:
         return made
 
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
-        """Accept any columns: documents can have different ones, as long as those of one batch and table are the same."""
+        """Accept any columns: documents can have different ones, as long as those of one batch and table are the
+        same.
+        """
 
     def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
         """Return those rows of a batch that are sent. Raises SchemaMoved."""
@@ -81,11 +93,31 @@ class DocumentShape:
 
     def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:
         """Yield documents of rows that :meth:`rows` made. An update that changes the key may be two."""
+        for documents, _, _ in self._pieces(rows, table, batch):
+            yield pa.record_batch([documents], self.schema)
+
+    def with_records(self, pieces: Iterable[tuple[pa.Table, TableId]], batch: int) -> Iterator[pa.RecordBatch]:
+        """Yield the documents of a whole batch in log order, and between them the events of transactions."""
+        made = (
+            pa.record_batch(
+                [documents, *(logged.column(name).take(rows) for name in LOG_COLUMNS)], [DOCUMENT, *LOG_COLUMNS]
+            )
+            for rows_of, table in pieces
+            for documents, rows, logged in self._pieces(rows_of, table, batch)
+        )
+        for piece in with_records(made, DOCUMENT):
+            yield pa.record_batch([piece.column(DOCUMENT)], self.schema)
+
+    def _pieces(
+        self, rows: pa.Table, table: TableId, batch: int
+    ) -> Iterator[tuple[pa.Array, pa.Array, pa.RecordBatch]]:
+        """Yield documents, the number of each one's row, and these rows."""
         key = tuple(map(true_name, key_fields(rows.schema)))
         for start in range(0, rows.num_rows, ROWS_AT_ONCE):
             for piece in self._shapes[table].sent(rows.slice(start, ROWS_AT_ONCE), table, batch):
-                plain = pa.Table.from_batches([piece]).drop_columns(list(OWN))
-                yield pa.record_batch([self._documents(plain, table, key)], self.schema)
+                own = [name for name in (*OWN, RECORD) if name in piece.schema.names]
+                plain = pa.Table.from_batches([piece]).drop_columns(own)
+                yield *self._documents(plain, table, key), piece
 
     def _of_table(self, table: TableId, schema: pa.Schema) -> StreamShape:
         """Return the shape of one table. Raises ConfigError if the predicate names a column that this table lacks."""
@@ -95,11 +127,13 @@ class DocumentShape:
             asked = tuple(name for name in asked if name in mine)
         return StreamShape.of(self.request.model_copy(update={"columns": asked}), [(table, schema)])
 
-    def _documents(self, rows: pa.Table, table: TableId, key: tuple[str, ...]) -> pa.Array:
+    def _documents(self, rows: pa.Table, table: TableId, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
         if self.form == _BY_COLUMNS and columns.can(rows) and not columns.moved(rows, key).any():
-            return columns.Rows(rows, table).documents(self.source)
+            return columns.Rows(rows, table).documents(self.source), pa.array(np.arange(rows.num_rows))
         form = FORMATS[self.form]
-        return pa.array(
-            [text for change in changes_of(rows, table, key) for text in form.row(change, self.source)],
-            pa.large_string(),
-        )
+        made = [
+            (text, number)
+            for number, change in enumerate(changes_of(rows, table, key))
+            for text in form.row(change, self.source)
+        ]
+        return pa.array([text for text, _ in made], pa.large_string()), pa.array([row for _, row in made], pa.int64())

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.serve.ahead import ahead
+from sluice.serve.batch_wait import TIMED_OUT, BatchWait
 from sluice.serve.client_messages import ClientMessages
 from sluice.serve.feed import LOOK_S
 from sluice.serve.session import Session
@@ -51,6 +52,7 @@ class Exchange:
         self._ends = is_over
         self._told = told
         self._rests = rests
+        self._wait = BatchWait(session.request.wait_s)
         self._moved = threading.Event()
         self._look_at = 0.0
         self._following = self._reading.last + 1
@@ -61,9 +63,9 @@ class Exchange:
         try:
             self._out.begin(self._reading.shape.schema)
             self._write_message(self._session.hello)
-            done = self._send_all()
+            why = self._send_all()
             self._obey()
-            self._finish({"done": True} if done else {})
+            self._finish(why)
         except Exception as error:
             with suppress(pa.ArrowException, OSError):  # the client is gone
                 self._write_message({"end": self._told(error)})
@@ -72,23 +74,29 @@ class Exchange:
             self._rests()
             self._in.join()
 
-    def _send_all(self) -> bool:
-        """Return True if all that was asked for is sent, False if the client is done, or the service ends."""
+    def _send_all(self) -> dict[str, Any]:
+        """Return why nothing more is sent: all that was asked for is, or no batch came for as long as the client waits;
+        {}: the client is done, or the service ends.
+        """
         self._moved.set()
         while not self._is_over():
             self._obey()
             self._require()
             number = self._window.sent + 1
             if self._session.ends_after is not None and number > self._session.ends_after:
-                return True
+                return {"done": True}
             if self._window.is_full:
+                self._wait.reset()
                 self._in.wait(_PATIENCE_S)
             elif number < self._following:
                 self._send(number)
             else:
+                self._wait.begin()
+                if self._wait.is_over:
+                    return TIMED_OUT
                 following = self._reading.after(number, self._is_called)
                 self._following = self._following if following is None else following
-        return False
+        return {}
 
     def _send(self, number: int) -> None:
         pieces = self._session.of_batch(number)
@@ -104,6 +112,7 @@ class Exchange:
                 else:
                     self._out.write_batch(rows)
         self._window.send(number)
+        self._wait.reset()
 
     def _obey(self) -> bool:
         """Do what the client said. True: it is sent again what it did not acknowledge."""
@@ -132,7 +141,8 @@ class Exchange:
 
     def _is_called(self) -> bool:
         """Return True if there is something else to do than to wait for the next batch."""
-        return self._is_over() or self._in.is_waiting or self._moved.is_set() or time.monotonic() > self._look_at
+        calls = self._in.is_waiting or self._moved.is_set() or time.monotonic() > self._look_at
+        return calls or self._wait.is_over or self._is_over()
 
     def _is_over(self) -> bool:
         return self._in.is_over or self._ends()

@@ -10,7 +10,7 @@
 
 An error has its text, and as ``extra_info`` JSON: ``error`` (the class), ``retryable``, and what a program may act on
 (``oldest``, ``batch``).
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -226,7 +226,9 @@ def as_flight_errors() -> Iterator[None]:
 
 
 def _error_message(error: Exception) -> dict[str, Any]:
-    """Describe an error that ends a subscription's session, for its client; the call itself ends as :func:`as_flight_errors` says."""
+    """Describe an error that ends a subscription's session, for its client; the call itself ends as
+    :func:`as_flight_errors` says.
+    """
     if isinstance(error, SluiceError):
         return {"error": type(error).__name__, **for_programs(error)}
     return {"error": "internal", "retryable": False}

@@ -10,14 +10,13 @@
 
 An error is JSON (RFC 9457): ``title`` (the class), ``detail``, ``retryable``, and what a program may act on
 (``oldest``, ``batch``).
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ from sluice.serve.documents import DocumentShape
 from sluice.serve.http_connections import KEEP_ALIVE_S, REQUEST_S, Connection, notice_lost_peers
 from sluice.serve.http_streams import Pull, PulledResponse, about, encoding_of, events, lines
 from sluice.serve.read import Reading
-from sluice.serve.requests import MAX_BYTES, MAX_NUMBER, ReadRequest, parsed, wrong_request
+from sluice.serve.requests import MAX_BYTES, MAX_NUMBER, MAX_WAIT_S, ReadRequest, parsed, wrong_request
 from sluice.serve.service import Service
 
 _log = structlog.get_logger()
@@ -56,6 +55,11 @@ _LOOK_S = 0.5
 FormatName = StrEnum("FormatName", {name: name for name in FORMATS})  # type: ignore[misc]
 
 
+_AS_IN_A_TICKET = ("transactions", "piece_rows", "piece_bytes", "max_rows", "max_bytes")
+Count = Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None
+Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | Literal["unlimited"] | None
+
+
 class HowSent(BaseModel):
     """The form of an answer, and how long to wait for it."""
 
@@ -63,12 +67,10 @@ class HowSent(BaseModel):
     marks: bool = Field(
         False, description="NDJSON: a line after each batch, with its number and position. Server-sent events have it."
     )
-    wait: float = Field(
-        0,
-        ge=0,
-        le=300,
-        allow_inf_nan=False,
-        description="Seconds to wait for the batch that the read begins with (long poll).",
+    wait: Wait = Field(
+        None,
+        description="Seconds to wait for a batch that is not stored yet, or unlimited. A read that follows ends after "
+        "so long without one, another waits so long for the batch that it begins with (long poll).",
     )
 
 
@@ -81,7 +83,8 @@ class WhatIsRead(HowSent):
     from_: Literal["earliest", "latest", "snapshot"] = Field(
         "earliest",
         alias="from",
-        description="earliest: the oldest stored batch; latest: what comes next; snapshot: all rows of the snapshot, and what came after it.",
+        description="earliest: the oldest stored batch; latest: what comes next; snapshot: all rows of the snapshot, "
+        "and what came after it.",
     )
     from_batch: int | None = Field(None, ge=1, le=MAX_NUMBER)
     from_timestamp: AwareDatetime | None = None
@@ -89,6 +92,15 @@ class WhatIsRead(HowSent):
     to: int | None = Field(None, ge=0, le=MAX_NUMBER, description="The last batch; none: the last that is stored.")
     follow: bool = Field(False, description="Go on with new batches as they are stored.")
     columns: list[str] | None = Field(None, description="Columns of the tables; none: all.")
+    transactions: bool = Field(
+        False, description="Changes in the order of their commits, with an event where a transaction begins and ends."
+    )
+    piece_rows: Count = Field(None, description="Documents that are sent at once, at most.")
+    piece_bytes: Count = Field(None, description="Bytes of documents that are sent at once, at most.")
+    max_rows: Count = Field(
+        None, description="The answer ends with the batch with which it has so many changes, as stored."
+    )
+    max_bytes: Count = Field(None, description="The same by the bytes that stored changes take in memory.")
     on_lost_batches: Literal["snapshot", "stop"] | None = Field(
         None,
         description="As in a ticket; NDJSON without marks: stop, unless it says snapshot (header Sluice-Reset-Batch).",
@@ -111,8 +123,10 @@ class WhatIsRead(HowSent):
         more = {} if self.columns is None else {"columns": self.columns}
         try:
             return ReadRequest.model_validate({
-                "pipeline": pipeline, "tables": self.tables, "from": named or self.from_, "to": self.to, "follow": self.follow,
-                "on_lost_batches": self.on_lost_batches, **more,
+                "pipeline": pipeline, "tables": self.tables, "from": named or self.from_, "to": self.to,
+                "follow": self.follow,
+                "on_lost_batches": self.on_lost_batches, "wait": self.wait,
+                **{name: getattr(self, name) for name in _AS_IN_A_TICKET}, **more,
             })  # fmt: skip
         except ValidationError as error:
             raise wrong_request(error, "the query") from None
@@ -286,7 +300,9 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     410: {"description": "Batches at the beginning are no longer stored", "content": {_PROBLEM: {}}},
     429: {"description": "As many reads are open as may be", "content": {_PROBLEM: {}}},
 }
-_TICKET = {"requestBody": {"required": True, "content": {"application/json": {"schema": ReadRequest.model_json_schema()}}}}  # fmt: skip
+_TICKET = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": ReadRequest.model_json_schema()}}}
+}
 
 
 @_router.get("/pipelines", dependencies=[_query()])
@@ -348,17 +364,20 @@ async def post_changes(
                     break
     except TimeoutError:
         raise ConfigError(f"the ticket was not sent within {REQUEST_S:.0f} s", hint="send all of it at once") from None
-    return await reads.answer(client, parsed(text), _Asked(reader, how, *sending))
+    request: ReadRequest = parsed(text)
+    if how.wait is not None and request.wait is not None:
+        raise ConfigError("both the ticket and the query have wait", hint="leave out one of them")
+    if how.wait is not None:
+        request = request.model_copy(update={"wait": how.wait})
+    return await reads.answer(client, request, _Asked(reader, how, *sending))
 
 
 def _opened(service: Service, request: ReadRequest, asked: _Asked, is_over: Callable[[], bool]) -> Reading:
-    until = time.monotonic() + asked.how.wait
     if request.on_lost_batches is None and not asked.as_events and not asked.how.marks:
         request = request.model_copy(update={"on_lost_batches": "stop"})  # no line would say that all rows come
     shaping = partial(DocumentShape.of, form=asked.how.format.value, source=request.pipeline)
     reading = service.open(request, asked.reader, shaping)
-    if asked.how.wait and not request.follow:
-        reading.await_first(lambda: is_over() or time.monotonic() >= until)
+    reading.await_first(is_over)
     return reading
 
 

@@ -30,7 +30,8 @@ Reads have a limit of their own, see :class:`sluice.serve.service.Slots`.
 """
 
 _FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 5\r\nContent-Length: 34\r\nConnection: close\r\n\r\n"
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 5\r\nContent-Length: "
+    b"34\r\nConnection: close\r\n\r\n"
     b"too many connections: try it later"
 )
 

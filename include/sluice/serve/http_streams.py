@@ -1,4 +1,6 @@
-"""The body of an answer by HTTP: documents of a read as lines or as server-sent events, compressed, a piece at a time."""
+"""The body of an answer by HTTP: documents of a read as lines or as server-sent events, compressed, a piece at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,9 @@ def about(error: SluiceError) -> dict[str, Any]:
 def lines(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], bool], *, marks: bool) -> Pieces:
     """Yield NDJSON: one document per line. ``marks`` adds a line ``{"batch": …}`` after each batch.
 
-    With marks, a line ``{"reset": …}`` comes before the rows of a snapshot, and ``{"error": …}`` where the stream
-    breaks off. Without marks a stream that breaks off is cut, so that it does not pass for complete. Raises SluiceError
-    then.
+    With marks, a line ``{"reset": …}`` comes before the rows of a snapshot, ``{"error": …}`` where the stream breaks
+    off, and ``{"end": …}`` where no batch came for as long as the client waits. Without marks a stream that breaks off
+    is cut, so that it does not pass for complete. Raises SluiceError then.
     """
     try:
         for piece, mark in reading.sent(is_over, is_gone):
@@ -58,14 +60,16 @@ def lines(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], b
 def events(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], bool]) -> Pieces:
     """Yield server-sent events: one per document, and one of type ``batch`` after each batch, whose id is its number.
 
-    An event of type ``reset`` comes before the rows of a snapshot, and ``error`` at the end of a stream that breaks
-    off.
+    An event of type ``reset`` comes before the rows of a snapshot, ``error`` at the end of a stream that breaks off,
+    and ``end`` where no batch came for as long as the client waits.
     """
     yield b"retry: 3000\n\n"
     try:
         for piece, mark in reading.sent(is_over, is_gone):
             if mark and "reset" in (said := json.loads(mark)):
                 yield b"event: reset\ndata: %b\n\n" % mark
+            elif mark and "end" in said:
+                yield b"event: end\ndata: %b\n\n" % json.dumps(said["end"]).encode()
             elif mark:
                 yield b"event: batch\nid: %d\ndata: %b\n\n" % (said["batch"], mark)
             else:

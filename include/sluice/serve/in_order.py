@@ -98,7 +98,9 @@ class Runs:
             return _Run(pa.ipc.open_file(source).read_all(), None, places, mapped=True)
 
     def before(self, seq: int | None) -> Iterator[pa.Table]:
-        """Yield the rows whose ``_seq`` is smaller and that were not yielded yet, window by window; None: all of them."""
+        """Yield the rows whose ``_seq`` is smaller and that were not yielded yet, window by window; None: all of
+        them.
+        """
         limit = None if seq is None else 2 * seq
         here = [run for run in self._runs if run.until(limit) > run.at]
         size = _window(here)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,8 +24,10 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches, is_gone, missing_batch, read_manifest
 from sluice.serve.batch_rows import BatchRows
+from sluice.serve.batch_wait import TIMED_OUT_MESSAGE, BatchWait
 from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
+from sluice.serve.piece_size import PieceSize
 from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import StreamShape, stored
 from sluice.serve.snapshot_start import SnapshotStart
@@ -38,7 +41,7 @@ _ATTEMPTS, _PAUSE_S = 10, 0.05
 
 Sent = tuple[pa.RecordBatch, bytes]
 """Rows, and what is said with them (JSON); an empty record batch with a mark ends a stored batch, one with ``reset``
-comes before a snapshot.
+comes before a snapshot, and one with ``end`` after the last batch where the reader's wait is over.
 """
 
 
@@ -64,6 +67,9 @@ class Shape(Protocol):
 
     def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:
         """Yield what is sent of such rows once they are in order."""
+
+    def with_records(self, pieces: Iterable[tuple[pa.Table, TableId]], batch: int) -> Iterator[pa.RecordBatch]:
+        """Yield what is sent of all rows of a batch, in log order over all tables, with the records of transactions."""
 
 
 Shaping = Callable[[ReadRequest, Sequence[tuple[TableId, pa.Schema]]], Shape]
@@ -96,6 +102,8 @@ class Reading:
     first: int = field(init=False)
     last: int = field(init=False)
     _is_gone: Callable[[], bool] | None = field(init=False, default=None, repr=False)
+    _wait: BatchWait = field(init=False, repr=False)
+    _has_waited: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
         """Open the read.
@@ -104,6 +112,7 @@ class Reading:
         CoordinationUnavailable.
         """
         request = self.request
+        self._wait = BatchWait(request.wait_s)
         refused = [table for table in request.named if not self.reader.may_read(request.pipeline, table)]
         if refused:
             raise AccessDenied(f"{self.reader.name} may not read {refused[0]} of pipeline {request.pipeline}")
@@ -111,6 +120,7 @@ class Reading:
         tables = self._find_start()
         self._require_known({table for table, _ in tables})
         self.shape = self.shaping(request, tables)
+        self.last = self._limited(self.last)
 
     def _find_start(self) -> list[tuple[TableId, pa.Schema]]:
         """Find out where it begins, and which tables it has.
@@ -191,16 +201,39 @@ class Reading:
                     hint=f"tables that are read: {', '.join(names[:50]) or 'none yet'}",
                 )
 
-    def await_first(self, is_over: Callable[[], bool]) -> None:
-        """Wait until the batch is stored that the read begins with, or ``is_over`` says that it is enough.
+    def _limited(self, last: int) -> int:
+        """Return the batch with which a read of so many rows or bytes ends, ``last`` at most."""
+        most_rows, most_bytes = self.request.max_rows, self.request.max_bytes
+        if most_rows is None and most_bytes is None:
+            return last
+        rows, size_bytes = 0, 0
+        for number in range(self.first, last + 1):
+            try:
+                manifest = self.manifest(number)
+            except (BatchesGone, SegmentError):
+                return number  # the read says so when it comes there
+            for file in manifest.files if manifest is not None else ():
+                if self.rows.may_give(file.table_id, self.wants):
+                    rows += file.inserts + file.updates + file.deletes + file.reads
+                    size_bytes += file.arrow_bytes or file.size_bytes
+            if rows >= (most_rows or math.inf) or size_bytes >= (most_bytes or math.inf):
+                return number
+        return last
 
-        Raises as :class:`Reading`.
+    def await_first(self, is_over: Callable[[], bool]) -> None:
+        """Wait until the batch is stored that a read begins with which does not follow.
+
+        It ends when that took as long as the reader wants to wait, or ``is_over`` says that it is enough. Only the
+        first call waits: ``last`` stays as it is after it. Raises as :class:`Reading`.
         """
         end = self.request.to
-        if self.first > self.last and (end is None or end >= self.first):
-            following = self.feed.after(self.first, self._next_batch, is_over)
+        is_first, self._has_waited = not self._has_waited, True
+        waits = is_first and not self.request.follow and self.request.wait_s > 0
+        if waits and self.first > self.last and (end is None or end >= self.first):
+            self._wait.begin()
+            following = self.feed.after(self.first, self._next_batch, lambda: is_over() or self._wait.is_over)
             if following is not None:
-                self.last = following - 1 if end is None else min(end, following - 1)
+                self.last = self._limited(following - 1 if end is None else min(end, following - 1))
 
     def sent(
         self, is_over: Callable[[], bool], is_gone: Callable[[], bool] = lambda: False
@@ -218,11 +251,15 @@ class Reading:
         with suppress(_ClientGone):
             if self.snapshot is not None:
                 yield from self.of_snapshot(self.snapshot)
+            self.await_first(is_over)
             for number in self._numbers(is_over):
                 self._require_client()
                 manifest = self.manifest(number)
                 if manifest is not None:
                     yield from self.of_batch(manifest)
+                    self._wait.reset()
+            if self.request.follow and self._wait.is_over:
+                yield pa.RecordBatch.from_pylist([], schema=self.shape.schema), TIMED_OUT_MESSAGE
 
     def _require_client(self) -> None:
         if self._is_gone is not None and self._is_gone():
@@ -238,15 +275,15 @@ class Reading:
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), start.reset
         for table, rows in start.pieces(lambda table, rows: self._shaped(rows, table, start.batch)):
             for piece in shape.sent(rows, table, start.batch):
-                if piece.num_rows:
-                    yield piece, b""
+                yield from self._sized(piece)
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), start.mark
 
     def _numbers(self, is_over: Callable[[], bool]) -> Iterator[int]:
         yield from range(self.first, self.last + 1)
         number = max(self.first, self.last + 1)
         while self.request.follow:
-            following = self.after(number, is_over)
+            self._wait.begin()
+            following = self.after(number, lambda: is_over() or self._wait.is_over)
             if following is None:
                 return
             yield from range(number, following)
@@ -287,11 +324,20 @@ class Reading:
         if not any(self.rows.ruling.concerning(file.table_id) for file in manifest.files):
             for table, columns in self.rows.columns(manifest, self.wants):  # before any row of the batch is sent
                 shape.require(columns, table, batch)
-        for table, rows in self.rows.rows(manifest, self.wants, lambda table, rows: self._shaped(rows, table, batch)):
-            for piece in shape.sent(rows, table, batch):
-                if piece.num_rows:
-                    yield piece, b""
+        found = self.rows.rows(manifest, self.wants, lambda table, rows: self._shaped(rows, table, batch))
+        pieces = (
+            shape.with_records(((rows, table) for table, rows in found), batch)
+            if self.request.transactions
+            else (piece for table, rows in found for piece in shape.sent(rows, table, batch))
+        )
+        for piece in pieces:
+            yield from self._sized(piece)
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), self._mark(manifest)
+
+    def _sized(self, piece: pa.RecordBatch) -> Iterator[Sent]:
+        """Yield the rows in pieces of the size that the reader chose."""
+        size = PieceSize(self.request.piece_rows, self.request.piece_bytes)
+        return ((part, b"") for part in size.split(piece) if part.num_rows)
 
     def _mark(self, manifest: SegmentManifest) -> bytes:
         """Return the mark that follows the last row of a batch."""

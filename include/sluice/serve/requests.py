@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
@@ -21,6 +22,9 @@ MAX_BYTES = 64 * 2**10
 
 MAX_NUMBER = 2**63 - 1
 """Of a batch."""
+
+MAX_WAIT_S = 30 * 86_400
+"""Longer waits are unlimited ones."""
 
 _MOST_DIGITS = 76
 """Of a decimal in Arrow."""
@@ -121,10 +125,52 @@ class ReadRequest(_Model):
         None, description="A change is read if it holds for the row as it is or as it was before."
     )
 
+    transactions: bool = Field(
+        False,
+        description="All rows of a batch come in the order of their commits, with a record where a transaction begins "
+        "and one where it ends.",
+    )
+    piece_rows: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_NUMBER,
+        strict=True,
+        description="Rows that come at once, at most: one record batch of Arrow.",
+    )
+    piece_bytes: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_NUMBER,
+        strict=True,
+        description="Bytes that come at once, at most, as Arrow has them in memory; a row that is larger comes alone.",
+    )
+    max_rows: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_NUMBER,
+        strict=True,
+        description="The read ends with the batch with which it has so many changes, as stored: at least one batch.",
+    )
+    max_bytes: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_NUMBER,
+        strict=True,
+        description="The read ends with the batch with which it has so many bytes, as stored changes take in memory: "
+        "at least one batch.",
+    )
+    wait: Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | Literal["unlimited"] | None = Field(
+        None,
+        description="Seconds to wait for a batch that is not stored yet. A read that follows ends after so long "
+        "without one (none: unlimited), another waits so long for the batch that it begins with (none: 0).",
+    )
+
     on_lost_batches: Literal["snapshot", "stop"] | None = Field(
         None,
-        description="Where batches at the beginning are no longer stored. snapshot: a message says `reset`, all rows of the snapshot come, and then "
-        "what came after it; stop: the error BatchesGone. None: snapshot where the pipeline keeps one that can be read, and the read has no `to`.",
+        description="Where batches at the beginning are no longer stored. snapshot: a message says `reset`, all rows "
+        "of the snapshot come, and then "
+        "what came after it; stop: the error BatchesGone. None: snapshot where the pipeline keeps one that can be "
+        "read, and the read has no `to`.",
     )
 
     @model_validator(mode="after")
@@ -133,6 +179,10 @@ class ReadRequest(_Model):
             raise ValueError("a snapshot has what came after any batch: leave out to, or write on_lost_batches: stop")
         if self.follow and self.to is not None:
             raise ValueError("a read that follows has no end: leave out to, or follow")
+        if self.follow and (self.max_rows or self.max_bytes):
+            raise ValueError("a read that follows has no end: leave out max_rows and max_bytes, or follow")
+        if self.transactions and self.form == "merged":
+            raise ValueError("merged rows belong to no transaction: leave out transactions, or form")
         return self
 
     @classmethod
@@ -141,6 +191,13 @@ class ReadRequest(_Model):
         name = str(table)
         exact = name if _NAME.fullmatch(name) else "\\Q" + name.replace("\\E", "\\E\\\\E\\Q") + "\\E"
         return cls(pipeline=pipeline, tables=(exact,))
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds to wait for a batch that is not stored yet; ``math.inf`` for ever."""
+        if self.wait is None:
+            return math.inf if self.follow else 0.0
+        return math.inf if self.wait == "unlimited" else self.wait
 
     @property
     def reads(self) -> frozenset[str] | None:
@@ -177,20 +234,23 @@ class SubscribeRequest(ReadRequest):
         ge=1,
         le=MAX_NUMBER,
         strict=True,
-        description="Of the session that this one goes on with: refused if a newer client connected since; `from` may name the batch to go on at.",
+        description="Of the session that this one goes on with: refused if a newer client connected since; `from` may "
+        "name the batch to go on at.",
     )
 
     client: str = Field(
         "",
         max_length=100,
-        description="A name that no other client has, for example a random one. A client whose link broke before it heard its session goes on with "
-        "`session` as it knows it, if only it connected since.",
+        description="A name that no other client has, for example a random one. A client whose link broke before it "
+        "heard its session goes on with `session` as it knows it, if only it connected since.",
     )
 
     @model_validator(mode="after")
     def _goes_on_or_begins(self) -> SubscribeRequest:
         if self.reset and self.session is not None:
             raise ValueError("reset begins anew, session goes on: leave out one of them")
+        if self.wait is not None and not self.follow:
+            raise ValueError("a subscription that does not follow waits for nothing: leave out wait, or follow")
         return self
 
 
@@ -236,12 +296,14 @@ def wrong_request(error: ValidationError, what: str) -> ConfigError:
     first = next((one for one in found if one.unknown), found[0])
     return ConfigError(
         f"{what} cannot be read: {first.sentence()}",
-        hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',
+        hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',  # noqa: E501
     )
 
 
 _UNKNOWN_KEY = "Extra inputs are not permitted"
-"""The words that clients of every version look for: one that is newer than the service leaves out what the service does not know."""
+"""The words that clients of every version look for: one that is newer than the service leaves out what the service does
+not know.
+"""
 
 _KEYS = sorted({
     field.alias or name
@@ -289,7 +351,8 @@ def holds(predicate: Predicate, column: Any) -> pa.Array:
         return _COMPARE[predicate.is_](values, pa.scalar(_value(predicate.value)).cast(values.type))
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise ConfigError(
-            f"column {predicate.column!r} ({values.type}) cannot be compared with that value: {str(error).splitlines()[0]}"
+            f"column {predicate.column!r} ({values.type}) cannot be compared with that value: "
+            f"{str(error).splitlines()[0]}"
         ) from None
 
 
@@ -320,6 +383,7 @@ def _joined(join: Any, parts: list[pa.Array]) -> pa.Array:
 __all__ = [
     "MAX_BYTES",
     "MAX_NUMBER",
+    "MAX_WAIT_S",
     "Condition",
     "FromBatch",
     "FromPosition",

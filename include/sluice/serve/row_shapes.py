@@ -14,6 +14,7 @@ from sluice.merge.compact import user_columns
 from sluice.model.nearest import meant
 from sluice.model.tables import META_FIELDS, TableId, member, one_chunk, user_schema
 from sluice.serve.requests import ReadRequest, holds
+from sluice.serve.transaction_records import RECORD, with_records
 
 ROWS_AT_ONCE = 65_536
 """Of a record batch, at most."""
@@ -24,6 +25,9 @@ OWN = {
 }
 """What the service itself says of a row: its table (schema.table) and its batch."""
 
+_RESERVED = frozenset(OWN) | {RECORD}
+"""A user's column with such a name has a ``$`` before it."""
+
 _META = {field.name: field for field in META_FIELDS} | {"_present": pa.field("_present", pa.binary())}
 _OF = {
     "changes": ("_op", "_seq", "_file", "_offset", "_row", "_commit_ts", "_gtid", "_txn", "_origin", "_present"),
@@ -33,7 +37,7 @@ _OF = {
 
 def sent_name(name: str) -> str:
     """Return the name of a user's column in a stream."""
-    return f"${name}" if name in OWN else name
+    return f"${name}" if name in _RESERVED else name
 
 
 def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
@@ -104,6 +108,9 @@ class StreamShape:
             if request.columns is None or sent_name(f.name) in asked
         ]
         meta = [_META[name] for name in _OF[request.form]]
+        if request.transactions:  # a record has no values
+            shown = [field.with_nullable(True) for field in shown]
+            meta.append(pa.field(RECORD, pa.string()))
         before = pa.field("_before", pa.struct(shown))
         return cls(request, tuple(users.values()), pa.schema([*shown, *OWN.values(), *meta, before]))
 
@@ -159,6 +166,14 @@ class StreamShape:
         for start in range(0, rows.num_rows, ROWS_AT_ONCE):
             yield self._piece(rows.slice(start, ROWS_AT_ONCE), table, batch)
 
+    def with_records(self, pieces: Iterable[tuple[pa.Table, TableId]], batch: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a whole batch in log order, with the records of transactions.
+
+        See :mod:`transaction_records`.
+        """
+        made = (piece for rows, table in pieces for piece in self.sent(rows, table, batch))
+        return with_records(made, RECORD)
+
     def _piece(self, rows: pa.Table, table: TableId, batch: int) -> pa.RecordBatch:
         count = rows.num_rows
         own = {"_table": pa.scalar(str(table)), "_batch": pa.scalar(batch, pa.uint64())}
@@ -170,6 +185,8 @@ class StreamShape:
                 columns.append(pa.StructArray.from_arrays(children, fields=list(field.type), mask=pc.is_null(struct)))
             elif field.name in own:
                 columns.append(pa.repeat(own[field.name], count))
+            elif field.name == RECORD:
+                columns.append(pa.nulls(count, field.type))
             else:
                 columns.append(_plain(one_chunk(rows[stored(field.name)]), field.type))
         return pa.record_batch(columns, schema=self.schema)
@@ -204,7 +221,7 @@ def _plain(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def stored(name: str) -> str:
     """Return the name in the table of a user's column of a stream."""
-    return name[1:] if name[:1] == "$" and name[1:] in OWN else name
+    return name[1:] if name[:1] == "$" and name[1:] in _RESERVED else name
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -52,7 +52,8 @@ class Session:
             return self.reading.of_snapshot(snapshot)
         if self.held.from_snapshot and number == self.held.batch + 1:
             raise OutOfOrder(
-                f"the snapshot that subscription {self.held.name} began with is to be sent again, by a session that went on after it",
+                f"the snapshot that subscription {self.held.name} began with is to be sent again, by a session that "
+                "went on after it",
                 hint='connect again, without "session"',
             )
         manifest = self.reading.manifest(number)

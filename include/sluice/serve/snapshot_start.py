@@ -69,7 +69,8 @@ class SnapshotStart:
         position = self.held.position
         file, offset = position.row_place
         constants = {
-            "_op": Op.READ.value, "_commit_ts": position.commit_time_us, "_file": file, "_offset": offset, "_row": 0, "_txn": 0,
+            "_op": Op.READ.value, "_commit_ts": position.commit_time_us, "_file": file, "_offset": offset, "_row": 0,
+            "_txn": 0,
             "_origin": 0,
         }  # fmt: skip
         for table in self.tables:
@@ -79,7 +80,9 @@ class SnapshotStart:
 
     @property
     def reset(self) -> bytes:
-        """The message before the first row: the reader drops what it has of these tables, as all of their rows follow."""
+        """The message before the first row: the reader drops what it has of these tables, as all of their rows
+        follow.
+        """
         return json.dumps({"reset": {"batch": self.batch}}, separators=(",", ":")).encode()
 
     @property

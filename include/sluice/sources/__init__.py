@@ -59,7 +59,9 @@ def _load(place: str) -> Any:
 
 
 def executed(kind: str, at: Offset) -> str:
-    """Return all transactions up to an offset of a source of this kind, in its own notation; "" if they have no names."""
+    """Return all transactions up to an offset of a source of this kind, in its own notation; "" if they have no
+    names.
+    """
     found: str = _load(KINDS[kind].executed)(at)
     return found
 
@@ -73,7 +75,8 @@ def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: M
     found = KINDS.get(pipeline.source.type)
     if found is None:
         raise ConfigError(
-            f"the source of {pipeline.pipeline} has the type {pipeline.source.type!r}, which does not exist{meant(pipeline.source.type, KINDS)}",
+            f"the source of {pipeline.pipeline} has the type {pipeline.source.type!r}, which does not "
+            f"exist{meant(pipeline.source.type, KINDS)}",
             hint=f"known types: {', '.join(sorted(KINDS))}",
         )
     kind = _load(found.place)

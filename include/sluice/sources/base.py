@@ -202,7 +202,10 @@ class ChangeSink(Protocol[M_co]):
 
 
 class SchemaHistory(Protocol):
-    """Definitions as of an offset, of a source whose log does not contain them. Raises SourceUnavailable, LostPosition."""
+    """Definitions as of an offset, of a source whose log does not contain them.
+
+    Raises SourceUnavailable, LostPosition.
+    """
 
     def snapshot(self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None) -> Definitions:
         """Return all definitions as of ``at``, from the server. Tables that were changed since are unknown in it."""
@@ -270,7 +273,9 @@ class SourceSession(Protocol):
         """
 
     def goes_on(self, at: Offset) -> bool:
-        """Return True if an earlier :meth:`stream` of this session ended at ``at`` and left its log open for the next."""
+        """Return True if an earlier :meth:`stream` of this session ended at ``at`` and left its log open for the
+        next.
+        """
 
     def look_again(self) -> None:
         """Ask the server again what it says of itself."""
@@ -345,7 +350,9 @@ class SourceSession(Protocol):
         """Return the tables without a primary key and without a unique key of whole columns that are never null."""
 
     def create_statement(self, table: TableId, named: TableId) -> str:
-        """Return the statement that creates ``table`` under another name at a target of the same dialect; "" for none."""
+        """Return the statement that creates ``table`` under another name at a target of the same dialect; "" for
+        none.
+        """
 
     def blindness(self) -> Blindness | None:
         """Return what hides tables from the login; None if it sees every table."""
@@ -490,7 +497,9 @@ class ChunkReader(SourceLoad, Protocol):
 
 @runtime_checkable
 class DigestReader(Protocol):
-    """Optional, of a :class:`ChunkReader`: the server computes checksums of ranges itself, without sending their rows."""
+    """Optional, of a :class:`ChunkReader`: the server computes checksums of ranges itself, without sending their
+    rows.
+    """
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """Describe how the columns' values enter a checksum; empty if there is none.

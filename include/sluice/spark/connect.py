@@ -63,7 +63,10 @@ class _Client:
 
 
 class _Clients:
-    """The clients of this process by server. A forked child begins with none: its parent's channels are the parent's."""
+    """The clients of this process by server.
+
+    A forked child begins with none: its parent's channels are the parent's.
+    """
 
     def __init__(self) -> None:
         self._begin()

@@ -110,8 +110,8 @@ def run_statement(
         for name, value in required.items():
             if (there := session.conf.get(name, "")) != value:
                 raise ConfigError(
-                    f"{description or 'a statement'} needs a Spark server that was started with {name} = {value}; this one has "
-                    f"{there or 'nothing'} there"
+                    f"{description or 'a statement'} needs a Spark server that was started with {name} = {value}; "
+                    f"this one has {there or 'nothing'} there"
                 )
         for name, value in settings.items():
             session.conf.set(name, value)

@@ -18,8 +18,8 @@ def open_target(
 ) -> Target:
     """Build the target that ``config`` describes; it connects at first use.
 
-    ``mark``: the origin marker of everything that is written to it. Raises ConfigError for an unknown type, wrong options, or a kind that cannot mark
-    what it writes.
+    ``mark``: the origin marker of everything that is written to it. Raises ConfigError for an unknown type, wrong
+    options, or a kind that cannot mark what it writes.
     """
     kind = kind_of(config.type, config.name, config.where("type")).load()
     target: Target = kind(config, resolver(config.connection), pipeline)

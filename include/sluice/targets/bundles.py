@@ -1,8 +1,10 @@
-"""Several batches that a target writes as one (Feature.BUNDLES, ``commit_every``): which ones may be joined, and the joined batch.
+"""Several batches that a target writes as one (Feature.BUNDLES, ``commit_every``): which ones may be joined, and the
+joined batch.
 
-Decision: the batches stay as they are, each merged and numbered by itself, and are joined where they are written. So nothing of a batch before its
-load depends on which others it is written with, and a repeat may join others than the attempt before it: a table notes the last batch that it has,
-and leaves out earlier ones. Batches with something to do between their rows and another one's stay alone.
+Decision: the batches stay as they are, each merged and numbered by itself, and are joined where they are written. So
+nothing of a batch before its load depends on which others it is written with, and a repeat may join others than the
+attempt before it: a table notes the last batch that it has, and leaves out earlier ones. Batches with something to do
+between their rows and another one's stay alone.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ MOST_ROWS = 200_000
 def bundles(batches: Iterable[BatchInput]) -> Iterator[list[BatchInput]]:
     """Yield runs of ``batches``, ascending, that may be joined, each as long as possible.
 
-    A batch that stays alone is yielded before the next one is read, and so is a run whose next batch cannot be read: its error comes after it.
+    A batch that stays alone is yielded before the next one is read, and so is a run whose next batch cannot be read:
+    its error comes after it.
     """
     given, run = iter(batches), list[BatchInput]()
     while True:
@@ -56,7 +59,10 @@ def bundles(batches: Iterable[BatchInput]) -> Iterator[list[BatchInput]]:
 
 
 def joined(batches: Sequence[BatchInput]) -> BatchInput:
-    """Join a run of :func:`bundles` into one batch: the last one, starting where the first does. Its rows are written by units, never by Spark."""
+    """Join a run of :func:`bundles` into one batch: the last one, starting where the first does.
+
+    Its rows are written by units, never by Spark.
+    """
     first, last = batches[0], batches[-1]
     if len(batches) == 1:
         return first
@@ -72,7 +78,8 @@ def joined(batches: Sequence[BatchInput]) -> BatchInput:
 
 
 def _join(batches: Sequence[BatchInput]) -> bool:
-    """Return True if nothing happens between their rows, and each target table gets rows of one source table, planned alike.
+    """Return True if nothing happens between their rows, and each target table gets rows of one source table, planned
+    alike.
 
     Otherwise the order of rows between batches would count.
     """

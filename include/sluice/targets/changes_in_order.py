@@ -14,8 +14,8 @@ from sluice.targets.port import ChangePiece
 def in_log_order(pieces: Sequence[ChangePiece], rows: int, *, together: bool = False) -> Iterator[list[ChangePiece]]:
     """Yield the same changes in parts of about ``rows`` rows, to be taken one after the other.
 
-    The changes of one table are in log order; with ``together`` those of all tables. A part is a section of the log: its pieces are few, unless
-    tables alternate.
+    The changes of one table are in log order; with ``together`` those of all tables. A part is a section of the log:
+    its pieces are few, unless tables alternate.
     """
     if together:
         groups = [list(pieces)]

@@ -6,7 +6,8 @@ A kind provides a :class:`Bench`: how to make its tables, read its rows from out
     def test_contract(check: Check, bench: MyBench) -> None:
         check.run(bench) if check.applies(bench) else pytest.skip("not offered")
 
-A check raises AssertionError if the target does not keep it. The suite itself is tested: for each check there is a target that is wrong in just that.
+A check raises AssertionError if the target does not keep it. The suite itself is tested: for each check there is a
+target that is wrong in just that.
 """
 
 from __future__ import annotations
@@ -90,9 +91,10 @@ class Bench(ABC):
     """One kind of target, for the suite. Each check gets a fresh one.
 
     Attributes:
-        schema: name of the schema in which tables are made. changes: what the target is given. appends: it receives messages, see ``received``;
-            else it has tables, see ``rows``. secret: the connection's password.
-        consistency: the setting that is checked. dialect: of schema changes that it can run. spark: what batches are given.
+        schema: name of the schema in which tables are made. changes: what the target is given. appends: it receives
+            messages, see ``received``; else it has tables, see ``rows``. secret: the connection's password.
+        consistency: the setting that is checked. dialect: of schema changes that it can run. spark: what batches are
+            given.
     """
 
     schema: str = "shop"
@@ -105,7 +107,10 @@ class Bench(ABC):
 
     @abstractmethod
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
-        """Build the target, anew at each call. ``config``: further keys in the pipeline file; ``options`` are added to the bench's own."""
+        """Build the target, anew at each call.
+
+        ``config``: further keys in the pipeline file; ``options`` are added to the bench's own.
+        """
 
     def create_table(self, table: TableSchema) -> None:
         """Make a table; a value in ``email`` of more than 80 characters is refused."""
@@ -238,7 +243,8 @@ class Pipe:
                 merged.append(TableInput(planned_table(schema), (RowsInMemory(schema.table, data),)))
         reader = MemoryReader(tuple(log))
         return BatchInput(
-            self.batch, self.position(self.batch), self.batch - 1, reader, tuple(merged), changes=len(log), spark=self.bench.spark, **more
+            self.batch, self.position(self.batch), self.batch - 1, reader, tuple(merged), changes=len(log),
+            spark=self.bench.spark, **more
         )  # fmt: skip
 
     def _change(self, schema: TableSchema, seq: int, one: Op) -> Change:
@@ -246,7 +252,8 @@ class Pipe:
         before, after = (dict(zip(names, row, strict=True)) if row else None for row in (one.before, one.after))
         fields = tuple(schema.field(column) for column in schema.columns)
         return Change(
-            schema.table, one.op, seq, "log.000001", 4 + seq, 0, 1_763_683_200_000_000 + seq, f"uuid:{self.batch}", self.batch, 7,
+            schema.table, one.op, seq, "log.000001", 4 + seq, 0, 1_763_683_200_000_000 + seq, f"uuid:{self.batch}",
+            self.batch, 7,
             before, after, fields, schema.primary_key, txn_row=seq,
         )  # fmt: skip
 
@@ -308,7 +315,9 @@ class Pipe:
         return batch
 
     def state(self, table: TableSchema) -> Counter[tuple[Any, ...]]:
-        """Return the rows as read from outside; for an appending target the state that the received changes add up to."""
+        """Return the rows as read from outside; for an appending target the state that the received changes add up
+        to.
+        """
         if not self.bench.appends:
             return Counter(self.bench.rows(table))
         names = [column.name for column in table.columns]
@@ -331,7 +340,8 @@ def _table(schema: TableSchema, ops: Sequence[Op], first: int) -> pa.Table:
     fields = [schema.field(column) for column in schema.columns]
     names = [stored_name(column.name) for column in schema.columns]
     meta = [
-        pa.field("_op", pa.string()), pa.field("_seq", pa.uint64()), pa.field("_commit_ts", pa.timestamp("us", tz="UTC")),
+        pa.field("_op", pa.string()), pa.field("_seq", pa.uint64()),
+        pa.field("_commit_ts", pa.timestamp("us", tz="UTC")),
         pa.field("_before", pa.struct(fields)),
     ]  # fmt: skip
     rows = []
@@ -736,11 +746,13 @@ VALUES: tuple[tuple[Column, tuple[Any, ...]], ...] = (
     (Column("i64", ColumnKind.BIGINT, "bigint"), (-(2**63), 2**63 - 1)),
     (Column("u64", ColumnKind.BIGINT, "bigint unsigned", unsigned=True), (0, 2**64 - 1)),
     (Column("f64", ColumnKind.DOUBLE, "double"), (-1.7976931348623157e308, 5e-324, 0.1)),
-    (Column("d", ColumnKind.DECIMAL, "decimal(20,4)", precision=20, scale=4), (Decimal("-9999999999999999.9999"), Decimal("0.0001"))),
+    (Column("d", ColumnKind.DECIMAL, "decimal(20,4)", precision=20, scale=4),
+        (Decimal("-9999999999999999.9999"), Decimal("0.0001"))),
     (Column("t", ColumnKind.VARCHAR, "varchar(60)", charset="utf8mb4"), ("", " ä😀'\"\\\n\t\x00 ", "NULL", "\\N")),
     (Column("b", ColumnKind.VARBINARY, "varbinary(60)"), (b"", bytes(range(60)), b"\xff\x00")),
     (Column("day", ColumnKind.DATE, "date"), (dt.date(1000, 1, 1), dt.date(9999, 12, 31))),
-    (Column("at", ColumnKind.DATETIME, "datetime(6)", fsp=6), (dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999))),
+    (Column("at", ColumnKind.DATETIME, "datetime(6)", fsp=6),
+        (dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999))),
     (Column("span", ColumnKind.TIME, "time(6)", fsp=6), (-_LONG, _LONG, dt.timedelta(microseconds=1))),
 )  # fmt: skip
 """The values at the edge of each type."""
@@ -818,7 +830,8 @@ def order(bench: Bench) -> None:
 
 
 def _schema_change(
-    pipe: Pipe, number: int, sql: str, kinds: tuple[ChangeKind, ...], before: TableDefinition | None, after: TableDefinition | None,
+    pipe: Pipe, number: int, sql: str, kinds: tuple[ChangeKind, ...], before: TableDefinition | None,
+    after: TableDefinition | None,
     renamed_to: TableId | None = None,
 ) -> SchemaChange:  # fmt: skip
     table = before.table if before is not None else after.table if after is not None else TableId("", "")
@@ -845,12 +858,17 @@ def schema_changes(bench: Bench) -> None:
     K, s = ChangeKind, bench.schema
     moved = TableId(s, "moved")
     steps = [
-        (K.NOTHING, f"CREATE TABLE IF NOT EXISTS `{s}`.`t` (id INT PRIMARY KEY)", _definition(s, "t"), _definition(s, "t"), None),
-        (K.ADD_COLUMN, f"ALTER TABLE `{s}`.`t` ADD COLUMN extra INT", _definition(s, "t"), _definition(s, "t", "extra"), None),
-        (K.DROP_COLUMN, f"ALTER TABLE `{s}`.`t` DROP COLUMN extra", _definition(s, "t", "extra"), _definition(s, "t"), None),
+        (K.NOTHING, f"CREATE TABLE IF NOT EXISTS `{s}`.`t` (id INT PRIMARY KEY)", _definition(s, "t"),
+            _definition(s, "t"), None),
+        (K.ADD_COLUMN, f"ALTER TABLE `{s}`.`t` ADD COLUMN extra INT", _definition(s, "t"), _definition(s, "t", "extra"),
+            None),
+        (K.DROP_COLUMN, f"ALTER TABLE `{s}`.`t` DROP COLUMN extra", _definition(s, "t", "extra"), _definition(s, "t"),
+            None),
         (K.TRUNCATE_TABLE, f"TRUNCATE TABLE `{s}`.`t`", _definition(s, "t"), _definition(s, "t"), None),
-        (K.RENAME_TABLE, f"RENAME TABLE `{s}`.`t` TO `{s}`.`moved`", _definition(s, "t"), _definition(s, "moved"), moved),
-        (K.CREATE_TABLE, f"CREATE TABLE `{s}`.`born` (id INT NOT NULL PRIMARY KEY, email VARCHAR(80), points INT)", None, _definition(s, "born"), None),
+        (K.RENAME_TABLE, f"RENAME TABLE `{s}`.`t` TO `{s}`.`moved`", _definition(s, "t"), _definition(s, "moved"),
+            moved),
+        (K.CREATE_TABLE, f"CREATE TABLE `{s}`.`born` (id INT NOT NULL PRIMARY KEY, email VARCHAR(80), points INT)",
+            None, _definition(s, "born"), None),
         (K.DROP_TABLE, f"DROP TABLE `{s}`.`born`", _definition(s, "born"), None, None),
     ]  # fmt: skip
     [table] = _made(bench, "t")
@@ -1002,11 +1020,13 @@ def unknown_options(bench: Bench) -> None:
 
 
 _PARTS = {
-    "compares": "comparer", "maintains_files": "maintainer", "keeps_versions": "versions", "marks_loads": "mark", "copies_again": "copied_again",
+    "compares": "comparer", "maintains_files": "maintainer", "keeps_versions": "versions", "marks_loads": "mark",
+    "copies_again": "copied_again",
 }  # fmt: skip
 """A declared ability -> the attribute of the target that it stands for."""
 _PARTS_OF_PARTS = {
-    "lists_keys": ("comparer", "keys"), "counts_rows": ("comparer", "count"), "removes_listed_keys": ("reconciler", "refuses_listed"),
+    "lists_keys": ("comparer", "keys"), "counts_rows": ("comparer", "count"),
+    "removes_listed_keys": ("reconciler", "refuses_listed"),
 }  # fmt: skip
 """A declared ability -> the part of the target, and its attribute."""
 
@@ -1027,13 +1047,15 @@ def capabilities_hold(bench: Bench) -> None:
     assert bench.changes in offered.inputs
     for declares, part in _PARTS.items():
         assert getattr(offered, declares) is hasattr(target, part), (
-            f"{declares} is {getattr(offered, declares)}, and the target has {'a' if hasattr(target, part) else 'no'} {part}"
+            f"{declares} is {getattr(offered, declares)}, and the target has {'a' if hasattr(target, part) else 'no'} "
+            f"{part}"
         )
     owners = {"comparer": comparer_of(target), "reconciler": target.reconciler()}
     for declares, (owner, part) in _PARTS_OF_PARTS.items():
         if (found := owners[owner]) is not None:
             assert getattr(offered, declares) is hasattr(found, part), (
-                f"{declares} is {getattr(offered, declares)}, and the {owner} has {'a' if hasattr(found, part) else 'no'} {part}"
+                f"{declares} is {getattr(offered, declares)}, and the {owner} has "
+                f"{'a' if hasattr(found, part) else 'no'} {part}"
             )
     built_in = KINDS.get(target.config.type)
     assert built_in is None or (built_in.maintains_files, built_in.marks_loads) == (
@@ -1121,19 +1143,24 @@ _ADDED: tuple[tuple[Column, str, str, Any], ...] = (
     (Column("small", ColumnKind.SMALLINT, "smallint"), "SMALLINT", "'-7'", -7),
     (Column("near", ColumnKind.INT, "int"), "INT", "1.5", 2),
     (Column("u64", ColumnKind.BIGINT, "bigint unsigned", unsigned=True), "BIGINT UNSIGNED", str(2**64 - 1), 2**64 - 1),
-    (Column("cents", ColumnKind.DECIMAL, "decimal(5,2)", precision=5, scale=2), "DECIMAL(5,2)", "1.005", Decimal("1.01")),
-    (Column("long_d", ColumnKind.DECIMAL, "decimal(38,10)", precision=38, scale=10), "DECIMAL(38,10)", "1234567890123456789012345678.0123456789",
+    (Column("cents", ColumnKind.DECIMAL, "decimal(5,2)", precision=5, scale=2), "DECIMAL(5,2)", "1.005",
+        Decimal("1.01")),
+    (Column("long_d", ColumnKind.DECIMAL, "decimal(38,10)", precision=38, scale=10), "DECIMAL(38,10)",
+        "1234567890123456789012345678.0123456789",
      Decimal("1234567890123456789012345678.0123456789")),
     (Column("f", ColumnKind.DOUBLE, "double(9,2)"), "DOUBLE(9,2)", "0.126", 0.13),
     (Column("y", ColumnKind.YEAR, "year"), "YEAR", "24", 2024),
     (Column("c", ColumnKind.CHAR, "char(5)", length=5, charset="utf8mb4"), "CHAR(5)", "'ab '", "ab"),
-    (Column("t", ColumnKind.VARCHAR, "varchar(20)", length=20, charset="utf8mb4"), "VARCHAR(20) NOT NULL", "'it''s \\\\ ä'", "it's \\ ä"),
+    (Column("t", ColumnKind.VARCHAR, "varchar(20)", length=20, charset="utf8mb4"), "VARCHAR(20) NOT NULL",
+        "'it''s \\\\ ä'", "it's \\ ä"),
     (Column("b", ColumnKind.VARBINARY, "varbinary(9)", length=9), "VARBINARY(9)", "x'00ff27'", b"\x00\xff'"),
     (Column("e", ColumnKind.ENUM, "enum('a','b')", labels=("a", "b"), charset="utf8mb4"), "ENUM('a','b')", "'B'", "b"),
     (Column("s", ColumnKind.SET, "set('a','b')", labels=("a", "b"), charset="utf8mb4"), "SET('a','b')", "'b,a'", "a,b"),
     (Column("day", ColumnKind.DATE, "date"), "DATE", "'24-2-29'", dt.date(2024, 2, 29)),
-    (Column("at", ColumnKind.DATETIME, "datetime(3)", fsp=3), "DATETIME(3)", "20240229010203.5", dt.datetime(2024, 2, 29, 1, 2, 3, 500_000)),
-    (Column("span", ColumnKind.TIME, "time(1)", fsp=1), "TIME(1)", "'-1:2:3.4'", -dt.timedelta(hours=1, minutes=2, seconds=3, milliseconds=400)),
+    (Column("at", ColumnKind.DATETIME, "datetime(3)", fsp=3), "DATETIME(3)", "20240229010203.5",
+        dt.datetime(2024, 2, 29, 1, 2, 3, 500_000)),
+    (Column("span", ColumnKind.TIME, "time(1)", fsp=1), "TIME(1)", "'-1:2:3.4'",
+        -dt.timedelta(hours=1, minutes=2, seconds=3, milliseconds=400)),
     (Column("none", ColumnKind.INT, "int"), "INT", "NULL", None),
 )  # fmt: skip
 """Columns that are added: type, text of the default, and the value that the source's server has for it."""
@@ -1192,7 +1219,8 @@ class Conversion:
     """An ALTER that converts stored values.
 
     Attributes:
-        old, new: the type before and after it, in the source's words. values: each with what the source's server makes of it.
+        old, new: the type before and after it, in the source's words. values: each with what the source's server makes
+            of it.
         mode: bits of the session's sql_mode. required: it makes the column NOT NULL.
     """
 
@@ -1221,7 +1249,8 @@ def _column(declared: str) -> Column:
     assert made is not None, declared
     text = made.arrow_type == pa.string()
     return Column(
-        "v", made.kind, declared, unsigned=made.unsigned, precision=made.precision, scale=made.scale, fsp=made.digits, length=made.length,
+        "v", made.kind, declared, unsigned=made.unsigned, precision=made.precision, scale=made.scale, fsp=made.digits,
+        length=made.length,
         charset="utf8mb4" if text else None, labels=made.labels,
     )  # fmt: skip
 
@@ -1236,13 +1265,17 @@ def _span(**parts: int) -> dt.timedelta:
 
 CONVERSIONS: tuple[Conversion, ...] = (
     Conversion("decimal(20,5)", "decimal(10,1)", (
-        (Decimal("2.25"), Decimal("2.3")), (Decimal("-2.25"), Decimal("-2.3")), (Decimal("99999.95"), Decimal(100000)), (Decimal("0.04"), Decimal(0)))),
+        (Decimal("2.25"), Decimal("2.3")), (Decimal("-2.25"), Decimal("-2.3")), (Decimal("99999.95"), Decimal(100000)),
+        (Decimal("0.04"), Decimal(0)))),
     Conversion("decimal(10,2)", "int", ((Decimal("2.5"), 3), (Decimal("-2.5"), -3), (Decimal("3.49"), 3))),
     Conversion("datetime(6)", "datetime(2)", (
-        (_day("2024-01-01 23:59:59.995000"), _day("2024-01-02 00:00:00")), (_day("1969-07-20 20:17:40.004999"), _day("1969-07-20 20:17:40")))),
-    Conversion("datetime(6)", "datetime", ((_day("2024-01-01 23:59:59.995000"), _day("2024-01-01 23:59:59")),), _STRICT | _CUTS_TIME),
+        (_day("2024-01-01 23:59:59.995000"), _day("2024-01-02 00:00:00")),
+        (_day("1969-07-20 20:17:40.004999"), _day("1969-07-20 20:17:40")))),
+    Conversion("datetime(6)", "datetime", ((_day("2024-01-01 23:59:59.995000"), _day("2024-01-01 23:59:59")),),
+        _STRICT | _CUTS_TIME),
     Conversion("time(6)", "time(1)", (
-        (_span(hours=12, milliseconds=50), _span(hours=12, milliseconds=100)), (-_span(hours=12, milliseconds=50), -_span(hours=12, milliseconds=100)),
+        (_span(hours=12, milliseconds=50), _span(hours=12, milliseconds=100)),
+        (-_span(hours=12, milliseconds=50), -_span(hours=12, milliseconds=100)),
         (_span(microseconds=49_999), _span()))),
     Conversion("varchar(10)", "char(10)", (("ab  ", "ab"), (" ", ""), ("  y", "  y"))),
     Conversion("varchar(300)", "varchar(3)", (("ab      ", "ab "), ("äbc", "äbc"), ("", ""))),
@@ -1251,7 +1284,8 @@ CONVERSIONS: tuple[Conversion, ...] = (
     Conversion("enum('a','b')", "enum('new','a','b')", (("a", "a"), ("b", "b"))),
     Conversion("int", "varchar(12)", ((7, "7"), (-12345, "-12345"), (0, "0"))),
     Conversion("decimal(10,3)", "varchar(20)", ((Decimal(7), "7.000"), (Decimal("-0.5"), "-0.500"))),
-    Conversion("date", "datetime", ((dt.date(2024, 7, 1), _day("2024-07-01")), (dt.date(1960, 1, 1), _day("1960-01-01")))),
+    Conversion("date", "datetime", ((dt.date(2024, 7, 1), _day("2024-07-01")),
+        (dt.date(1960, 1, 1), _day("1960-01-01")))),
     Conversion("int", "bigint", ((1, 1), (-5, -5))),
     Conversion("varchar(10)", "varchar(20)", (("a", "a"), ("ab  ", "ab  "))),
     Conversion("int", "int", ((7, 7), (0, 0)), 0, required=True),
@@ -1266,8 +1300,9 @@ CONVERSIONS: tuple[Conversion, ...] = (
     Conversion("int", "enum('a','b')", ((1, "a"), (2, "b"))),
     Conversion("varchar(10)", "int", (("7", 7), ("-5", -5))),
 )  # fmt: skip
-"""Every step that is known, values of which nothing is known, and conversions that the source makes in its own way. AUTO_INCREMENT, which needs a
-key, is not among them.
+"""Every step that is known, values of which nothing is known, and conversions that the source makes in its own way.
+
+AUTO_INCREMENT, which needs a key, is not among them.
 """
 
 
@@ -1326,7 +1361,10 @@ def rows_that_are_converted(bench: Bench) -> None:
 def _conversion(pipe: Pipe, table: TableId, one: Conversion) -> SchemaChange:
     before, after = _definition_with(table, one.before), _definition_with(table, one.after)
     charset = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if one.after.charset else ""
-    sql = f"ALTER TABLE `{table.schema}`.`{table.table}` MODIFY v {one.after.sql_type}{charset}{' NOT NULL' if one.required else ''}"
+    sql = (
+        f"ALTER TABLE `{table.schema}`.`{table.table}` MODIFY v "
+        f"{one.after.sql_type}{charset}{' NOT NULL' if one.required else ''}"
+    )
     kinds = tuple(part.kind for part in column_changes(before, after))
     change = _schema_change(pipe, 0, sql, kinds, before, after)
     ran = Ran(sql, table.schema, one.mode)

@@ -1,4 +1,6 @@
-"""Check, before the first row, that a target's kind offers what the pipeline asks of it, so that no kind has to check it again."""
+"""Check, before the first row, that a target's kind offers what the pipeline asks of it, so that no kind has to check
+it again.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from sluice.model.schema_changes import ChangeKind
 from sluice.targets.port import BatchInput, Capabilities, Feature, SchemaChange, TableFinding, Target
 
 _NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN, ChangeKind.NOTHING})
-"""The kinds that no target follows: rows changed without a row event, or a statement that is not understood, are only checked; or nothing is to be
-done.
+"""The kinds that no target follows: rows changed without a row event, or a statement that is not understood, are only
+checked; or nothing is to be done.
 """
 
 
@@ -59,9 +61,11 @@ def require_features(config: TargetConfig, offered: Capabilities, batch: BatchIn
             )
         if table.partial and Feature.PARTIAL_ROWS not in offered.features:
             raise LoadError(
-                f"the log has only the changed columns of rows of {table.plan.source}, and a target of type {config.type} needs whole rows",
+                f"the log has only the changed columns of rows of {table.plan.source}, and a target of type "
+                f"{config.type} needs whole rows",
                 where=str(table.plan.source),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; send: rows in the mapping",
+                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; send: rows "
+                "in the mapping",
             )
         if Feature.DELETE not in offered.features and any(file.deletes for file in table.files):
             raise LoadError(
@@ -88,14 +92,19 @@ def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaCha
     if not missing and (offered.schema_changes or not change.check_only):
         return
     raise LoadError(
-        f"a target of type {config.type} cannot follow {', '.join(missing) or 'a change of definitions'}: {change.statement.text[:300]}",
+        f"a target of type {config.type} cannot follow {', '.join(missing) or 'a change of definitions'}: "
+        f"{change.statement.text[:300]}",
         where=change.where,
-        hint=f"make the change at the target by hand, then {to_ignore(config.name, ', '.join(change.ddl_kinds) or 'its kind')}",
+        hint="make the change at the target by hand, then "
+        f"{to_ignore(config.name, ', '.join(change.ddl_kinds) or 'its kind')}",
     )
 
 
 def to_ignore(target: str, kinds: str) -> str:
-    """Return the end of a hint: how a target goes on without a change of definitions. The snapshot has no ``ddl`` in the file."""
+    """Return the end of a hint: how a target goes on without a change of definitions.
+
+    The snapshot has no ``ddl`` in the file.
+    """
     if target == SNAPSHOT:
         return (
             f"`sluice skip PIPELINE {SNAPSHOT} BATCH` goes on without this batch there, and "

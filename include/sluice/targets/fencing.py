@@ -1,4 +1,6 @@
-"""The right of a process to write to a target, by the checkpoint there: who is out of date, and what a person edited."""
+"""The right of a process to write to a target, by the checkpoint there: who is out of date, and what a person
+edited.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,16 @@ def require_unedited(held: Checkpoint, pipeline: str, where: str) -> None:
     """Raise CheckpointError if a person edited the target's checkpoint."""
     if held.edited:
         raise CheckpointError(
-            "the target's checkpoint was edited: its batch and its position were not written together; nothing was written",
+            "the target's checkpoint was edited: its batch and its position were not written together; nothing was "
+            "written",
             where=where,
             hint=f"`sluice recover {pipeline}` shows every choice with its cost",
         )
 
 
 def seal_of(owner: Sequence[str], batch: int, position: Any) -> int:
-    """Return a checksum of a batch and its position (JSON values), which are written together. ``owner``: pipeline and target."""
+    """Return a checksum of a batch and its position (JSON values), which are written together.
+
+    ``owner``: pipeline and target.
+    """
     return zlib.crc32(json.dumps([*owner, batch, position], sort_keys=True).encode())

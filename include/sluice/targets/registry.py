@@ -1,4 +1,6 @@
-"""Kinds of targets by name: built in, from installed packages (entry points ``sluice.targets``), and files of the targets folder."""
+"""Kinds of targets by name: built in, from installed packages (entry points ``sluice.targets``), and files of the
+targets folder.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class BuiltIn:
 
     Attributes:
         place: module:class, imported at first use.
-        maintains_files, marks_loads: as in the :class:`~sluice.targets.port.Capabilities` of the class; the contract suite compares them.
+        maintains_files, marks_loads: as in the :class:`~sluice.targets.port.Capabilities` of the class; the contract
+            suite compares them.
     """
 
     place: str
@@ -59,7 +62,10 @@ _PREFIX = "sluice_targets_"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The origin of a kind: ``built in``, a package or a file. ``path``, ``text``: of a file, so that workers can load it, too."""
+    """The origin of a kind: ``built in``, a package or a file.
+
+    ``path``, ``text``: of a file, so that workers can load it, too.
+    """
 
     name: str
     origin: str
@@ -99,7 +105,10 @@ class Kind:
 
 
 def marks_loads(name: str) -> bool:
-    """Return True if targets of a kind can write origin markers (:class:`sluice.targets.port.MarksLoads`). Nothing is imported."""
+    """Return True if targets of a kind can write origin markers (:class:`sluice.targets.port.MarksLoads`).
+
+    Nothing is imported.
+    """
     return name in KINDS and KINDS[name].marks_loads
 
 
@@ -109,7 +118,10 @@ def marking_kinds() -> list[str]:
 
 
 def may_maintain_files(name: str) -> bool:
-    """Return False if targets of a kind have no files to maintain. Nothing is imported, so that a user's own kind may have some."""
+    """Return False if targets of a kind have no files to maintain.
+
+    Nothing is imported, so that a user's own kind may have some.
+    """
     return name not in KINDS or KINDS[name].maintains_files
 
 
@@ -125,7 +137,10 @@ def comparable_kinds() -> list[str]:
 
 
 def kinds() -> dict[str, Kind]:
-    """Return all kinds by name. Nothing is imported. A file overrides nothing: its name must be free. Raises ConfigError."""
+    """Return all kinds by name. Nothing is imported. A file overrides nothing: its name must be free.
+
+    Raises ConfigError.
+    """
     found = {name: Kind(name, "built in", kind.place) for name, kind in KINDS.items()}
     for point in importlib.metadata.entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else point.module
@@ -163,7 +178,10 @@ def kind_of(name: str, target: str = "", where: str = "") -> Kind:
 
 
 def file_module(name: str, path: str, text: str) -> ModuleType:
-    """Load a file of the targets folder as a module, once for each text. Its units can be pickled where it was loaded."""
+    """Load a file of the targets folder as a module, once for each text.
+
+    Its units can be pickled where it was loaded.
+    """
     module_name = _PREFIX + name
     known = sys.modules.get(module_name)
     if known is not None and getattr(known, "__text__", None) == text:

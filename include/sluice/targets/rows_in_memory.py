@@ -143,7 +143,8 @@ def _piece(table: TableId, key: tuple[str, ...], changes: Sequence[Change]) -> C
         rows.append({
             **{field.name: image.get(true_name(field)) for field in fields},
             "_before": before and {field.name: before.get(true_name(field)) for field in fields},
-            "_op": one.op, "_seq": one.seq, "_file": one.file, "_offset": one.offset, "_row": one.row, "_gtid": one.gtid, "_txn": one.txn,
+            "_op": one.op, "_seq": one.seq, "_file": one.file, "_offset": one.offset, "_row": one.row,
+            "_gtid": one.gtid, "_txn": one.txn,
             "_commit_ts": one.commit_time_us, "_origin": one.origin, "_bucket": 0,
         })  # fmt: skip
     return ChangePiece(

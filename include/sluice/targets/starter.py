@@ -1,8 +1,8 @@
 """A target of your own, in its smallest complete form: each row becomes a line of JSON in a file per table.
 
-It keeps no checkpoint, so ZooKeeper keeps it, and its guarantee is *at least once*: after a crash a batch is written again, and lines may occur
-twice, with the same ``id``. The port with all of its options is described in sluice.targets.port; the suite in sluice.targets.contract proves that a
-kind keeps it.
+It keeps no checkpoint, so ZooKeeper keeps it, and its guarantee is *at least once*: after a crash a batch is written
+again, and lines may occur twice, with the same ``id``. The port with all of its options is described in
+sluice.targets.port; the suite in sluice.targets.contract proves that a kind keeps it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ class Unit:
                 yield str(table.target), {
                     "id": f"{self.target.name}/{self.batch}/{table.target}/{row['_seq']}/{row['_op']}/{seen[change]}",
                     "op": row["_op"],
-                    "before": {name: before[stored] for stored, name in names.items() if stored in before} if before else None,
+                    "before": {name: before[stored] for stored,
+                        name in names.items() if stored in before} if before else None,
                     "after": {name: row[stored] for stored, name in names.items()} if row["_op"] != "d" else None,
                 }  # fmt: skip
 

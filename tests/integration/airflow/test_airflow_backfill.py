@@ -1,6 +1,7 @@
 """Dumps on a real Airflow: its own Backfill over hours, the form in a browser, and progress on the Sluice page.
 
-The source is a MariaDB, whose log takes the time of a change from the session: so that there are changes of hours that have ended.
+The source is a MariaDB, whose log takes the time of a change from the session: so that there are changes of hours that
+have ended.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def equal(made: Case, where: str = "TRUE") -> bool:
 
 @pytest.mark.promise("C4")
 def test_airflows_backfill_sends_what_was_touched_in_each_hour(orders: Case, started: TestAirflow) -> None:
-    """Three hours: keys of the two that are asked for come again as they are now; a key that is gone, and others, do not."""
+    """Three hours: keys of the two that are asked for come again as they are now; a key that is gone, and others, do
+    not.
+    """
     this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     with orders.source.connect(orders.schema) as connection, connection.cursor() as cursor:
         for hours, ids in ((4, (10, 11)), (3, (20, 21, 22)), (2, (30, 31))):
@@ -138,13 +141,16 @@ MORE = [
 
 WRONG += MORE if os.environ.get("SLUICE_FAULTS") else []
 REFUSED = [
-    {"chunk_rows": 0}, {"chunk_rows": "many"}, {"chunk_rows": None}, {"parallelism": 0}, {"parallelism": 65}, {"delay_ms": -1},
+    {"chunk_rows": 0}, {"chunk_rows": "many"}, {"chunk_rows": None}, {"parallelism": 0}, {"parallelism": 65},
+    {"delay_ms": -1},
     {"max_rows_per_second": -5}, {"tables": "backfill_case.orders"}, {"replace": "maybe"},
 ]  # fmt: skip
 
 
 def test_wrong_inputs_end_in_one_clear_error_and_change_nothing(orders: Case, started: TestAirflow) -> None:
-    """The form refuses what has the wrong type; the first task fails at once with the rest; and what only some row shows, ``read`` says."""
+    """The form refuses what has the wrong type; the first task fails at once with the rest; and what only some row
+    shows, ``read`` says.
+    """
     for conf in REFUSED:
         with pytest.raises(RetryableError, match="answered 4"):
             started.trigger(DAG, conf)
@@ -255,7 +261,9 @@ def test_a_dump_that_waits_for_the_log_gives_its_worker_back(orders: Case, start
 
 
 def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow, browser: Any) -> None:
-    """A person asks for a slow dump of one table in the form; the page shows it run, pause, and end; and that nobody reads another one."""
+    """A person asks for a slow dump of one table in the form; the page shows it run, pause, and end; and that nobody
+    reads another one.
+    """
     expect = pytest.importorskip("playwright.sync_api").expect
     orders.target.execute(
         f"DELETE FROM {orders.schema}.orders WHERE id < 50",
@@ -319,7 +327,10 @@ def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow, 
 
 
 def test_a_verification_by_the_form_in_a_browser(orders: Case, started: TestAirflow, browser: Any) -> None:
-    """A person asks for a repair of one table; the run ends well, and the page lists the rows that differed. A later run finds a row that differs."""
+    """A person asks for a repair of one table; the run ends well, and the page lists the rows that differed.
+
+    A later run finds a row that differs.
+    """
     expect = pytest.importorskip("playwright.sync_api").expect
     wait_until(lambda: equal(orders), "equal sides")
     orders.target.execute(

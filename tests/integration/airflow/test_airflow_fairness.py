@@ -81,7 +81,9 @@ def test_slow_pipelines_go_on_beside_a_backlog_and_a_target_that_hangs(
     dag = f"sync__p{HANGS}"
 
     def tried_again() -> bool:
-        """An attempt to reach the target was ended, by the deadline of its connection or by the time limit of its task."""
+        """An attempt to reach the target was ended, by the deadline of its connection or by the time limit of its
+        task.
+        """
         return any(task["try_number"] > 1 for task in started.tasks(dag) if task["task_id"] in {"drain", "load.copy"})
 
     wait_until(tried_again, "the end of the attempt that hangs", 300)

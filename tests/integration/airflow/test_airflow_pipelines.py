@@ -1,4 +1,6 @@
-"""Kinds of pipeline on a real Airflow: stages by spark-submit, two targets of which one fails, a rule with a task of its own."""
+"""Kinds of pipeline on a real Airflow: stages by spark-submit, two targets of which one fails, a rule with a task of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,10 @@ def world(
 
 
 def test_every_stage_by_spark_submit_and_a_pause_in_between(world: World) -> None:
-    """Merge, a rule with a task of its own, load: each a job of spark-submit. Between the first two somebody pauses for a while."""
+    """Merge, a rule with a task of its own, load: each a job of spark-submit.
+
+    Between the first two somebody pauses for a while.
+    """
     dag, stages = f"sync__{SUBMITTED}", ("merge", "rule.slow", "load.copy")
     world.begins(SUBMITTED)
     before = world.acknowledged(SUBMITTED, "copy")
@@ -239,7 +244,10 @@ def test_a_rule_with_a_task_of_its_own(world: World) -> None:
 
 
 def test_a_target_that_fails_in_mid_loop_and_a_rule_that_starts_failing(world: World) -> None:
-    """The loop goes on without the target, and ends at the rule, whose task is red until its file is right. Every run ends green."""
+    """The loop goes on without the target, and ends at the rule, whose task is red until its file is right.
+
+    Every run ends green.
+    """
     dag, schema = f"sync__{RULED}", world.made.schema
     world.begins(APART)
     world.begins(RULED)
@@ -291,7 +299,9 @@ def test_a_target_that_fails_in_mid_loop_and_a_rule_that_starts_failing(world: W
 
 
 def test_a_run_that_ended_is_cleared_while_the_only_place_waits(world: World) -> None:
-    """The source is quiet and the window is one: the run that waits for changes gives its place away, and has it back."""
+    """The source is quiet and the window is one: the run that waits for changes gives its place away, and has it
+    back.
+    """
     dag = f"sync__{RULED}"
     world.begins(RULED)
 

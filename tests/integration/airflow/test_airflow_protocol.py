@@ -39,7 +39,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 DAG = "sync__protocol"
 LONGEST = 6
 LOOPS = f"{{max_time: 4m, max_batches: {LONGEST}}}"
-"""A run ends by the number of its batches while changes keep coming, however long a batch takes on this machine; its time is far away."""
+"""A run ends by the number of its batches while changes keep coming, however long a batch takes on this machine; its
+time is far away.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +247,9 @@ def test_a_loop_that_is_killed_is_finished_by_its_tasks(orders: Case, east: Test
 
 
 def test_what_a_person_says_and_ddl_in_the_middle_of_a_loop(orders: Case, east: TestAirflow) -> None:
-    """Pause, resume, restart, roll back, and a change of definitions: the run ends green, and what follows is delivered."""
+    """Pause, resume, restart, roll back, and a change of definitions: the run ends green, and what follows is
+    delivered.
+    """
     history, by = History(orders), "a test"
     with written(orders):
         train_of(orders, east, 2, state="running")
@@ -284,7 +288,8 @@ def mark_drain(state: str) -> tuple[str, dict[str, str]]:
 def marks_in_the_middle_of_loops(orders: Case, east: TestAirflow, *marks: tuple[str, dict[str, str]]) -> None:
     """Mark a run each time, and see the next run go on.
 
-    With SQLite Airflow may answer 500, and a loop may end by itself before the mark: a person presses again, at the run that goes then.
+    With SQLite Airflow may answer 500, and a loop may end by itself before the mark: a person presses again, at the run
+    that goes then.
     """
     change(orders)
     wait_until(lambda: settled(orders), "a first delivery")

@@ -1,4 +1,6 @@
-"""The subscription service inside Airflow's API server: one of its workers has it, another takes over, and no error of its takes the pages down."""
+"""The subscription service inside Airflow's API server: one of its workers has it, another takes over, and no error of
+its takes the pages down.
+"""
 
 from __future__ import annotations
 

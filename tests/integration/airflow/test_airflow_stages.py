@@ -1,4 +1,6 @@
-"""The tasks of a run side by side (``run: {tasks: own}``) on a real Airflow: what a person sees of a busy pipeline is what happens."""
+"""The tasks of a run side by side (``run: {tasks: own}``) on a real Airflow: what a person sees of a busy pipeline is
+what happens.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,10 @@ def test_all_stages_of_a_run_are_at_work_at_the_same_time(orders: Case, east: Te
 def test_a_rule_that_fails_is_seen_at_its_own_task_and_goes_on_after_clear(
     orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
 ) -> None:
-    """Yellow at the first failure. Once its attempts are used up the run is red, later ones wait, and Clear on this one task brings all back."""
+    """Yellow at the first failure.
+
+    Once its attempts are used up the run is red, later ones wait, and Clear on this one task brings all back.
+    """
     rule = shared_airflow.folder / "rules/up.py"
     change(orders)
     wait_until(lambda: settled(orders), "a first delivery")
@@ -178,7 +183,10 @@ def test_a_red_run_that_a_person_gives_up_and_one_that_is_marked_while_it_works_
 def test_tasks_that_a_person_marks_while_they_work_lead_back_to_work_or_name_the_button(
     orders: Case, east: TestAirflow
 ) -> None:
-    """An acknowledgement as a success: the next run goes on. A load as failed: the run is red, and Clear on the load brings all back."""
+    """An acknowledgement as a success: the next run goes on.
+
+    A load as failed: the run is red, and Clear on the load brings all back.
+    """
     change(orders)
     wait_until(lambda: settled(orders), "a first delivery")
     history, run = History(orders), ""
@@ -212,7 +220,9 @@ def test_tasks_that_a_person_marks_while_they_work_lead_back_to_work_or_name_the
 
 
 def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirflow) -> None:
-    """``kill -9`` of the process that captures, then of the one that loads; Clear of a run that is delivered does nothing again."""
+    """``kill -9`` of the process that captures, then of the one that loads; Clear of a run that is delivered does
+    nothing again.
+    """
     change(orders)
     wait_until(lambda: settled(orders), "a first delivery")
     history = History(orders)
@@ -250,7 +260,9 @@ def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirf
 def test_a_busy_pipeline_goes_on_whatever_tasks_its_file_adds_and_removes(
     orders: Case, east: TestAirflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One task for all stages, a target more, tasks of their own again: a task that a change adds has no past, which it depends on."""
+    """One task for all stages, a target more, tasks of their own again: a task that a change adds has no past, which it
+    depends on.
+    """
     lake = json.dumps({"conn_type": "fs", "extra": {"path": str(tmp_path)}})
     monkeypatch.setenv("AIRFLOW_CONN_STAGES_LAKE", lake)
     east.connect("stages_lake", lake)

@@ -1,4 +1,6 @@
-"""A log of some megabytes, as a server wrote it, with bits flipped anywhere: every damage is noticed, and nothing else happens."""
+"""A log of some megabytes, as a server wrote it, with bits flipped anywhere: every damage is noticed, and nothing else
+happens.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def _packets(event: bytes) -> bytes:
 
 
 def written(server, db: str, *extra: str) -> Log:
-    """The file in which a mixed load stands: bulk and single rows, XA, savepoints, DDL, compressed transactions where there are such."""
+    """The file in which a mixed load stands: bulk and single rows, XA, savepoints, DDL, compressed transactions where
+    there are such.
+    """
     server.execute(TABLE, "FLUSH BINARY LOGS", database=db)
     name = server.execute("SHOW BINARY LOGS")[-1][0]
     with server.connect(db) as connection, connection.cursor() as cursor:

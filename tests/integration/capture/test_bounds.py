@@ -57,7 +57,8 @@ def test_a_transaction_larger_than_memory_is_cut_into_segments(compressed, mysql
         cursor.execute("DELETE FROM t WHERE id = 1")
         stop = head(drain.endpoint)
     answer = drained({
-        "connection": mysql_source.connection_json(), "start": start.as_offset().to_json(), "stop": stop.as_offset().to_json(),
+        "connection": mysql_source.connection_json(), "start": start.as_offset().to_json(),
+        "stop": stop.as_offset().to_json(),
         "store": f"file://{tmp_path}/big", "include": rf"{db}\..*", "arena_bytes": 4 * 2**20, "part_bytes": 16 * 2**20,
     })  # fmt: skip
     assert answer.get("changes") == rounds * rows + 1, answer
@@ -134,7 +135,8 @@ def test_a_full_disk_stops_the_drain_and_it_goes_on_when_there_is_room(reserve, 
         start = head(drain.endpoint)
         cursor.execute("SET SESSION cte_max_recursion_depth = 1000000")
         cursor.execute(
-            "INSERT INTO t WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 6000) SELECT n, RANDOM_BYTES(1000) FROM s"
+            "INSERT INTO t WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 6000) SELECT n, "
+            "RANDOM_BYTES(1000) FROM s"
         )
         stop = head(drain.endpoint)
     disk = Disk(Path(tmp_path) / "disk")
@@ -142,7 +144,8 @@ def test_a_full_disk_stops_the_drain_and_it_goes_on_when_there_is_room(reserve, 
         pytest.skip("the kernel allows no file system of our own here")
     try:
         asked = {
-            "connection": mysql_source.connection_json(), "start": start.as_offset().to_json(), "stop": stop.as_offset().to_json(), "store": f"file://{disk.folder}/store",
+            "connection": mysql_source.connection_json(), "start": start.as_offset().to_json(),
+            "stop": stop.as_offset().to_json(), "store": f"file://{disk.folder}/store",
             "include": rf"{db}\..*", "arena_bytes": 2**20, "part_bytes": 2**20, "min_free_bytes": reserve,
         }  # fmt: skip
         room = 3 if reserve < 0 else 66

@@ -98,7 +98,8 @@ def test_mariadb_compressed_rows_are_the_same(mariadb, tmp_path, fresh_schema):
         cursor.execute("SET GLOBAL log_bin_compress = ON")
         try:
             cursor.execute(
-                "INSERT INTO t VALUES (1, REPEAT('ab', 5000), REPEAT('é', 300), REPEAT('z', 900)), (2, 'x', 'short', 's')"
+                "INSERT INTO t VALUES (1, REPEAT('ab', 5000), REPEAT('é', 300), REPEAT('z', 900)), (2, 'x', 'short', "
+                "'s')"
             )
             cursor.execute("UPDATE t SET v = CONCAT(v, '!')")
             cursor.execute("DELETE FROM t WHERE id = 1")
@@ -166,7 +167,9 @@ def test_batches_close_at_transaction_ends(made):
 
 @pytest.mark.promise("B2")
 def test_bytes_of_log_close_a_batch(made):
-    """At the end of the transaction in which they are reached; one that is larger than the limit is a batch of its own."""
+    """At the end of the transaction in which they are reached; one that is larger than the limit is a batch of its
+    own.
+    """
     _, _, cursor, drain = made
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
     drain.all()
@@ -353,5 +356,8 @@ def test_a_killed_server_ends_the_drain_with_a_retryable_error(mysql_source, mad
 
 
 def test_start_up_does_not_import_pandas(made):
-    code = "import sys; from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up(); assert 'pandas' not in sys.modules"
+    code = (
+        "import sys; from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up(); assert 'pandas' not "
+        "in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": "include"})

@@ -1,4 +1,6 @@
-"""Every charset the servers list, every character in it: the stored text is what CONVERT says; bytes that are no character stop."""
+"""Every charset the servers list, every character in it: the stored text is what CONVERT says; bytes that are no
+character stop.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def test_every_character_of_every_charset(kind, request, tmp_path, fresh_schema)
     ):
         cursor.execute("SET sql_mode = ''")
         cursor.execute(
-            "SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME <> 'binary'"
+            "SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME <> "
+            "'binary'"
         )
         charsets = {str(name): int(longest) for name, longest in cursor.fetchall()}
         assert len(charsets) > 35
@@ -85,11 +88,13 @@ def test_every_character_of_every_charset(kind, request, tmp_path, fresh_schema)
                 with pytest.raises(UnicodeDecodeError):
                     raise_unless_one(decode_bytes(all_bytes[i], charset))
             cursor.execute(
-                f"CREATE TABLE `{charset}` (id INT PRIMARY KEY, v VARCHAR(4) CHARACTER SET {charset}, f CHAR(3) CHARACTER SET {charset})"
+                f"CREATE TABLE `{charset}` (id INT PRIMARY KEY, v VARCHAR(4) CHARACTER SET {charset}, f CHAR(3) "
+                f"CHARACTER SET {charset})"
             )
             good = ",".join(map(str, characters))
             cursor.execute(
-                f"INSERT INTO `{charset}` SELECT id, CONVERT(b USING {charset}), CONVERT(b USING {charset}) FROM raw WHERE id IN ({good})"
+                f"INSERT INTO `{charset}` SELECT id, CONVERT(b USING {charset}), CONVERT(b USING {charset}) FROM raw "
+                f"WHERE id IN ({good})"
             )
             cursor.execute(f"SELECT id, HEX(CONVERT(v USING utf32)), HEX(CONVERT(f USING utf32)) FROM `{charset}`")
             wanted[charset] = {

@@ -57,8 +57,10 @@ def test_savepoints_leave_what_was_not_rolled_back(made):
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     drain.all()
     for statement in (
-        "BEGIN", "INSERT INTO t VALUES (1)", "SAVEPOINT a", "INSERT INTO t VALUES (2)", "SAVEPOINT b", "INSERT INTO t VALUES (3)",
-        "ROLLBACK TO b", "INSERT INTO t VALUES (4)", "ROLLBACK TO a", "INSERT INTO t VALUES (5)", "RELEASE SAVEPOINT a", "COMMIT",
+        "BEGIN", "INSERT INTO t VALUES (1)", "SAVEPOINT a", "INSERT INTO t VALUES (2)", "SAVEPOINT b",
+        "INSERT INTO t VALUES (3)",
+        "ROLLBACK TO b", "INSERT INTO t VALUES (4)", "ROLLBACK TO a", "INSERT INTO t VALUES (5)", "RELEASE SAVEPOINT a",
+        "COMMIT",
         "BEGIN", "INSERT INTO t VALUES (6)", "ROLLBACK",
     ):  # fmt: skip
         cursor.execute(statement)
@@ -98,7 +100,8 @@ def test_cascades_of_this_mysql_are_in_its_log(mysql_source, tmp_path, fresh_sch
     ):
         cursor.execute("CREATE TABLE p (id INT PRIMARY KEY)")
         cursor.execute(
-            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE)"
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE "
+            "CASCADE)"
         )
         cursor.execute(
             "CREATE TABLE n (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE SET NULL)"
@@ -129,7 +132,8 @@ def test_partitions_temporary_tables_and_create_select(made):
     cursor.execute("DROP TEMPORARY TABLE tmp")
     manifests = drain.all()
     assert seen(drain, manifests) == [
-        ("t", "i", 7), ("t", "i", 8), ("t", "u", 9), ("t", "u", 8), ("copied", "i", 8), ("copied", "i", 9), ("t", "i", 100),
+        ("t", "i", 7), ("t", "i", 8), ("t", "u", 9), ("t", "u", 8), ("copied", "i", 8), ("copied", "i", 9),
+        ("t", "i", 100),
     ]  # fmt: skip
     assert any("TRUNCATE PARTITION" in d.sql for m in manifests for d in m.ddl)
     assert not any("tmp" in str(d.table) for m in manifests for d in m.ddl)
@@ -166,7 +170,9 @@ def test_tables_without_transactions(made):
 
 
 def with_keyring(folder: Path) -> Distribution | None:
-    """The server's own programs beside a manifest that loads the keyring component; None if there is no such component."""
+    """The server's own programs beside a manifest that loads the keyring component; None if there is no such
+    component.
+    """
     found = find_mysql()
     binary = next(Path(part) for part in found.command if Path(part).name == "mysqld")
     plugins = next(
@@ -255,8 +261,10 @@ def test_a_sequence_is_no_table(made):
     cursor.execute("CREATE TABLE t (id BIGINT PRIMARY KEY DEFAULT NEXTVAL(s), v INT)")
     drain.all()
     for statement in (
-        "INSERT INTO t (v) VALUES (1), (2)", "SELECT NEXTVAL(s)", "SELECT SETVAL(s, 100)", "ALTER SEQUENCE s RESTART 200",
-        "INSERT INTO t (v) VALUES (3)", "CREATE OR REPLACE SEQUENCE other", "SELECT NEXTVAL(other)", "DROP SEQUENCE other",
+        "INSERT INTO t (v) VALUES (1), (2)", "SELECT NEXTVAL(s)", "SELECT SETVAL(s, 100)", "ALTER SEQUENCE s RESTART "
+        "200",
+        "INSERT INTO t (v) VALUES (3)", "CREATE OR REPLACE SEQUENCE other", "SELECT NEXTVAL(other)",
+        "DROP SEQUENCE other",
     ):  # fmt: skip
         cursor.execute(statement)
     assert seen(drain, drain.all()) == [("t", "i", 5), ("t", "i", 7), ("t", "i", 200)]

@@ -1,4 +1,6 @@
-"""Every column type with random values: what is in the segment equals what the server's own SELECT says, and so does the target's checksum."""
+"""Every column type with random values: what is in the segment equals what the server's own SELECT says, and so does
+the target's checksum.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,8 @@ def deliver(source, target, folder, fresh_schema, zookeeper):
                 for i in range(0, ROWS, 2):
                     column = r.choice(columns)
                     cursor.execute(
-                        f"UPDATE t{number} SET `{column}` = {types[column][1](r)}, id = id + {r.choice([0, 100000])} WHERE id = {i}"
+                        f"UPDATE t{number} SET `{column}` = {types[column][1](r)}, id = id + {r.choice([0, 100000])} "
+                        f"WHERE id = {i}"
                     )
                 cursor.execute(f"DELETE FROM t{number} WHERE id % 5 = 3")
         made.run_until_head()
@@ -139,7 +142,8 @@ def deliver(source, target, folder, fresh_schema, zookeeper):
 
 
 RIGHT = (
-    "i8", "un8", "i16", "un16", "i24", "un24", "i32", "un32", "i64", "un64", "dec9_9", "dec10_2", "dec20_10", "dec65_30", "fl", "db", "vc",
+    "i8", "un8", "i16", "un16", "i24", "un24", "i32", "un32", "i64", "un64", "dec9_9", "dec10_2", "dec20_10",
+    "dec65_30", "fl", "db", "vc",
     "vcl", "tt", "tx",
 )  # fmt: skip
 """Where mysql-replication is right."""

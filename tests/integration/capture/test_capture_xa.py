@@ -31,7 +31,9 @@ def made(request, kind, tmp_path, fresh_schema):
 
 
 def prepare(server, db, xid, *statements):
-    """On a connection of its own, which then goes away: the server keeps the transaction, and others may end it once the session is over."""
+    """On a connection of its own, which then goes away: the server keeps the transaction, and others may end it once
+    the session is over.
+    """
     with server.connect(db) as connection, connection.cursor() as cursor:
         for statement in (f"XA START '{xid}'", *statements, f"XA END '{xid}'", f"XA PREPARE '{xid}'"):
             cursor.execute(statement)
@@ -41,7 +43,9 @@ def prepare(server, db, xid, *statements):
 
 
 def purge(server):
-    """All files but the newest; a server keeps those that a dump still reads, which takes a moment to notice that its reader hung up."""
+    """All files but the newest; a server keeps those that a dump still reads, which takes a moment to notice that its
+    reader hung up.
+    """
     newest = server.execute("SHOW BINARY LOGS")[-1][0]
     end = time.monotonic() + 240
     while server.execute("SHOW BINARY LOGS")[0][0] != newest:

@@ -1,4 +1,6 @@
-"""The source fails over to a replica: found again by GTIDs, checked for what it lacks, and both sides equal after it."""
+"""The source fails over to a replica: found again by GTIDs, checked for what it lacks, and both sides equal after
+it.
+"""
 
 from __future__ import annotations
 
@@ -293,7 +295,9 @@ def test_a_server_that_is_silent_is_replaced_after_the_delay(group: Group, made:
 
 
 def test_a_dump_goes_on_at_the_other_server(group: Group, made: Case) -> None:
-    """Chunks that were marked in the first server's log are read again, without marks in a replica; while somebody reads, there is no failover."""
+    """Chunks that were marked in the first server's log are read again, without marks in a replica; while somebody
+    reads, there is no failover.
+    """
     insert(made, *range(1, 31))
     made.run_until_head()
     made.target.execute(
@@ -346,7 +350,9 @@ def replicates(group: Group, **filters: str) -> None:
 
 
 def test_a_replica_that_filters_is_refused_and_what_it_lacks_is_said(group: Group, made: Case) -> None:
-    """Filtered transactions are empty ones with their GTIDs: nothing but the filter, or the rows themselves, shows what is missing."""
+    """Filtered transactions are empty ones with their GTIDs: nothing but the filter, or the rows themselves, shows what
+    is missing.
+    """
     schema = made.schema
     others = [f"CREATE TABLE `{schema}`.{name} (id INT PRIMARY KEY, note VARCHAR(40))" for name in ("lost_a", "lost_b")]
     made.target.execute(*others)

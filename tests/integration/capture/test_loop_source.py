@@ -1,4 +1,6 @@
-"""A loop keeps the source's connections: what changes at the source meanwhile is noticed all the same, and no change is lost or read twice."""
+"""A loop keeps the source's connections: what changes at the source meanwhile is noticed all the same, and no change is
+lost or read twice.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def write(made: Case, first: int, rows: int) -> None:
     for number in range(first, first + rows):
         made.source.execute(
-            f"REPLACE INTO `{made.schema}`.t (id, note) VALUES ({number}, 'n{number}'), ({number % 5}, 'again {number}')"
+            f"REPLACE INTO `{made.schema}`.t (id, note) VALUES ({number}, 'n{number}'), ({number % 5}, 'again "
+            f"{number}')"
         )
 
 
@@ -96,7 +99,9 @@ def test_batches_of_a_loop_are_read_over_one_connection(made: Case, opened: list
 
 
 def test_a_backlog_that_comes_up_in_mid_loop_is_seen(made: Case, monkeypatch: Any) -> None:
-    """Batches grow with it: how far the log has got is asked for each batch, though the pre-flight is not made again."""
+    """Batches grow with it: how far the log has got is asked for each batch, though the pre-flight is not made
+    again.
+    """
     seen: list[int] = []
 
     def patience_s(max_wait_s: float, behind_bytes: int) -> float:
@@ -121,7 +126,9 @@ def test_the_settings_are_looked_at_again(made: Case, opened: list[str], monkeyp
 
 
 def test_new_log_files_and_definitions_in_mid_loop(made: Case) -> None:
-    """A rotation is read over the same connection; a change of definitions ends a loop, and what was planned before it does not count."""
+    """A rotation is read over the same connection; a change of definitions ends a loop, and what was planned before it
+    does not count.
+    """
     write(made, 10, 10)
     made.source.execute("FLUSH BINARY LOGS")
     write(made, 30, 10)

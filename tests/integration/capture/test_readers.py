@@ -36,7 +36,8 @@ def write_files(cursor, files: int, seed: int) -> None:
             for _ in range(dice.randint(1, 4)):
                 row = dice.randint(1, 60)
                 statement = dice.choice((
-                    f"INSERT INTO {table} VALUES ({row}, REPEAT('x', {dice.randint(0, 300)})) ON DUPLICATE KEY UPDATE v = CONCAT(v, '+')",
+                    f"INSERT INTO {table} VALUES ({row}, REPEAT('x', {dice.randint(0, 300)})) ON DUPLICATE KEY UPDATE "
+                    "v = CONCAT(v, '+')",
                     f"UPDATE {table} SET v = {dice.random()} WHERE id < {dice.randint(1, 40)}",
                     f"UPDATE {table} SET id = id + 1000 WHERE id = {row}",
                     f"DELETE FROM {table} WHERE id = {row}",
@@ -167,7 +168,8 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
             with pytest.raises(Enough):
                 capture(
                     LogReading(
-                        drain.endpoint, 77002, Selection.compile(drain.config), StreamLimits(max_wait_s=30, stop_at=head(drain.endpoint).as_offset())
+                        drain.endpoint, 77002, Selection.compile(drain.config),
+                        StreamLimits(max_wait_s=30, stop_at=head(drain.endpoint).as_offset())
                     ),
                     drain.position, lambda: SegmentWriter(drain.store, 1, 1), progress=progress,
                     backlog=Backlog(3, log_files(drain.endpoint), 1),

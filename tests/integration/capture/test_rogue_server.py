@@ -47,7 +47,9 @@ class OnlyOK:
 
 
 def test_a_service_that_answers_every_question_with_ok_is_no_source(tmp_path: Path, zookeeper: Any) -> None:
-    """Commands end with an error of their own and an exit code: an exception without one is raised by the command line's twin."""
+    """Commands end with an error of their own and an exit code: an exception without one is raised by the command
+    line's twin.
+    """
     rogue = OnlyOK()
     (tmp_path / "rules").mkdir()
     (tmp_path / "case.yaml").write_text(

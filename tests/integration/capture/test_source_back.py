@@ -1,4 +1,7 @@
-"""A source that went back in time: its log has other events in the places that were drained. Nothing is read from it then."""
+"""A source that went back in time: its log has other events in the places that were drained.
+
+Nothing is read from it then.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,9 @@ ENDS = {
 
 
 def test_the_event_before_any_position_is_found_again(server, tmp_path) -> None:
-    """Whatever ends the log that was read; also when the server begins to write its next files without checksums, or with them."""
+    """Whatever ends the log that was read; also when the server begins to write its next files without checksums, or
+    with them.
+    """
     server.execute("DELETE FROM d.t")
     with setting(server, binlog_checksum="CRC32"), draining(server, tmp_path, "d") as drain:
         for number, (name, statements) in enumerate(ENDS.items()):
@@ -219,9 +224,11 @@ def test_no_row_is_read_from_it_and_the_ways_out_work(tmp_path, mysql_target, zo
 
 @contextmanager
 def reset_log(tmp_path: Path, target: Any, zookeeper: Any, schema: str) -> Iterator[Case]:
-    """Yield a pipeline whose source has another log now: its table begins at the same offset, with its columns the other way round.
+    """Yield a pipeline whose source has another log now: its table begins at the same offset, with its columns the
+    other way round.
 
-    The first stored definitions are as of an offset before which nothing was read, so no event can tell the two logs apart.
+    The first stored definitions are as of an offset before which nothing was read, so no event can tell the two logs
+    apart.
     """
     with MySQLServer(tmp_path / "s", server_id=7, options={"binlog_row_metadata": "MINIMAL"}) as source:
         made = f"CREATE DATABASE `{schema}`", f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, a INT, b INT)"

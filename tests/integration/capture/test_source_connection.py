@@ -1,4 +1,6 @@
-"""The way to the source: TLS, logins, connections that die without a word, another replica of the same id, files that go."""
+"""The way to the source: TLS, logins, connections that die without a word, another replica of the same id, files
+that go.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,8 @@ def captured(server, endpoint, folder) -> int:
         number = server.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM d.t")[0][0]
         server.execute(f"INSERT INTO d.t VALUES ({number})")
         result = capture(
-            LogReading(endpoint, 88_001, Selection.compile(drain.config), StreamLimits(stop_at=head(drain.endpoint).as_offset())),
+            LogReading(endpoint, 88_001, Selection.compile(drain.config),
+                StreamLimits(stop_at=head(drain.endpoint).as_offset())),
             drain.position, lambda: Rows(),
         )  # fmt: skip
         return result.changes
@@ -207,7 +210,9 @@ def test_the_dump_itself_is_encrypted(secured, certificates):
 
 @pytest.mark.parametrize("mode", ["disabled", "preferred"])
 def test_passwords_without_tls_settings(secured, mode, tmp_path):
-    """caching_sha2 on MySQL (by RSA where nothing is encrypted, first and from the server's cache), native on MariaDB."""
+    """caching_sha2 on MySQL (by RSA where nothing is encrypted, first and from the server's cache), native on
+    MariaDB.
+    """
     for _ in range(2):
         assert captured(secured, login(secured, "plain", ssl_mode=mode), tmp_path) == 1
     with pytest.raises(ConfigError, match="refuses user 'plain'") as caught:
@@ -216,7 +221,9 @@ def test_passwords_without_tls_settings(secured, mode, tmp_path):
 
 
 def test_ed25519(tmp_path):
-    """MariaDB's own kind of login; needs a server with the plugin (SLUICE_TEST_PLUGINS may name a folder that has it)."""
+    """MariaDB's own kind of login; needs a server with the plugin (SLUICE_TEST_PLUGINS may name a folder that has
+    it).
+    """
     found = find_mariadb()
     given = next((o.partition("=")[2] for o in found.options if o.startswith("--plugin-dir=")), "/usr/lib/mysql/plugin")
     folder = Path(os.environ.get("SLUICE_TEST_PLUGINS", given))
@@ -232,7 +239,7 @@ def test_ed25519(tmp_path):
             captured(server, replace(login(server, "plain"), password="other"), tmp_path)
 
 
-# -- connections that die without a word -----------------------------------------------------------------------------------
+# -- connections that die without a word -------------------------------------------------------------------------------
 class SilentProxy:
     """Passes bytes until told to fall silent; then both sides stay connected and nothing moves."""
 
@@ -286,7 +293,8 @@ def test_a_silent_connection_is_noticed(kind, request, impatient, tmp_path, fres
             pytest.raises(SourceUnavailable, match="not even a heartbeat"),
         ):
             capture(
-                LogReading(replace(drain.endpoint, port=proxy.port), 88_004, Selection.compile(drain.config), StreamLimits(idle_wait_s=60)),
+                LogReading(replace(drain.endpoint, port=proxy.port), 88_004, Selection.compile(drain.config),
+                    StreamLimits(idle_wait_s=60)),
                 drain.position, lambda: Rows(), progress=fall_silent,
             )  # fmt: skip
         assert proxy.silent.is_set()
@@ -331,7 +339,7 @@ def test_a_stopped_server_is_noticed(impatient, tmp_path):
             os.kill(server.handle.pid, signal.SIGCONT)
 
 
-# -- the same id, files that go ----------------------------------------------------------------------------------------------
+# -- the same id, files that go ----------------------------------------------------------------------------------------
 @pytest.mark.promise("A1")
 def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatch):
     db = fresh_schema(mysql_source)
@@ -465,7 +473,8 @@ def test_a_replica_that_does_not_log_what_it_applies(mysql_source, tmp_path):
             assert preflight(connection, server_info(connection), PIPELINE, None) == []
             rows_of(
                 connection,
-                f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={mysql_source.port}, SOURCE_USER='root'",
+                f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={mysql_source.port}, "
+                "SOURCE_USER='root'",
             )
             (found,) = preflight(connection, server_info(connection), PIPELINE, None)
         assert (found.severity, found.setting) == ("error", "log_replica_updates")

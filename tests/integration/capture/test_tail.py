@@ -1,4 +1,6 @@
-"""`sluice tail` in each format: every value of every document is what the server's own SELECT says, whatever the row image."""
+"""`sluice tail` in each format: every value of every document is what the server's own SELECT says, whatever the row
+image.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,9 @@ READ: dict[str, Callable[[Any, str, list[str | None], bool], bool]] = {
 
 
 def images(name: str, document: dict[str, Any]) -> tuple[str, str, dict[str, Any] | None, dict[str, Any] | None]:
-    """(table, kind, before, after) of a document; ``before`` only of columns that changed where the format has no more."""
+    """(table, kind, before, after) of a document; ``before`` only of columns that changed where the format has no
+    more.
+    """
     if name == "debezium-json":
         return document["source"]["table"], document["op"], document["before"], document["after"]
     if name == "cloudevents-json":

@@ -211,7 +211,10 @@ def test_a_fetched_mysql_runs_by_its_own_loader() -> None:
 
 
 def test_a_process_that_executes_another_program_is_alive_all_the_time(tmp_path: Path) -> None:
-    """Its environment, which holds the token, reads as empty for an instant. Servers were taken for dead while they started."""
+    """Its environment, which holds the token, reads as empty for an instant.
+
+    Servers were taken for dead while they started.
+    """
     for _ in range(60):
         shells = ["/bin/sh", "-c", "exec /bin/sh -c 'exec /bin/sh -c \"exec sleep 60\"'"]
         handle = processes.spawn("sleeper", shells, log=tmp_path / "sleeper.log")

@@ -1,4 +1,6 @@
-"""The development stack as a person uses it: one clear line when it cannot start, no process left when it is interrupted."""
+"""The development stack as a person uses it: one clear line when it cannot start, no process left when it is
+interrupted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Dumps beside the log: whatever writers do meanwhile, the target ends equal, and no row of it ever goes back to an older value."""
+"""Dumps beside the log: whatever writers do meanwhile, the target ends equal, and no row of it ever goes back to an
+older value.
+"""
 
 from __future__ import annotations
 
@@ -199,7 +201,9 @@ def test_a_pipeline_that_starts_with_a_dump(tmp_path, mysql_source, mysql_target
 @pytest.mark.parametrize("last", ["3", "2", "1"])
 @pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
 def test_unique_values_that_move_behind_a_dumped_row_in_one_batch(quiet: Case, image: str, last: str) -> None:
-    """What the dump read is what the target holds: the value has to be free before another row takes it, be that row dumped or not."""
+    """What the dump read is what the target holds: the value has to be free before another row takes it, be that row
+    dumped or not.
+    """
     both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20), note INT, UNIQUE (email))")
     begin(quiet)
     quiet.source.execute(f"USE `{quiet.schema}`", "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
@@ -237,7 +241,9 @@ def test_unique_values_that_move_behind_a_dumped_row_in_one_batch(quiet: Case, i
 def test_rows_that_move_past_the_copy_of_which_the_log_brings_a_part(
     server: str, index: str, request: Any, tmp_path: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """Out of a range that is not read yet, into one that has been read: no chunk holds them, and the log not all of their columns."""
+    """Out of a range that is not read yet, into one that has been read: no chunk holds them, and the log not all of
+    their columns.
+    """
     source = request.getfixturevalue(server)
     schema = fresh_schema(source, mysql_target)
     with case(
@@ -318,10 +324,13 @@ def test_a_transaction_prepared_before_a_chunk_and_committed_behind_its_select(
 
 @pytest.mark.promise("C8")
 def test_a_chunk_is_read_without_a_lock(quiet: Case, monkeypatch) -> None:
-    """While its rows are on the way: no row is locked, and the table only as any SELECT does it (so that nobody drops it meanwhile)."""
+    """While its rows are on the way: no row is locked, and the table only as any SELECT does it (so that nobody drops
+    it meanwhile).
+    """
     both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
     quiet.source.execute(
-        "INSERT INTO t WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 40) SELECT n, REPEAT('x', 400000) FROM s",
+        "INSERT INTO t WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 40) SELECT n, "
+        "REPEAT('x', 400000) FROM s",
         database=quiet.schema,
     )
     begin(quiet)
@@ -335,8 +344,8 @@ def test_a_chunk_is_read_without_a_lock(quiet: Case, monkeypatch) -> None:
             f"'{quiet.schema}' AND OBJECT_NAME = 't'"
         )
         others = quiet.source.execute(
-            "SELECT OBJECT_TYPE, LOCK_TYPE FROM performance_schema.metadata_locks WHERE OBJECT_TYPE IN ('GLOBAL', 'BACKUP LOCK', 'COMMIT') "
-            "AND LOCK_TYPE NOT LIKE 'INTENTION%'"
+            "SELECT OBJECT_TYPE, LOCK_TYPE FROM performance_schema.metadata_locks WHERE OBJECT_TYPE IN ('GLOBAL', "
+            "'BACKUP LOCK', 'COMMIT') AND LOCK_TYPE NOT LIKE 'INTENTION%'"
         )
         rows = quiet.source.execute(
             f"SELECT LOCK_TYPE, LOCK_MODE FROM performance_schema.data_locks WHERE OBJECT_SCHEMA = '{quiet.schema}'"
@@ -391,8 +400,10 @@ def test_a_definition_that_changes_while_a_chunk_is_read(quiet: Case) -> None:
 
 @pytest.mark.promise("C16")
 def test_the_published_example(quiet: Case) -> None:
-    """DBLog's figure: a chunk of k1 to k6, and changes of k1 and k3 between its watermarks. k1 and k3 come from the log alone, the other
-    four stand where the high watermark is: behind all that is between the marks, before all that follows.
+    """DBLog's figure: a chunk of k1 to k6, and changes of k1 and k3 between its watermarks.
+
+    k1 and k3 come from the log alone, the other four stand where the high watermark is: behind all that is between the
+    marks, before all that follows.
     """
     from sluice.segments.reader import iter_changes
 

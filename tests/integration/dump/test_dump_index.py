@@ -1,4 +1,7 @@
-"""What a table is cut by: indexes that can, indexes that cannot, and tables whose rows nothing tells apart. Refused before anything is read."""
+"""What a table is cut by: indexes that can, indexes that cannot, and tables whose rows nothing tells apart.
+
+Refused before anything is read.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ def test_an_index_that_cannot_serve_is_refused_and_others_serve(
     source = request.getfixturevalue(server)
     schema = fresh_schema(source, mysql_target)
     columns = (
-        "id INT PRIMARY KEY, n INT, day DATE, words VARCHAR(40), tags JSON, place POINT NOT NULL, made INT AS (n * 3) VIRTUAL, "
-        "KEY by_day (day), KEY downwards (day DESC, n DESC), KEY by_made (made, id), UNIQUE KEY by_n (n)"
+        "id INT PRIMARY KEY, n INT, day DATE, words VARCHAR(40), tags JSON, place POINT NOT NULL, made INT AS (n * 3) "
+        "VIRTUAL, KEY by_day (day), KEY downwards (day DESC, n DESC), KEY by_made (made, id), UNIQUE KEY by_n (n)"
     )
     unfit = UNFIT[server]
     with case(tmp_path, source, mysql_target, zookeeper, schema, extra="dump: {chunk_rows: 20}") as made:
@@ -77,12 +80,15 @@ def test_an_index_that_cannot_serve_is_refused_and_others_serve(
 def test_a_table_without_a_key_is_cut_by_an_index_only_if_the_mapping_says_what_tells_rows_apart(
     tmp_path: Any, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """Of two equal rows the log does not say which one moved out of a piece that is being read; so one piece is all there can be."""
+    """Of two equal rows the log does not say which one moved out of a piece that is being read; so one piece is all
+    there can be.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, extra="dump: {chunk_rows: 20}") as made:
         mysql_source.execute(
             f"CREATE TABLE {schema}.log (a INT, day DATE, KEY by_day (day))",
-            f"CREATE TABLE {schema}.seats (hall INT NOT NULL, seat INT NOT NULL, who VARCHAR(9), KEY by_who (who), KEY by_seat (hall, seat))",
+            f"CREATE TABLE {schema}.seats (hall INT NOT NULL, seat INT NOT NULL, who VARCHAR(9), KEY by_who (who), "
+            "KEY by_seat (hall, seat))",
             f"INSERT INTO {schema}.seats VALUES " + ",".join(f"({i % 3}, {i}, 'w{i % 7}')" for i in range(100)),
             f"INSERT INTO {schema}.log VALUES (1, '2026-01-01'), (1, '2026-01-01')",
         )
@@ -128,15 +134,19 @@ def test_a_table_without_a_key_is_cut_by_an_index_only_if_the_mapping_says_what_
 def test_a_unique_key_tells_rows_apart_where_there_is_no_primary_key(
     server: str, request: Any, tmp_path: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """The server itself identifies rows by the first unique key that is never null, in its log too; which one is first is its own choice."""
+    """The server itself identifies rows by the first unique key that is never null, in its log too; which one is first
+    is its own choice.
+    """
     source = request.getfixturevalue(server)
     schema = fresh_schema(source, mysql_target)
     extra = "dump: {chunk_rows: 20, parallelism: 2}"
     with case(tmp_path, source, mysql_target, zookeeper, schema, extra=extra, start="dump") as made:
         both(
             made,
-            "CREATE TABLE seats (word VARCHAR(20), hall INT NOT NULL, seat BIGINT NOT NULL, version INT, UNIQUE z_words (word), "
-            "UNIQUE m_wide (seat, hall), UNIQUE a_begin (hall, seat, version), UNIQUE y_seat (seat), KEY by_hall (hall))",
+            "CREATE TABLE seats (word VARCHAR(20), hall INT NOT NULL, seat BIGINT NOT NULL, version INT, UNIQUE "
+            "z_words (word), "
+            "UNIQUE m_wide (seat, hall), UNIQUE a_begin (hall, seat, version), UNIQUE y_seat (seat), KEY by_hall "
+            "(hall))",
         )
         values = ",".join(f"('w{i}', {i % 4}, {i}, 0)" for i in range(110))
         source.execute(f"INSERT INTO {schema}.seats VALUES {values}")

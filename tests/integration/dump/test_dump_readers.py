@@ -1,4 +1,6 @@
-"""A dump says whether somebody reads it: a process that is killed, one that is ended, one that fails; and another takes it up."""
+"""A dump says whether somebody reads it: a process that is killed, one that is ended, one that fails; and another takes
+it up.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,11 @@ def reader(made: Case) -> subprocess.Popen[str]:
 
 def words(made: Case) -> str:
     """All that people read of it on a terminal."""
-    said = [made.cli("dump", "show", str(made.path), "d"), made.cli("dump", "list", str(made.path)), made.cli("status", str(made.path))]  # fmt: skip
+    said = [
+        made.cli("dump", "show", str(made.path), "d"),
+        made.cli("dump", "list", str(made.path)),
+        made.cli("status", str(made.path)),
+    ]
     assert {one.returncode for one in said} == {0}, [one.stderr for one in said]
     return "\n".join(one.stdout for one in said)
 
@@ -71,7 +77,12 @@ def test_a_killed_reader_is_missed_and_another_goes_on(slow: Case) -> None:
         wait_until(lambda: seen(slow).no_reader, "the loss being seen")
         gone = seen(slow)
         assert gone.created_ms < gone.no_reader_since_ms
-        assert (gone.state, gone.rate, gone.tables[0].remaining_s, gone.tables[0].state) == ("running", 0, None, "no reader")  # fmt: skip
+        assert (gone.state, gone.rate, gone.tables[0].remaining_s, gone.tables[0].state) == (
+            "running",
+            0,
+            None,
+            "no reader",
+        )
         text = words(slow)
         assert text.count("no reader since") == 2
         assert "rows/s," not in text

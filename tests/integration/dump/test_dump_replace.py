@@ -70,7 +70,9 @@ class Stays(Watcher):
     [(100, "table"), (60, "batch"), (5000, "row"), *([(3, "row"), (23, "row")] if ALL else [(31, "row")])],
 )
 def test_random_writers_while_rows_are_replaced(shop: Case, chunk_rows: int, consistency: str) -> None:
-    """The target lacks rows, has old ones, and has hundreds that the source does not have, on keys that the writers use, too."""
+    """The target lacks rows, has old ones, and has hundreds that the source does not have, on keys that the writers
+    use, too.
+    """
     shop.yaml = shop.yaml.replace(
         "dump: {chunk_rows: 50, parallelism: 2}", f"dump: {{chunk_rows: {chunk_rows}, parallelism: 3}}"
     )
@@ -203,7 +205,10 @@ def test_what_cannot_be_replaced_is_refused(shop: Case) -> None:
 
 @pytest.mark.parametrize("shared", [False, True] if ALL else [False])
 def test_rows_deleted_in_a_lost_stretch_go(shared: bool, tmp_path, mysql_target, zookeeper, fresh_schema) -> None:
-    """``on_lost_position: dump``. Where another pipeline delivers to the same target, nothing is removed, and the dump says so."""
+    """``on_lost_position: dump``.
+
+    Where another pipeline delivers to the same target, nothing is removed, and the dump says so.
+    """
     from devstack.mysql import MySQLServer
 
     with MySQLServer(tmp_path / "server", name="mysql-own", server_id=78) as source:
@@ -222,7 +227,8 @@ def test_rows_deleted_in_a_lost_stretch_go(shared: bool, tmp_path, mysql_target,
             if shared:
                 at_target(
                     made,
-                    "INSERT INTO _sluice_ack (pipeline, target, scope, epoch, batch) VALUES ('another', 'copy', '', 1, 1)",
+                    "INSERT INTO _sluice_ack (pipeline, target, scope, epoch, batch) VALUES ('another', 'copy', '', "
+                    "1, 1)",
                 )
             at_source(
                 made,
@@ -254,7 +260,8 @@ def test_a_table_cut_by_another_index(shop: Case, key: str) -> None:
     primary = "PRIMARY KEY (id)" if key == "primary" else "UNIQUE (id)"
     at_source(
         shop,
-        f"CREATE TABLE t (id INT NOT NULL, place INT, at DATE, version BIGINT NOT NULL, {primary}, KEY by_place (place, at))",
+        f"CREATE TABLE t (id INT NOT NULL, place INT, at DATE, version BIGINT NOT NULL, {primary}, KEY by_place "
+        "(place, at))",
     )
     at_target(shop, "CREATE TABLE t (id INT NOT NULL PRIMARY KEY, place INT, at DATE, version BIGINT NOT NULL)")
     if key != "primary":

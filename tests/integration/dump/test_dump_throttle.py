@@ -1,4 +1,7 @@
-"""A dump gives way: to a busy source, to a replica that is behind. And a replica as the source, which nothing is written to."""
+"""A dump gives way: to a busy source, to a replica that is behind.
+
+And a replica as the source, which nothing is written to.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +179,9 @@ def _sleep(connection: Any) -> None:
 
 
 def test_a_replica_as_the_source_is_not_written_to(pair, tmp_path, mysql_target, zookeeper, fresh_schema) -> None:
-    """A server that refuses every write, of root too: its own UUID stands in no GTID, while writers change the rows at its source."""
+    """A server that refuses every write, of root too: its own UUID stands in no GTID, while writers change the rows at
+    its source.
+    """
     primary, replica = pair
     schema = fresh_schema(mysql_target)
     made_schema(pair, mysql_target, schema)

@@ -1,4 +1,6 @@
-"""A dumped row is the row of the log: the same definition, the same Arrow types, the same values, for every column type."""
+"""A dumped row is the row of the log: the same definition, the same Arrow types, the same values, for every column
+type.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_rows_larger_than_a_packet_and_many_pieces(mysql_source, fresh_schema, m
 
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 def test_a_literal_of_a_key_is_its_value(kind, request, fresh_schema):
-    """Read literals back as the values that they were written from, and have the server find them, for every type that a key may have."""
+    """Read literals back as the values that they were written from, and have the server find them, for every type that
+    a key may have.
+    """
     server = request.getfixturevalue(kind)
     db = fresh_schema(server)
     types = {name: made for name, made in types_of(server).items() if type_named(made[0], name).key}
@@ -127,7 +131,9 @@ def test_a_literal_of_a_key_is_its_value(kind, request, fresh_schema):
 
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 def test_a_text_is_another_bound_of_a_set_than_its_labels(kind, request, fresh_schema):
-    """A SET is sorted by its number, and compared with a text as a text: what a person typed is not turned into labels."""
+    """A SET is sorted by its number, and compared with a text as a text: what a person typed is not turned into
+    labels.
+    """
     server = request.getfixturevalue(kind)
     column = Column("s", ColumnKind.SET, "set('z','y','x')", labels=("z", "y", "x"), charset="utf8mb4")
     with server.connect(fresh_schema(server)) as connection, connection.cursor() as cursor:

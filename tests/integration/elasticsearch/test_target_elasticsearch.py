@@ -1,4 +1,6 @@
-"""Documents on a real server: refused ones, versions of others, routing, removed keys, definitions, what `sluice check` says."""
+"""Documents on a real server: refused ones, versions of others, routing, removed keys, definitions, what `sluice check`
+says.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,9 @@ def test_other_pipelines_at_the_server_are_named(elasticsearch: SearchServer) ->
 
 
 def test_a_server_with_too_much_to_do_is_asked_again(server_folder: Path) -> None:
-    """A real node that takes a few KiB of rows at a time answers 429: the load waits, then says so; smaller requests pass."""
+    """A real node that takes a few KiB of rows at a time answers 429: the load waits, then says so; smaller requests
+    pass.
+    """
     given = {"indexing_pressure.memory.limit": "4kb"}
     with SearchServer(server_folder / "small-elasticsearch", settings=given) as server:
         bench, table, pipe = made(server, {"retry_for": "1s"})

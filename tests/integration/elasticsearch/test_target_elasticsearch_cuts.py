@@ -1,4 +1,6 @@
-"""The loading process killed at every request, an old one that comes back, the server killed in mid-load: each row once."""
+"""The loading process killed at every request, an old one that comes back, the server killed in mid-load: each row
+once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ EXPECTED = Counter([(7, "b", 1), (2, "b", 1), (3, "b", 1)])
 def test_an_old_writer_that_comes_back_after_versions_of_removed_rows_are_forgotten(
     elasticsearch: SearchServer,
 ) -> None:
-    """It stands still with a request in its hand until the server no longer knows that a newer process removed the row."""
+    """It stands still with a request in its hand until the server no longer knows that a newer process removed the
+    row.
+    """
     bench = ElasticsearchBench(elasticsearch, {"settings": {**SETTINGS, "gc_deletes": "1s"}})
     table = people(bench.schema)
     bench.create_table(table)
@@ -89,7 +93,9 @@ def test_killed_at_every_request(elasticsearch: SearchServer) -> None:
 
 
 def test_an_old_writer_that_comes_back(elasticsearch: SearchServer) -> None:
-    """It stands still at each request in turn; a newer one delivers the batch and the next; then the old one goes on and changes nothing."""
+    """It stands still at each request in turn; a newer one delivers the batch and the next; then the old one goes on
+    and changes nothing.
+    """
     stopped, call = 0, 4
     while True:
         bench = ElasticsearchBench(elasticsearch)
@@ -137,7 +143,9 @@ def test_the_server_is_killed_in_mid_load(tmp_path: Path, kind: str) -> None:
 def test_an_alias_that_a_late_process_makes_is_taken_away(
     elasticsearch: SearchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A newer process takes over just before: otherwise an older unit, which still stands still, could write through it."""
+    """A newer process takes over just before: otherwise an older unit, which still stands still, could write through
+    it.
+    """
     bench = ElasticsearchBench(elasticsearch)
     table = people(bench.schema)
     bench.create_table(table)

@@ -1,4 +1,6 @@
-"""sluice check: what goes where, what is lost on the way, what is missing and the DDL that makes it; on real servers."""
+"""sluice check: what goes where, what is lost on the way, what is missing and the DDL that makes it; on real
+servers.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +69,12 @@ def test_missing_tables_are_made_as_the_source_has_them(shop: Case) -> None:
 
 def test_what_is_lost_is_named_column_by_column(shop: Case) -> None:
     shop.target.execute(
-        f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, email VARCHAR(50) NOT NULL, born DATETIME, balance DECIMAL(14,2) NOT NULL, "
-        "name VARCHAR(40) CHARACTER SET latin1 NOT NULL)",
+        f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, email VARCHAR(50) NOT NULL, born DATETIME, balance "
+        "DECIMAL(14,2) NOT NULL, name VARCHAR(40) CHARACTER SET latin1 NOT NULL)",
         HEAP.format(db=shop.schema),
         f"CREATE TABLE {shop.schema}.audit (n INT)",
-        f"CREATE TRIGGER {shop.schema}.seen AFTER INSERT ON {shop.schema}.people FOR EACH ROW INSERT INTO {shop.schema}.audit VALUES (1)",
+        f"CREATE TRIGGER {shop.schema}.seen AFTER INSERT ON {shop.schema}.people FOR EACH ROW INSERT INTO "
+        f"{shop.schema}.audit VALUES (1)",
     )
     said = report(shop, code=1)
     people = next(t for t in said["tables"] if t["source_table"].endswith(".people"))
@@ -153,7 +156,9 @@ def test_a_table_that_a_login_may_not_see_is_not_called_missing(shop: Case) -> N
 
 
 def test_the_documented_privileges_of_a_target_are_enough(shop: Case) -> None:
-    """A login with the GRANT that the page prints makes the tables, loads rows, follows DDL, sees triggers and compares the sides."""
+    """A login with the GRANT that the page prints makes the tables, loads rows, follows DDL, sees triggers and compares
+    the sides.
+    """
     page = Path(__file__).parents[3].joinpath("docs/mysql-target.md").read_text(encoding="utf-8")
     [grant] = re.findall(r"^GRANT [A-Z, ]+ ON `reporting`\.\* TO 'sluice'@'%';$", page, re.MULTILINE)
     user = f"least_{shop.schema}"

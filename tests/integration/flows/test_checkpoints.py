@@ -1,6 +1,6 @@
-"""A target's checkpoint and ZooKeeper's state that do not speak of the same batches: nothing is written or acknowledged, and the way on that is
-printed leads to equal sides. Every way in which they can differ, and what people do then: test_disagreements.py and test_checkpoints_apart.py in
-tests/unit/flows."""
+"""A target's checkpoint and ZooKeeper's state that do not speak of the same batches: nothing is written or
+acknowledged, and the way on that is printed leads to equal sides. Every way in which they can differ, and what people
+do then: test_disagreements.py and test_checkpoints_apart.py in tests/unit/flows."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_nothing_is_lost_and_the_error_says_the_way(made: Case, happens: Callabl
     made.assert_equal("t")
 
 
-# -- states of an older version ------------------------------------------------------------------------------------------------
+# -- states of an older version ----------------------------------------------------------------------------------------
 
 
 def as_an_older_version_left_it(made: Case) -> None:

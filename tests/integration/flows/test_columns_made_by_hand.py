@@ -1,4 +1,6 @@
-"""A captured column that the target lost and got again by the printed statement: it is said until the table was copied by the printed command."""
+"""A captured column that the target lost and got again by the printed statement: it is said until the table was copied
+by the printed command.
+"""
 
 from __future__ import annotations
 

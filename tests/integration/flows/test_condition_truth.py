@@ -1,4 +1,6 @@
-"""A condition means to the server what the person wrote: the same rows come for the text and for what is sent, whatever the server's modes."""
+"""A condition means to the server what the person wrote: the same rows come for the text and for what is sent, whatever
+the server's modes.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from tests.support.tables.conditions import NAMES, VALUES
 COUNT = int(os.environ.get("SLUICE_TEST_CONDITIONS", "400"))
 COLUMNS = ["id", "v", "w", "Näme", "d", "f", "j", "a`b"]
 TABLE = (
-    "CREATE TABLE `{}`.t (id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20) CHARACTER SET latin1, `Näme` INT, d DATETIME, f DOUBLE, j JSON, "
-    "`a``b` VARBINARY(10)) CHARACTER SET utf8mb4"
+    "CREATE TABLE `{}`.t (id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20) CHARACTER SET latin1, `Näme` INT, d "
+    "DATETIME, f DOUBLE, j JSON, `a``b` VARBINARY(10)) CHARACTER SET utf8mb4"
 )
 ROWS = [
     (1, "a", "A", 0, "2020-01-01 00:00:00", 1.5, "{}", b"a"),
@@ -71,7 +73,8 @@ def text(choose: random.Random, depth: int = 0) -> str:
         lambda: f"{part()} {choose.choice(['', 'NOT '])}LIKE {part()}{choose.choice(['', '', ' ESCAPE ' + repr('x')])}",
         lambda: f"{part()} IS {choose.choice(['', 'NOT '])}{choose.choice(['NULL', 'TRUE', 'FALSE', 'UNKNOWN'])}",
         lambda: (
-            f"CASE {choose.choice(['', part()])} WHEN {part()} THEN {part()} {choose.choice(['', 'ELSE ' + part()])} END"
+            f"CASE {choose.choice(['', part()])} WHEN {part()} THEN {part()} {choose.choice(['', 'ELSE ' + part()])} "
+            "END"
         ),
         lambda: f"{choose.choice(CALLS)}({', '.join(part() for _ in range(choose.randint(0, 3)))})",
         lambda: f"d {choose.choice('+-')} INTERVAL {part()} {choose.choice(['DAY', 'hour', 'MONTH'])}",

@@ -1,4 +1,7 @@
-"""Rows that a MySQL target does not take. Letters of rules, replays and the command line: tests/unit/flows/test_dead_letter_flow.py."""
+"""Rows that a MySQL target does not take.
+
+Letters of rules, replays and the command line: tests/unit/flows/test_dead_letter_flow.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Round trips: what a distance costs a batch. Each is counted by a proxy before the source and one before the target."""
+"""Round trips: what a distance costs a batch.
+
+Each is counted by a proxy before the source and one before the target.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,12 @@ from tests.support.servers.proxy import TcpProxy
 DRAIN = 24
 LOAD = 20
 ACK = 4
-"""A login is about eight. A verb that logs in again, a row that goes alone, a table that is asked for by itself: all go far beyond these.
+"""A login is about eight.
 
-A drain makes 21 to 23: the server sends its TLS session tickets when it likes, so each of the two connections may count one more."""
+A verb that logs in again, a row that goes alone, a table that is asked for by itself: all go far beyond these.
+
+A drain makes 21 to 23: the server sends its TLS session tickets when it likes, so each of the two connections may count
+one more."""
 
 
 @pytest.mark.promise("B18")

@@ -37,14 +37,17 @@ def test_every_change_reaches_the_target(
         (tmp_path / "rules" / "engine.yaml").write_text("rules: [{name: tenfold, path: tenfold.py, type: row}]\n")
         made.run_until_head()
         mysql_source.execute(
-            f"USE {schema}", "BEGIN", "INSERT INTO t VALUES (1, 1), (2, 2)", "UPDATE t SET v = 5 WHERE id = 1", "COMMIT",
-            "UPDATE t SET v = 13 WHERE id = 2", "UPDATE t SET id = 9 WHERE id = 1", "ALTER TABLE t ADD COLUMN w INT", "DELETE FROM t WHERE id = 9",
+            f"USE {schema}", "BEGIN", "INSERT INTO t VALUES (1, 1), (2, 2)", "UPDATE t SET v = 5 WHERE id = 1",
+            "COMMIT",
+            "UPDATE t SET v = 13 WHERE id = 2", "UPDATE t SET id = 9 WHERE id = 1", "ALTER TABLE t ADD COLUMN w INT",
+            "DELETE FROM t WHERE id = 9",
         )  # fmt: skip
         made.run_until_head()
         told = memory_store(schema).messages
         image = lambda row: None if row is None else (row["id"], row["v"])  # noqa: E731
         assert [(m.op, image(m.before), image(m.after)) for m in told] == [
-            ("i", None, (1, 10)), ("i", None, (2, 20)), ("u", (1, 10), (1, 50)), ("d", (2, 20), None), ("u", (1, 50), (9, 50)), ("d", (9, 50), None),
+            ("i", None, (1, 10)), ("i", None, (2, 20)), ("u", (1, 10), (1, 50)), ("d", (2, 20), None),
+            ("u", (1, 50), (9, 50)), ("d", (9, 50), None),
         ]  # fmt: skip
         envelopes = [m.envelope for m in told]
         assert [one["txn_row"] for one in envelopes] == [0, 1, 2, 0, 0, 0]

@@ -1,4 +1,6 @@
-"""What an error says to do next is done, word for word, until the pipeline goes on: commands by the command line, SQL by the server that is meant."""
+"""What an error says to do next is done, word for word, until the pipeline goes on: commands by the command line, SQL
+by the server that is meant.
+"""
 
 from __future__ import annotations
 
@@ -153,8 +155,10 @@ def test_a_column_that_the_target_lacks_is_added_as_the_source_defines_it(shop: 
     """The error's statement and the one that `check --apply` runs: NOT NULL and DEFAULT included."""
     more = (
         "n INT NOT NULL DEFAULT 7", "u INT UNSIGNED NOT NULL", "s VARCHAR(9) DEFAULT 'it''s'", "d DATE NOT NULL",
-        "e ENUM('a','b') NOT NULL DEFAULT 'b'", "t TIMESTAMP(3) NULL", "c DATETIME DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP",
-        "j JSON NOT NULL", "x VARBINARY(4) DEFAULT 0x00FF", "k VARCHAR(36) DEFAULT (UPPER('q'))", "b BIT(3) NOT NULL DEFAULT b'101'",
+        "e ENUM('a','b') NOT NULL DEFAULT 'b'", "t TIMESTAMP(3) NULL", "c DATETIME DEFAULT CURRENT_TIMESTAMP ON "
+        "UPDATE CURRENT_TIMESTAMP",
+        "j JSON NOT NULL", "x VARBINARY(4) DEFAULT 0x00FF", "k VARCHAR(36) DEFAULT (UPPER('q'))",
+        "b BIT(3) NOT NULL DEFAULT b'101'",
     )  # fmt: skip
     at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
     shop.run_until_head()
@@ -187,10 +191,13 @@ def test_a_column_that_the_target_lacks_is_added_as_the_source_defines_it(shop: 
 
 
 def _defined(made: Case, server: Any) -> list[Any]:
-    """Columns as the server has them; a DATE without a default is nullable at the target, as no rows that are there could have a value."""
+    """Columns as the server has them; a DATE without a default is nullable at the target, as no rows that are there
+    could have a value.
+    """
     rows = server.execute(
-        "SELECT column_name, column_type, IF(column_name = 'd', '', is_nullable), column_default, extra FROM information_schema.columns "
-        f"WHERE table_schema = '{made.schema}' AND table_name = 'orders' ORDER BY column_name"
+        "SELECT column_name, column_type, IF(column_name = 'd', '', is_nullable), column_default, extra FROM "
+        f"information_schema.columns WHERE table_schema = '{made.schema}' AND table_name = 'orders' ORDER BY "
+        "column_name"
     )
     return list(rows)
 

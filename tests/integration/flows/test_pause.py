@@ -42,7 +42,8 @@ def orders(
         made.connections["spark_connect_default"] = spark_connect.connection_json()
         made.path.write_text(made.yaml.replace("spark: {mode: local}", "spark: {mode: connect, from_changes: 0}"))
         (tmp_path / "rules/engine.yaml").write_text(
-            f"rules:\n  - {{name: slow, path: slow.py, type: row, order: 1, match: {{schema: {schema}, table: orders}}}}\n"
+            f"rules:\n  - {{name: slow, path: slow.py, type: row, order: 1, match: {{schema: {schema}, table: "
+            "orders}}\n"
         )
         (tmp_path / "rules/slow.py").write_text(QUICK)
         made.run_until_head("connect")
@@ -118,7 +119,8 @@ def test_a_load_that_waits_for_a_lock_stops_and_delivers_later(orders: Case) -> 
         control.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
         connection.rollback()
-    # the transaction that was waiting inside a worker may still end, rows and checkpoint together; ZooKeeper has the batch as not acknowledged
+    # the transaction that was waiting inside a worker may still end, rows and checkpoint together; ZooKeeper has the
+    # batch as not acknowledged
     with orders.runtime().state() as state:
         held = state.acks.get("copy")
         assert held is not None
@@ -129,7 +131,9 @@ def test_a_load_that_waits_for_a_lock_stops_and_delivers_later(orders: Case) -> 
 
 
 def test_a_load_that_waits_for_an_older_ones_lock_stops_too(orders: Case) -> None:
-    """A server notices late that a client inside a lock wait is gone, and the dead one's transaction holds the acknowledgement meanwhile."""
+    """A server notices late that a client inside a lock wait is gone, and the dead one's transaction holds the
+    acknowledgement meanwhile.
+    """
     orders.source.execute(f"INSERT INTO `{orders.schema}`.orders VALUES (9, 'z')")
     orders.run_until_head("local")
     batch, runtime = a_batch(orders), orders.runtime("local")

@@ -66,7 +66,8 @@ def write(server, db: str, seed: int, changes: int, *, stop: threading.Event | N
                     who = choose.randint(1, 400)
                     if what < 0.45:
                         cursor.execute(
-                            "INSERT INTO customers (email, name, born, balance, settings, flags, seen, photo) VALUES (%s,%s,%s,%s,%s,%s,%s,%s)",
+                            "INSERT INTO customers (email, name, born, balance, settings, flags, seen, photo) VALUES "
+                            "(%s,%s,%s,%s,%s,%s,%s,%s)",
                             (
                                 f"{choose.getrandbits(48):x}@example.org",
                                 choose.choice(["Zoë", "😀 Ω", "O'Hara", "a\\b\0c", ""]),
@@ -80,7 +81,8 @@ def write(server, db: str, seed: int, changes: int, *, stop: threading.Event | N
                         )
                     elif what < 0.6:
                         cursor.execute(
-                            "INSERT IGNORE INTO orders SELECT id, %s, %s, 'x', b'1', 2024 FROM customers WHERE id >= %s LIMIT 3",
+                            "INSERT IGNORE INTO orders SELECT id, %s, %s, 'x', b'1', 2024 FROM customers WHERE id >= "
+                            "%s LIMIT 3",
                             (choose.randint(1, 99), choose.randint(0, 10**6) / 100, who),
                         )
                     elif what < 0.75:

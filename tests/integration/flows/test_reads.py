@@ -107,7 +107,9 @@ def one_batch(made: Case, number: int, monkeypatch: Any) -> dict[str, Reads]:
 
 
 def remember(made: Case, low: int, high: int, *, ago_s: float = 3600.0) -> None:
-    """Batches, dumps that ended, entries of the audit, ``low`` to ``high`` of each, and definitions that changed, as if made before."""
+    """Batches, dumps that ended, entries of the audit, ``low`` to ``high`` of each, and definitions that changed, as if
+    made before.
+    """
     store = made.folder / "store/case"
     with made.runtime().state() as state:
         known = state.batches.require(FIRST)

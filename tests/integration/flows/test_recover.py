@@ -1,4 +1,7 @@
-"""``sluice recover`` on real servers: a loss of each store, and both sides equal after it. The others: tests/unit/flows/test_recovering.py."""
+"""``sluice recover`` on real servers: a loss of each store, and both sides equal after it.
+
+The others: tests/unit/flows/test_recovering.py.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def goes_on(made: Case, *numbers: int) -> None:
     made.assert_equal()
 
 
-# -- segments ------------------------------------------------------------------------------------------------------------------
+# -- segments ----------------------------------------------------------------------------------------------------------
 
 
 def store(made: Case) -> Path:
@@ -154,7 +157,7 @@ def test_the_log_was_purged_before_it_was_drained(made: Case) -> None:
     assert rows(made, made.target) == [2, 3, 4]
 
 
-# -- ZooKeeper -----------------------------------------------------------------------------------------------------------------
+# -- ZooKeeper ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("with_store", [True], ids=["with segments"])
@@ -211,7 +214,7 @@ def test_zookeeper_is_lost_and_a_target_says_nothing(made: Case, choice: str, ha
     assert rows(made, made.target) == has
 
 
-# -- targets ---------------------------------------------------------------------------------------------------------------------
+# -- targets -----------------------------------------------------------------------------------------------------------
 
 
 def ack_row(made: Case) -> list[Any]:
@@ -257,7 +260,9 @@ def edited(made: Case) -> None:
 
 
 def edited_to_fit(made: Case) -> None:
-    """Batch and position of a batch that was delivered, as ZooKeeper knows it: the rows from there on would be loaded again, or left out."""
+    """Batch and position of a batch that was delivered, as ZooKeeper knows it: the rows from there on would be loaded
+    again, or left out.
+    """
     with made.runtime().state() as state:
         before = state.batches.get(state.acks.get("copy").batch - 1)
     assert before is not None
@@ -289,15 +294,17 @@ def test_a_target_that_says_nothing_or_nonsense_is_never_guessed(made: Case, hap
     goes_on(made, 5)
 
 
-# -- the source ------------------------------------------------------------------------------------------------------------------
+# -- the source --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("choice", ["dump", "verify", "hint"])
 def test_a_log_that_was_reset(
     tmp_path: Path, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: Any, choice: str
 ) -> None:
-    """RESET BINARY LOGS AND GTIDS: the numbers of files and transactions begin anew, and soon are as high as before. Nothing is read before a
-    person chose, or did what the error says. Other ways in which a log goes back in time: test_source_back.py."""
+    """RESET BINARY LOGS AND GTIDS: the numbers of files and transactions begin anew, and soon are as high as before.
+
+    Nothing is read before a person chose, or did what the error says. Other ways in which a log goes back in time:
+    test_source_back.py."""
     with MySQLServer(tmp_path / "s", server_id=8, options=UNSAFE) as source:
         schema = fresh_schema(mysql_target)
         for server in (source, mysql_target):

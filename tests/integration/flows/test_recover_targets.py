@@ -1,4 +1,7 @@
-"""A loss at a target that is no MySQL: restored from a backup, replaced by an empty one, its checkpoint edited. In the end both sides are equal."""
+"""A loss at a target that is no MySQL: restored from a backup, replaced by an empty one, its checkpoint edited.
+
+In the end both sides are equal.
+"""
 
 from __future__ import annotations
 

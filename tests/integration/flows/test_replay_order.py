@@ -76,7 +76,10 @@ SPELLED = [
     ("padded", "a", "a  ", "superseded"),
     ("padded", "a", "A", "replayed"),
 ]
-"""Table, the word of the refused row, the word of a later one, what becomes of the refused one. A number before both keeps the pairs apart."""
+"""Table, the word of the refused row, the word of a later one, what becomes of the refused one.
+
+A number before both keeps the pairs apart.
+"""
 
 
 def test_rows_of_which_another_spelling_was_changed_since(refusing: Case) -> None:

@@ -121,7 +121,10 @@ def test_lookups_from_a_file_and_from_a_query(shop: Case) -> None:
     shop.yaml = shop.yaml.replace("\\\\..*", "\\\\.customers")
     shop.path.write_text(shop.yaml)
     shop.target.execute(f"ALTER TABLE `{shop.schema}`.customers ADD tier VARCHAR(9), ADD place VARCHAR(9)")
-    row = "def transform(row, context):\n    found = context.lookups['tiers'].get(row['id'])\n    return {**row, 'tier': found and found['tier']}\n"
+    row = (
+        "def transform(row, context):\n    found = context.lookups['tiers'].get(row['id'])\n    return {**row, "
+        "'tier': found and found['tier']}\n"
+    )
     sql = "SELECT rows.*, place FROM rows LEFT JOIN places ON places.id = rows.id"
     rules(
         shop,
@@ -168,7 +171,8 @@ def test_check_names_what_is_wrong_with_a_rule(shop: Case) -> None:
     assert [(severity, value) for severity, value, _ in found()] == [("ok", "engine.yaml"), ("ok", "1 rows")]
 
 
-# tasks of their own ------------------------------------------------------------------------------------------------------
+# tasks of their own
+# ------------------------------------------------------------------------------------------------------
 
 
 SPARK = """

@@ -1,4 +1,6 @@
-"""A rule chooses where a row goes, whatever the kind of target: to a topic, to a table of rows by key, to a lake table."""
+"""A rule chooses where a row goes, whatever the kind of target: to a topic, to a table of rows by key, to a lake
+table.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def test_a_rule_routes_rows_to_a_topic_and_to_tables(
     )
     lake = IcebergLake(tmp_path / "lake")
     with case(
-        tmp_path, mysql_source, lake, zookeeper, schema, kind="iceberg", target_extra=TARGETS.format(schema=schema), extra="rules: engine.yaml"
+        tmp_path, mysql_source, lake, zookeeper, schema, kind="iceberg", target_extra=TARGETS.format(schema=schema),
+        extra="rules: engine.yaml"
     ) as made:  # fmt: skip
         made.connections |= {"case_events": kafka.connection_json(), "case_reporting": postgresql.connection_json()}
         (tmp_path / "rules/split.sql").write_text(RULE.format(schema=schema))

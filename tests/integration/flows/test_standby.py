@@ -1,4 +1,6 @@
-"""Two owners on the command line: one works, the other stands by; a death, a pause, an orderly end and an announced restart."""
+"""Two owners on the command line: one works, the other stands by; a death, a pause, an orderly end and an announced
+restart.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A pipeline of an earlier version continues after the upgrade: ZooKeeper, segments, target and Airflow's database stay as they are."""
+"""A pipeline of an earlier version continues after the upgrade: ZooKeeper, segments, target and Airflow's database stay
+as they are.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ from tests.support.servers.airflows import airflow, wait_until
 pytestmark = pytest.mark.slow
 
 EARLIER = {"1dbb49b": 3, "87e6725": 1}
-"""The last commit before the rooms moved, and the last one before stored values became neutral; how many runs its Airflow ends after the upgrade: a
-batch was a run, later one run carries all of them."""
+"""The last commit before the rooms moved, and the last one before stored values became neutral; how many runs its
+Airflow ends after the upgrade: a batch was a run, later one run carries all of them."""
 
 DAGS = """
 import importlib, json, pkgutil, sys
@@ -115,7 +117,9 @@ def until(what: Any, process: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_pipeline_killed_in_the_middle_of_a_load_continues(made: Case, earlier: Path) -> None:
-    """With a dead letter, a dump half done, a batch half loaded and batches behind it, all made by the earlier version."""
+    """With a dead letter, a dump half done, a batch half loaded and batches behind it, all made by the earlier
+    version.
+    """
     warm_up()
     before = Earlier(made, earlier)
     before.run("run", "case", "--until-head")
@@ -180,7 +184,9 @@ def test_a_pipeline_killed_in_the_middle_of_a_load_continues(made: Case, earlier
 
 @pytest.mark.timeout(900)
 def test_an_airflow_with_open_runs_continues_with_the_new_code(made: Case, earlier: Path, tmp_path: Path) -> None:
-    """The same home, database and ZooKeeper; stopped while one load waits for a lock, a batch waits for it, and a drain is deferred."""
+    """The same home, database and ZooKeeper; stopped while one load waits for a lock, a batch waits for it, and a drain
+    is deferred.
+    """
     made.path.write_text(f"{made.yaml}\nretry: {{delay: 1s, max_delay: 3s}}\n")
     code, dag = tmp_path / "code", "sync__case"
     code.symlink_to(earlier)
@@ -234,7 +240,9 @@ def test_an_airflow_with_open_runs_continues_with_the_new_code(made: Case, earli
 
 
 def test_dags_tasks_and_triggers_of_the_earlier_version_are_found(tmp_path: Path, earlier: Path) -> None:
-    """Runs that are open in Airflow's database find their tasks; triggers, timetables and retry policies their classes."""
+    """Runs that are open in Airflow's database find their tasks; triggers, timetables and retry policies their
+    classes.
+    """
     (tmp_path / "case.yaml").write_text(
         "version: 1\npipeline: case\nsource: {connection: a}\ntargets: [{name: copy, type: mysql, connection: b}]\n"
     )
@@ -256,7 +264,10 @@ def test_dags_tasks_and_triggers_of_the_earlier_version_are_found(tmp_path: Path
     assert {"sync__case", "backfill__case"} <= set(before["dags"])
     for dag, tasks in before["dags"].items():
         assert set(tasks) <= set(now["dags"][dag])
-    check = "import importlib, sys\nfor p in sys.argv[1:]:\n m, _, n = p.rpartition('.'); getattr(importlib.import_module(m), n)"
+    check = (
+        "import importlib, sys\nfor p in sys.argv[1:]:\n m, _, n = p.rpartition('.'); "
+        "getattr(importlib.import_module(m), n)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", check, *before["classes"]],
         env={**base, "PYTHONPATH": str(REPOSITORY / "include")},

@@ -1,4 +1,6 @@
-"""The HTTP target against a receiver on the loopback: answers that refuse, ask for patience or redirect; logins; signatures; the order; repeats."""
+"""The HTTP target against a receiver on the loopback: answers that refuse, ask for patience or redirect; logins;
+signatures; the order; repeats.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,8 @@ def test_a_request_too_large_for_the_receiver_is_halved(receiver: Receiver) -> N
     "reply",
     [
         Reply(503), Reply(500), Reply(408), Reply(429, {"Retry-After": "0"}), Reply(425),
-        Reply(503, {"Retry-After": format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)}), Reply(429, {"Retry-After": "soon"}),
+        Reply(503, {"Retry-After": format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)}),
+        Reply(429, {"Retry-After": "soon"}),
         Reply(500, silent=True), Reply(200, silent=True),
     ],
     ids=lambda reply: f"{reply.status}{reply.silent}{dict(reply.headers)}"[:40],
@@ -169,7 +172,8 @@ def test_a_conflict_after_a_request_without_an_answer_is_waited_for(receiver: Re
 
 @pytest.mark.parametrize(
     ("reply", "said"),
-    [(Reply(503), "answers 503"), (Reply(429, {"Retry-After": "3600"}), "asks to wait for 3600 s"), (Reply(500, silent=True), "does not answer")],
+    [(Reply(503), "answers 503"), (Reply(429, {"Retry-After": "3600"}), "asks to wait for 3600 s"),
+        (Reply(500, silent=True), "does not answer")],
     ids=["503", "429", "silent"],
 )  # fmt: skip
 def test_after_retry_for_the_task_fails_and_may_be_retried(receiver: Receiver, reply: Reply, said: str) -> None:
@@ -207,7 +211,8 @@ def test_a_receiver_that_is_not_there(receiver: Receiver) -> None:
     [
         (Reply(401, body=b"who?"), ConfigError, "answers 401: who?"),
         (Reply(403), ConfigError, "answers 403"),
-        (Reply(302, {"Location": "http://elsewhere.example/"}), ConfigError, "sends it elsewhere: http://elsewhere.example/"),
+        (Reply(302, {"Location": "http://elsewhere.example/"}), ConfigError,
+            "sends it elsewhere: http://elsewhere.example/"),
         (Reply(404), LoadError, "answers 404"),
         (Reply(405), LoadError, "answers 405"),
         (Reply(501), LoadError, "answers 501"),
@@ -302,7 +307,9 @@ def test_forms_of_a_body(receiver: Receiver, options: dict[str, Any], kind: str)
 
 
 def test_keys_tell_requests_apart_that_say_other_things(receiver: Receiver) -> None:
-    """Also rows of one statement, rows of a dump, other sizes of requests, another state of the pipeline with the same numbers."""
+    """Also rows of one statement, rows of a dump, other sizes of requests, another state of the pipeline with the same
+    numbers.
+    """
     table = people("shop")
     bodies: dict[str, set[bytes]] = {}
     for concurrency, most in ((1, 2), (1, 3), (4, 2), (4, 500)):
@@ -437,7 +444,8 @@ def test_basic_login_and_secret_headers(receiver: Receiver) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [{}, {"timestamp_header": "X-Time", "prefix": "v1=", "header": "X-Sig"}, {"algorithm": "sha512", "encoding": "base64", "prefix": ""}],
+    [{}, {"timestamp_header": "X-Time", "prefix": "v1=", "header": "X-Sig"},
+        {"algorithm": "sha512", "encoding": "base64", "prefix": ""}],
     ids=["github", "with the time", "base64"],
 )  # fmt: skip
 def test_signatures(receiver: Receiver, how: dict[str, Any]) -> None:
@@ -635,7 +643,9 @@ def test_check_says_the_guarantee(receiver: Receiver) -> None:
 def test_the_pipeline_keeps_the_checkpoint_and_a_batch_that_failed_is_sent_again(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The receiver fails in the middle of a batch; after that nothing is missing, and every repeat has the key of the first."""
+    """The receiver fails in the middle of a batch; after that nothing is missing, and every repeat has the key of the
+    first.
+    """
     (tmp_path / "rules").mkdir()
     target = {
         "name": "hooks", "type": "http", "connection": "hooks",
@@ -688,7 +698,9 @@ def test_the_pipeline_keeps_the_checkpoint_and_a_batch_that_failed_is_sent_again
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("changes", ["latest", "all"])
 def test_a_loader_that_is_killed_loses_nothing_and_repeats_are_recognised(receiver: Receiver, changes: str) -> None:
-    """SIGKILL at each of several requests, before its answer: the next loader sends the batch again, and every repeat has the key of the first."""
+    """SIGKILL at each of several requests, before its answer: the next loader sends the batch again, and every repeat
+    has the key of the first.
+    """
     rows = 60
     for number, point in enumerate((1, 3, 7)):
         receiver.asked.clear()

@@ -13,7 +13,10 @@ from sluice.errors import LoadError
 from tests.support.pipelines.kafka_pipelines import pipeline
 from tests.support.readers import kafka_reading
 
-TARGET = "    changes: {changes}\n    options: {{format: arrow, partitioning: table, create_topics: {{when: needed, partitions: 3}}{more}}}\n"
+TARGET = (
+    "    changes: {changes}\n    options: {{format: arrow, partitioning: table, create_topics: {{when: needed, "
+    "partitions: 3}}{more}}}\n"
+)
 
 
 def batches(kafka: Any, topic: str) -> list[pa.Table]:
@@ -26,7 +29,8 @@ def test_a_consumer_rebuilds_the_table(
 ) -> None:
     schema = fresh_schema(mysql_source)
     mysql_source.execute(
-        f"CREATE TABLE `{schema}`.t (id BIGINT UNSIGNED PRIMARY KEY, at DATETIME(6), d DECIMAL(30,4), j JSON, `_op` INT)"
+        f"CREATE TABLE `{schema}`.t (id BIGINT UNSIGNED PRIMARY KEY, at DATETIME(6), d DECIMAL(30,4), j JSON, `_op` "
+        "INT)"
     )
     target = TARGET.format(changes=changes, more=", max_message_bytes: 100000")
     values = ", ".join(f"({2**63 + n}, '2024-02-29 12:00:00.{n:06d}', {n}.5, '[{n}]', {n})" for n in range(9000))
@@ -35,7 +39,8 @@ def test_a_consumer_rebuilds_the_table(
         mysql_source.execute(f"INSERT INTO `{schema}`.t VALUES {values}")
         made.run_until_head()
         mysql_source.execute(
-            f"UPDATE `{schema}`.t SET d = NULL WHERE id % 3 = 0", f"UPDATE `{schema}`.t SET id = id + 100000 WHERE id % 7 = 0",
+            f"UPDATE `{schema}`.t SET d = NULL WHERE id % 3 = 0", f"UPDATE `{schema}`.t SET id = id + 100000 WHERE id "
+            "% 7 = 0",
             f"DELETE FROM `{schema}`.t WHERE id % 5 = 0",
         )  # fmt: skip
         made.run_until_head()

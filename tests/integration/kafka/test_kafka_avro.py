@@ -1,4 +1,6 @@
-"""debezium-avro: with a real registry, read by the registry's own client; and the same values as debezium-json, for all types."""
+"""debezium-avro: with a real registry, read by the registry's own client; and the same values as debezium-json, for all
+types.
+"""
 
 from __future__ import annotations
 

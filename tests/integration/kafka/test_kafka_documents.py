@@ -1,4 +1,6 @@
-"""Documents that are made from columns are those that the formats make of single changes: all types, of real servers' logs."""
+"""Documents that are made from columns are those that the formats make of single changes: all types, of real servers'
+logs.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def _lines(piece: ChangePiece, made: Messages) -> Iterator[str]:
 
 
 def read_by_connect(folder: Path, lines: list[str]) -> list[list[str]]:
-    """Key and row of each message as Kafka Connect's own converter reads them: ``column=type:value|`` for each column."""
+    """Key and row of each message as Kafka Connect's own converter reads them: ``column=type:value|`` for each
+    column.
+    """
     (folder / "messages.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     program = java_program(
         Path(__file__).parents[2] / "support/readers/ConnectReader.java", [str(folder / "messages.txt")], find_connect()
@@ -106,10 +110,12 @@ def test_schemas_say_what_the_server_says(
     schema = fresh_schema(mysql_source)
     with captured(tmp_path, mysql_source, kafka, zookeeper, schema) as made:
         mysql_source.execute(
-            f"CREATE TABLE {schema}.t (id BIGINT UNSIGNED PRIMARY KEY, d DECIMAL(40,5) NOT NULL, s SMALLINT UNSIGNED, m MEDIUMINT UNSIGNED,"
-            " i INT UNSIGNED, y YEAR, b BIT(1), e ENUM('x','y'), j JSON, f FLOAT, t TIME(6), z TIMESTAMP(3) NULL, n VARCHAR(9), k BINARY(2))",
-            f"INSERT INTO {schema}.t VALUES (18446744073709551615, -12345678901234567890123456789012345.00001, 65535, 16777215, 4294967295, 2155,"
-            " b'1', 'y', '{}', 1.5, '-838:59:59', '2024-02-29 12:00:00.125', 'é', x'00ff')",
+            f"CREATE TABLE {schema}.t (id BIGINT UNSIGNED PRIMARY KEY, d DECIMAL(40,5) NOT NULL, s SMALLINT UNSIGNED, "
+            "m MEDIUMINT UNSIGNED,"
+            " i INT UNSIGNED, y YEAR, b BIT(1), e ENUM('x','y'), j JSON, f FLOAT, t TIME(6), z TIMESTAMP(3) NULL, n "
+            "VARCHAR(9), k BINARY(2))",
+            f"INSERT INTO {schema}.t VALUES (18446744073709551615, -12345678901234567890123456789012345.00001, 65535, "
+            "16777215, 4294967295, 2155, b'1', 'y', '{}', 1.5, '-838:59:59', '2024-02-29 12:00:00.125', 'é', x'00ff')",
         )
         made.run_until_head()
         runtime = made.runtime()

@@ -1,4 +1,6 @@
-"""debezium-protobuf: protoc reads its schemas, and messages have the same values as debezium-json, for all types; with a real registry."""
+"""debezium-protobuf: protoc reads its schemas, and messages have the same values as debezium-json, for all types; with
+a real registry.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A topic with the newest row of each key, after statements that no change of the log follows: its keys are those of the source's rows."""
+"""A topic with the newest row of each key, after statements that no change of the log follows: its keys are those of
+the source's rows.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +151,9 @@ def test_a_load_that_stopped_goes_on_as_its_error_says(tmp_path: Path, request: 
 
 
 def test_a_topic_that_cannot_be_emptied_is_made_anew_as_the_error_says(tmp_path: Path, request: Any) -> None:
-    """Its deletes are documents, and need whole rows: ignore the statement, delete the topic, make it anew, copy the table."""
+    """Its deletes are documents, and need whole rows: ignore the statement, delete the topic, make it anew, copy the
+    table.
+    """
     with following(tmp_path, request, options="tombstones: false") as made:
         execute(made, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
         made.run_until_head()
@@ -210,7 +214,9 @@ def test_masked_keys_and_a_topic_of_all_tables(tmp_path: Path, request: Any) -> 
 
 @pytest.mark.parametrize("form", ["debezium-avro", "debezium-protobuf", "debezium-json, schemas: true"])
 def test_keys_whose_schema_changes_are_written_anew(tmp_path: Path, request: Any, form: str) -> None:
-    """A wider number is another schema, which is part of the key's bytes: what a compacted topic keeps has one message a row."""
+    """A wider number is another schema, which is part of the key's bytes: what a compacted topic keeps has one message
+    a row.
+    """
     with following(tmp_path, request, "on_conversion: copy", options=f"format: {form}") as made:
         if "schemas" not in form:
             pytest.importorskip("fastavro" if form == "debezium-avro" else "google.protobuf")

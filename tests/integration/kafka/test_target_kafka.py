@@ -1,4 +1,6 @@
-"""The Kafka target on a real broker: whole pipelines from MySQL, who chooses the partition, and what each refusal says."""
+"""The Kafka target on a real broker: whole pipelines from MySQL, who chooses the partition, and what each refusal
+says.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,8 @@ def test_partitions_are_those_of_kafkas_java_client(kafka: Any, tmp_path: Path) 
 DDL = """CREATE TABLE {0}.t (id INT UNSIGNED, part VARCHAR(20) COLLATE utf8mb4_bin, big BIGINT UNSIGNED, amount DECIMAL(20,4), note TEXT,
  at DATETIME(6), day DATE, span TIME(3), bits BIT(9), blobs BLOB, kind ENUM('a','b'), doc JSON, f DOUBLE, PRIMARY KEY (part, id))"""
 ROW = (
-    "(%d, '%s', 18446744073709551615, -12.5, 'ü \"q\" \\\\ \\n', '2026-11-22 10:11:12.000013', '1969-12-31', '-01:02:03.5', b'101', "
-    "x'00ff', 'b', '{\"a\": 1}', 1e-7)"
+    "(%d, '%s', 18446744073709551615, -12.5, 'ü \"q\" \\\\ \\n', '2026-11-22 10:11:12.000013', '1969-12-31', "
+    "'-01:02:03.5', b'101', x'00ff', 'b', '{\"a\": 1}', 1e-7)"
 )
 
 
@@ -81,7 +83,9 @@ ROW = (
 def test_a_consumer_rebuilds_the_table(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, fresh_schema: Any, changes: str
 ) -> None:
-    """The whole way, with a login, `check --apply` and a dump: a consumer that knows Debezium's documents alone has the source's rows."""
+    """The whole way, with a login, `check --apply` and a dump: a consumer that knows Debezium's documents alone has the
+    source's rows.
+    """
     schema = fresh_schema(mysql_source)
     rows = [ROW % (n, "ab"[n % 2]) for n in range(20)]
     mysql_source.execute(DDL.format(schema), f"INSERT INTO {schema}.t VALUES {', '.join(rows)}")

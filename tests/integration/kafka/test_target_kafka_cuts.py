@@ -1,4 +1,6 @@
-"""The loading process killed at every call of its client, an old one that comes back, the broker killed in mid-load: each row once."""
+"""The loading process killed at every call of its client, an old one that comes back, the broker killed in mid-load:
+each row once.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ def test_killed_at_every_call(kafka: Any, changes: str) -> None:
 
 @pytest.mark.parametrize("before_rows", [True, False])
 def test_a_table_is_emptied_in_the_transaction_of_its_batch(kafka: Any, before_rows: bool) -> None:
-    """Killed at every call: the keys that the topic holds, the rows of the batch and the checkpoint arrive together or not at all.
+    """Killed at every call: the keys that the topic holds, the rows of the batch and the checkpoint arrive together or
+    not at all.
 
     Rows that the statement follows are not sent: they went with it.
     """

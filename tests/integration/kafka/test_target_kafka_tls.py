@@ -1,4 +1,6 @@
-"""The Kafka target over TLS, with certificates of both sides: batches arrive; a broker that is not trusted, and a client that is not, are told."""
+"""The Kafka target over TLS, with certificates of both sides: batches arrive; a broker that is not trusted, and a
+client that is not, are told.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``commit_every``: batches that wait for a target of lake tables, and are written to it together, while another target goes on."""
+"""``commit_every``: batches that wait for a target of lake tables, and are written to it together, while another target
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bundled]:
 
 
 def test_batches_wait_and_arrive_in_one_commit(one: Bundled) -> None:
-    """More than the window of two: the other target, and the drain, are not held up. Each is acknowledged; a version is found by any of them."""
+    """More than the window of two: the other target, and the drain, are not held up.
+
+    Each is acknowledged; a version is found by any of them.
+    """
     for number in range(1, 5):
         outcomes = one.commit(("insert", "a", (number, "new")), ("insert", "a", (10 + number, "gone")))
         assert isinstance(outcomes["lake"], WaitingBatches)
@@ -87,7 +92,9 @@ def test_every_change_arrives_in_one_commit_with_its_batch(tmp_path: Path) -> No
 
 
 def test_a_pipeline_that_stands_still_writes_what_waits(one: Bundled) -> None:
-    """Its batch is taken up when its time has come, like one whose run is gone; the end of `sluice run --until-head` needs no such time."""
+    """Its batch is taken up when its time has come, like one whose run is gone; the end of `sluice run --until-head`
+    needs no such time.
+    """
     one.commit(("insert", "a", (1, "x")))
     one.commit(("insert", "a", (2, "x")))
     assert run_microbatches(one.runtime, claim="test:here:idle", idle_wait_s=0.01).last.batch is None
@@ -118,7 +125,10 @@ def test_a_loop_goes_on_while_batches_wait(one: Bundled, monkeypatch: pytest.Mon
 
 
 def test_what_is_overdue_for_long_holds_up_the_drain(one: Bundled) -> None:
-    """Else a target that cannot keep up would be left behind without an end. The window of two is full then, and the oldest batch is taken up."""
+    """Else a target that cannot keep up would be left behind without an end.
+
+    The window of two is full then, and the oldest batch is taken up.
+    """
     for number in range(1, 4):
         one.commit(("insert", "a", (number, "x")))
     with one.runtime.state() as state:
@@ -177,7 +187,10 @@ def test_who_may_say_it(tmp_path: Path) -> None:
 def test_a_change_of_definitions_in_the_middle(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any, kind: str
 ) -> None:
-    """It does not wait: what does is written before it, by itself. What comes after it waits anew, and a person may have it at once."""
+    """It does not wait: what does is written before it, by itself.
+
+    What comes after it waits anew, and a person may have it at once.
+    """
     schema, lake = fresh_schema(mysql_source), LAKES[kind](tmp_path / "lake")
     mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v VARCHAR(9))")
     with case(tmp_path, mysql_source, lake, zookeeper, schema, kind=kind, target_extra="    commit_every: 1h") as made:

@@ -1,4 +1,6 @@
-"""``commit_every`` with a REST catalog and in a bucket: batches wait, are written in one commit a table, and each is acknowledged."""
+"""``commit_every`` with a REST catalog and in a bucket: batches wait, are written in one commit a table, and each is
+acknowledged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Lake tables clustered by columns: what a reader with a predicate has to open, what is written anew and when, and loads meanwhile."""
+"""Lake tables clustered by columns: what a reader with a predicate has to open, what is written anew and when, and
+loads meanwhile.
+"""
 
 from __future__ import annotations
 

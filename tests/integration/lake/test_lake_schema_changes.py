@@ -1,4 +1,6 @@
-"""Schema changes at tables of both lake formats, in a folder: cut-overs, tables that another replaces, a statement that is repeated."""
+"""Schema changes at tables of both lake formats, in a folder: cut-overs, tables that another replaces, a statement that
+is repeated.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,8 @@ def test_a_cut_over_in_a_table_of_changes(made: Any) -> None:
 @pytest.mark.parametrize(
     ("statements", "given", "why"),
     [
-        ((GHOST, "ALTER TABLE _t_gho ADD c INT, DROP COLUMN a", SWAP), {}, "may have been renamed, or dropped and added"),
+        ((GHOST, "ALTER TABLE _t_gho ADD c INT, DROP COLUMN a", SWAP), {}, "may have been renamed, or dropped and "
+        "added"),
         (("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY)",), {"mariadb": True}, "no table is dropped or renamed"),
         (("ALTER TABLE t DROP COLUMN a, ADD a INT",), {}, "a column is dropped and another of its name is added"),
         (

@@ -43,7 +43,10 @@ class Timed(Pipe):
 
 @dataclass
 class Walk:
-    """A table on its way. ``states``: its rows after each batch that ends a commit; ``bundles``: the last batch of those, by each within them."""
+    """A table on its way.
+
+    ``states``: its rows after each batch that ends a commit; ``bundles``: the last batch of those, by each within them.
+    """
 
     pipe: Timed
     table: TableSchema
@@ -157,7 +160,10 @@ def test_each_batch_has_its_version_whatever_comes_between(kind: str, seed: int,
 
 
 def test_iceberg_keeps_what_is_as_of_any_time_within_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the state that stood at its beginning, however old, and of which batch it was. What is older is refused, and says so."""
+    """Also the state that stood at its beginning, however old, and of which batch it was.
+
+    What is older is refused, and says so.
+    """
     choose, walk = random.Random(1), begun("iceberg", tmp_path)
     for step in "dddcdcd":
         walk.deliver(choose) if step == "d" else walk.compact()

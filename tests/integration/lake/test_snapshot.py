@@ -80,7 +80,10 @@ def rows_of(made: Case, table: str, version: int | None = None) -> list[tuple[An
 def test_each_key_has_its_newest_row_as_of_a_batch_and_as_of_a_time(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
-    """It starts from a dump; a table made later begins in the log. Every older batch can be read as long as it is kept, with its columns."""
+    """It starts from a dump; a table made later begins in the log.
+
+    Every older batch can be read as long as it is kept, with its columns.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute("CREATE TABLE a (id INT PRIMARY KEY, v INT)", database=schema)
     mysql_source.execute("INSERT INTO a VALUES (1, 1), (2, 2), (3, 3)", database=schema)
@@ -144,7 +147,10 @@ def test_a_batch_touches_the_files_that_hold_its_rows(
 
 
 def run_one_batch(made: Case) -> int:
-    """What comes next is drained and given to every target; what waits goes on waiting. Returns the number of the batch."""
+    """What comes next is drained and given to every target; what waits goes on waiting.
+
+    Returns the number of the batch.
+    """
     for _ in range(20):
         runtime = made.runtime()
         before = acknowledged(made).batch if acknowledged(made) is not None else 0
@@ -173,7 +179,9 @@ def kept_together(folder: Path, source: Any, target: Any, zookeeper: Any, schema
 def test_a_snapshot_that_takes_batches_together_is_read_as_of_those_that_end_a_commit(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
-    """Batches wait, also for readers; a command writes them, one commit a table; a batch within them is shown as of the one before them."""
+    """Batches wait, also for readers; a command writes them, one commit a table; a batch within them is shown as of the
+    one before them.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     with kept_together(tmp_path, mysql_source, mysql_target, zookeeper, schema, kept_as) as made:
         before, rows = acknowledged(made, SNAPSHOT).batch, rows_of(made, "t")
@@ -242,9 +250,11 @@ def test_a_target_that_joins_has_the_waiting_batches_of_the_snapshot_written_up_
 
 @pytest.mark.promise("D7")
 def test_old_batches_are_given_up_after_retain_log_and_no_earlier(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any,
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """In Iceberg tables, by what the DAG retention does: small files become larger ones, and files that only old batches need go.
+    """In Iceberg tables, by what the DAG retention does: small files become larger ones, and files that only old
+    batches need go.
 
     Delta's client looks at the times of files: tests/integration/lake/test_target_delta.py.
     """
@@ -295,12 +305,13 @@ def test_a_pipeline_without_a_snapshot_says_so(
 
 
 TYPES = (
-    "id BIGINT UNSIGNED PRIMARY KEY, n DECIMAL(30,10), t TIME(6), d DATETIME(6), s TIMESTAMP(3) NULL, e ENUM('a','','b'), z SET('x','y'), j JSON, "
-    "b BIT(9), y YEAR, raw VARBINARY(20), f FLOAT, g INT AS (y + 1), txt VARCHAR(50) CHARACTER SET utf8mb4, p POINT"
+    "id BIGINT UNSIGNED PRIMARY KEY, n DECIMAL(30,10), t TIME(6), d DATETIME(6), s TIMESTAMP(3) NULL, e "
+    "ENUM('a','','b'), z SET('x','y'), j JSON, b BIT(9), y YEAR, raw VARBINARY(20), f FLOAT, g INT AS (y + 1), txt "
+    "VARCHAR(50) CHARACTER SET utf8mb4, p POINT"
 )
 VALUES = (
-    "(18446744073709551615, -1.5, '-838:59:59', '2026-01-01 01:02:03.000004', '2026-01-01 01:02:03.5', 'b', 'x,y', '{\"a\": [1, null]}', "
-    "b'100000001', 1999, x'00ff20', 1.5, 'Größe 😀', POINT(1, 2)), "
+    "(18446744073709551615, -1.5, '-838:59:59', '2026-01-01 01:02:03.000004', '2026-01-01 01:02:03.5', 'b', 'x,y', "
+    "'{\"a\": [1, null]}', b'100000001', 1999, x'00ff20', 1.5, 'Größe 😀', POINT(1, 2)), "
     "(2, NULL, NULL, NULL, NULL, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
 )
 
@@ -424,7 +435,10 @@ def test_a_target_that_joins_together_with_the_snapshot_waits_until_a_dump_has_f
 def test_rules_and_mapping_apply_once_and_what_only_rows_tell_is_refused(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """The snapshot has a table's rows as rules made them, under the names of the target. A target and a reader that begin with it get them so."""
+    """The snapshot has a table's rows as rules made them, under the names of the target.
+
+    A target and a reader that begin with it get them so.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, at TIME(3), secret VARCHAR(20))", database=schema)
     values = "(1, 10, '-1:00:00.5', 'a@x'), (2, 20, NULL, 'b@x'), (3, 30, '838:59:59', 'c@x')"
@@ -476,7 +490,10 @@ def transform(row, context):
 def test_a_target_that_joins_where_only_rows_tell_what_rules_make_of_them(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
-    """Columns that a rule of type row adds, and a table that only it sends rows to; a reader gets them, too. Columns that came and went since."""
+    """Columns that a rule of type row adds, and a table that only it sends rows to; a reader gets them, too.
+
+    Columns that came and went since.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute(
         "CREATE TABLE t (id INT UNSIGNED PRIMARY KEY, name VARCHAR(20), at TIME(3), old INT)", database=schema
@@ -528,7 +545,9 @@ FALLS_BACK = "    on_lost_batches: snapshot"
 def falling_back(
     folder: Path, source: Any, target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str = "delta"
 ) -> Iterator[Case]:
-    """A pipeline of two tables with rows, of which the segments keep nothing that they need not, and a target that may lose batches."""
+    """A pipeline of two tables with rows, of which the segments keep nothing that they need not, and a target that may
+    lose batches.
+    """
     schema = fresh_schema(source, target)
     for table in ("t", "u"):
         source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)", database=schema)
@@ -557,7 +576,9 @@ def started_again(made: Case) -> bool:
 def test_a_target_that_lacks_removed_batches_starts_again_from_the_snapshot(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
-    """It was away while rows went, came and changed, and one table lost all of its rows; a kill in between changes nothing."""
+    """It was away while rows went, came and changed, and one table lost all of its rows; a kill in between changes
+    nothing.
+    """
     with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema, kept_as) as made:
         schema, there = made.schema, made.connections["case_target"]
         made.connections["case_target"] = there.replace(str(mysql_target.port), "1")
@@ -657,7 +678,9 @@ def test_a_target_that_removes_no_ranges_of_keys_is_refused(
 def test_a_read_from_the_snapshot_loses_and_repeats_no_change_however_far_the_snapshot_lags(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, form: str, kept_as: str
 ) -> None:
-    """A walk over the boundary: now a batch comes, now the snapshot gets one; each read gives its rows, and exactly the batches after them."""
+    """A walk over the boundary: now a batch comes, now the snapshot gets one; each read gives its rows, and exactly the
+    batches after them.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, hidden INT)", database=schema)
     lines = ("window: 64", f'masked: ["{schema}.t.hidden"]')
@@ -705,7 +728,10 @@ def test_a_read_from_the_snapshot_loses_and_repeats_no_change_however_far_the_sn
 def test_a_reader_at_any_batch_ends_equal_whether_the_batch_is_stored_or_gone(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """At each batch a reader has the tables as of the one before. It is told where all rows come anew; who asks for it gets an error instead."""
+    """At each batch a reader has the tables as of the one before.
+
+    It is told where all rows come anew; who asks for it gets an error instead.
+    """
     with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
         schema, newest = made.schema, made.runtime().store.batches
 
@@ -827,7 +853,10 @@ def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
 def test_a_named_subscription_begins_with_the_snapshot_until_that_is_acknowledged(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """For the first time, and where what it lacks was removed. The client that has it goes on; the next one gets it again."""
+    """For the first time, and where what it lacks was removed.
+
+    The client that has it goes on; the next one gets it again.
+    """
     with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
         schema = made.schema
         ask = {"from_": "snapshot", "tables": [f"{schema}.t"]}
@@ -892,7 +921,9 @@ def test_a_named_subscription_begins_with_the_snapshot_until_that_is_acknowledge
 def test_an_acknowledgement_that_comes_after_the_expiry_is_void(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """The client has a batch that the snapshot does not have yet; the service begins anew with an earlier one, and has never sent that batch."""
+    """The client has a batch that the snapshot does not have yet; the service begins anew with an earlier one, and has
+    never sent that batch.
+    """
     with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
         schema = made.schema
 
@@ -931,7 +962,9 @@ def test_an_acknowledgement_that_comes_after_the_expiry_is_void(
 def test_what_the_snapshot_cannot_follow_is_passed_by_what_the_error_says(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
-    """Rows that cannot be converted are copied again by a setting; a batch with a default that is not known is skipped, and its table copied."""
+    """Rows that cannot be converted are copied again by a setting; a batch with a default that is not known is skipped,
+    and its table copied.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     for server in (mysql_source, mysql_target):
         server.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)

@@ -1,4 +1,6 @@
-"""A snapshot as other programs read it: the lines of docs/snapshot.md as they stand there, but for names and versions."""
+"""A snapshot as other programs read it: the lines of docs/snapshot.md as they stand there, but for names and
+versions.
+"""
 
 from __future__ import annotations
 

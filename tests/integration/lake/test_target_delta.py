@@ -1,4 +1,6 @@
-"""The Delta target: whole pipelines from MySQL, values at their boundaries, keys of every type, and what each refusal says."""
+"""The Delta target: whole pipelines from MySQL, values at their boundaries, keys of every type, and what each refusal
+says.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,8 @@ def test_every_value_arrives(tmp_path: Path, mysql_source: Any, zookeeper: Any, 
             cursor.execute(LENIENT)
             for change in (
                 f"UPDATE k a JOIN v b ON b.id = a.id % {count} + 1 SET {every}, a.mark = 1",
-                f"UPDATE k a JOIN v b ON b.id = (a.id + 3) % {count} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % 2",
+                f"UPDATE k a JOIN v b ON b.id = (a.id + 3) % {count} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % "
+                "2",
                 "DELETE FROM k WHERE id % 3 = 0",
             ):
                 cursor.execute(change)
@@ -112,7 +115,9 @@ def test_every_value_arrives(tmp_path: Path, mysql_source: Any, zookeeper: Any, 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: str(key[0].sql_type))
 @pytest.mark.parametrize("second", [False, True], ids=["alone", "of-two"])
 def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, second: bool) -> None:
-    """A key whose bounds in the log are cut, rounded or misread would lose its row from sight, and the row would be doubled."""
+    """A key whose bounds in the log are cut, rounded or misread would lose its row from sight, and the row would be
+    doubled.
+    """
     column, texts = key
     values = values_of(column, texts)
     columns = [
@@ -165,7 +170,9 @@ def test_odd_names_of_tables_and_columns(tmp_path: Path) -> None:
 def test_a_random_history_ends_as_the_source(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any, changes: str
 ) -> None:
-    """Keys that move and come back, a table that is made, emptied and gets columns on the way; batches small and large."""
+    """Keys that move and come back, a table that is made, emptied and gets columns on the way; batches small and
+    large.
+    """
     schema = fresh_schema(mysql_source)
     mysql_source.execute(
         f"CREATE TABLE {schema}.a (id INT, part VARCHAR(9) COLLATE utf8mb4_bin, v INT, PRIMARY KEY (part, id))"
@@ -282,7 +289,8 @@ def test_check_proposes_and_says_what_does_not_fit(tmp_path: Path) -> None:
     schema = target.schema()
     [finding] = schema.compare([planned_table(table)])
     assert finding.statement == (
-        f"CREATE TABLE delta.`{tmp_path}/shop/people` (`id` INT, `email` STRING, `points` INT) USING DELTA PARTITIONED BY (`points`)"
+        f"CREATE TABLE delta.`{tmp_path}/shop/people` (`id` INT, `email` STRING, `points` INT) USING DELTA "
+        "PARTITIONED BY (`points`)"
     )
     schema.apply(finding.statement)
     schema.apply(finding.statement)  # a repeat is harmless
@@ -351,7 +359,8 @@ def test_a_table_of_changes_is_made_and_extended(tmp_path: Path) -> None:
     [
         ({}, {}, "nothing says where the tables lie"),
         ({"path": "lake"}, {}, "neither an absolute folder nor a URL"),
-        ({"storage_options": {"AWS_S3_ALLOW_UNSAFE_RENAME": True}}, {"location": "s3://b/l"}, "two writers commit the same version"),
+        ({"storage_options": {"AWS_S3_ALLOW_UNSAFE_RENAME": True}}, {"location": "s3://b/l"}, "two writers commit the "
+        "same version"),
         ({"storage_options": ["s3cret"]}, {"location": "/l"}, "storage_options in extra is no object"),
         ({}, {"location": "/l", "table": "{schema}"}, "must have {table} in it"),
         ({}, {"location": "/l", "table": "../{table}"}, "a path within location"),
@@ -373,7 +382,8 @@ def test_an_aws_connection() -> None:
     target = DeltaTarget(config, parse_connection("lake", text), "p")
     assert target.format.place.root == "s3://bucket/lake"
     assert target.format.place.storage == {
-        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "s3cret", "AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "s3cret", "AWS_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
         "AWS_ALLOW_HTTP": "true", "aws_conditional_put": "etag",
     }  # fmt: skip
     assert "s3cret" not in repr(target.tables)
@@ -522,12 +532,14 @@ def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fres
         )
         arrived("id", "v", "s", "e")
         alter(
-            "ADD n DECIMAL(9,2) NOT NULL DEFAULT 1.50, ADD d DATE DEFAULT '2024-02-29', ADD b BIT(4) DEFAULT b'101', ADD f DOUBLE NOT NULL FIRST"
+            "ADD n DECIMAL(9,2) NOT NULL DEFAULT 1.50, ADD d DATE DEFAULT '2024-02-29', ADD b BIT(4) DEFAULT b'101', "
+            "ADD f DOUBLE NOT NULL FIRST"
         )
         arrived("id", "v", "s", "e", "n", "d", "f")
         assert set(made.target.rows(schema, "t")["b"].to_pylist()) == {5}
         alter(
-            "DROP COLUMN d, RENAME COLUMN s TO s2, CHANGE v big BIGINT UNSIGNED, MODIFY n DECIMAL(38,4), ADD z INT NOT NULL DEFAULT 4",
+            "DROP COLUMN d, RENAME COLUMN s TO s2, CHANGE v big BIGINT UNSIGNED, MODIFY n DECIMAL(38,4), ADD z INT "
+            "NOT NULL DEFAULT 4",
             "INSERT INTO t (id, big, s2, e, n, b, f) VALUES (4, 18446744073709551615, 't', 'a', 7.0001, 0, 1)",
         )
         arrived("id", "big", "s2", "e", "n", "f", "z")
@@ -538,8 +550,10 @@ def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fres
         alter("ADD seen DATETIME DEFAULT CURRENT_TIMESTAMP")
         arrived("id", "seen")
         for change, said, ignored in (
-            ("ADD at INT DEFAULT (1 + 1)", "would get other values in the new column at than at the source", "add_column"),
-            ("DROP COLUMN z, ADD COLUMN z INT", "a column is dropped and another of its name is added", "drop_column: ignore, add_column"),
+            ("ADD at INT DEFAULT (1 + 1)", "would get other values in the new column at than at the source",
+                "add_column"),
+            ("DROP COLUMN z, ADD COLUMN z INT", "a column is dropped and another of its name is added",
+                "drop_column: ignore, add_column"),
             ("MODIFY f VARCHAR(40)", "column f was double not null and is varchar", "change_column"),
             ("MODIFY n DECIMAL(40,4)", "no lake format has numbers of more than 38 digits", "change_column"),
         ):  # fmt: skip
@@ -555,7 +569,9 @@ def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fres
 
 
 def test_a_table_that_is_written_anew_is_bounded_and_done_once(tmp_path: Path) -> None:
-    """Rows that arrived before the change stay as they were there; a repeat finds the change, and the batch that a later change follows."""
+    """Rows that arrived before the change stay as they were there; a repeat finds the change, and the batch that a
+    later change follows.
+    """
     bench = DeltaBench(tmp_path)
     table = people("shop")
     bench.create_table(table)
@@ -635,7 +651,8 @@ def test_values_become_wider_unchanged(tmp_path: Path, there: str, wanted: str, 
     table = deltalake.DeltaTable(place.uri("t"))
     exact = pa.array(values, arrow_of(there))
     rows = pa.table({
-        "id": range(len(values)), "was": pa.StructArray.from_arrays([exact], ["v"]), "p": ["x", None, "y"][: len(values)],
+        "id": range(len(values)), "was": pa.StructArray.from_arrays([exact], ["v"]),
+        "p": ["x", None, "y"][: len(values)],
     })  # fmt: skip
     deltalake.write_deltalake(table, rows, mode="append")
     assert widens(there, wanted)
@@ -645,7 +662,8 @@ def test_values_become_wider_unchanged(tmp_path: Path, there: str, wanted: str, 
     made.run(place, "t", table, None)
     table = deltalake.DeltaTable(place.uri("t"))
     assert info_of(table).columns == (
-        LakeColumn("key", "long", nullable=False), LakeColumn("was", (LakeColumn("v", wanted),)), LakeColumn("p", "string", partition=True),
+        LakeColumn("key", "long", nullable=False), LakeColumn("was", (LakeColumn("v", wanted),)),
+        LakeColumn("p", "string", partition=True),
     )  # fmt: skip
     found = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["key"])
     expected = pa.array([pc.cast(one, pa.float64()).as_py() if wanted == "double" else one.as_py() for one in exact])
@@ -663,7 +681,8 @@ def test_the_sources_ddl_in_a_table_of_changes(
         made.run_until_head()
         mysql_source.execute(
             f"USE {schema}", "INSERT INTO t VALUES (1, 1)", "ALTER TABLE t RENAME COLUMN v TO w", "UPDATE t SET w = 2",
-            "ALTER TABLE t DROP COLUMN w, ADD x VARCHAR(9) DEFAULT 'd'", "UPDATE t SET x = 'e'", "RENAME TABLE t TO u", "DELETE FROM u",
+            "ALTER TABLE t DROP COLUMN w, ADD x VARCHAR(9) DEFAULT 'd'", "UPDATE t SET x = 'e'", "RENAME TABLE t TO u",
+            "DELETE FROM u",
             "ALTER TABLE u MODIFY id BIGINT", "INSERT INTO u VALUES (5000000000, 'w')",
         )  # fmt: skip
         made.run_until_head()
@@ -680,7 +699,9 @@ def test_the_sources_ddl_in_a_table_of_changes(
 
 @pytest.mark.parametrize("kind", [ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN])
 def test_a_change_before_the_rows_is_followed_once(tmp_path: Path, kind: ChangeKind) -> None:
-    """A repeat after the rows were written must not empty the table again, nor set the default in rows that have a value by now."""
+    """A repeat after the rows were written must not empty the table again, nor set the default in rows that have a
+    value by now.
+    """
     bench = DeltaBench(tmp_path)
     table = people("shop")
     bench.create_table(table)
@@ -753,7 +774,9 @@ def test_a_dead_letter_in_several_pieces(tmp_path: Path) -> None:
 
 
 def test_files_are_maintained_while_batches_are_loaded(tmp_path: Path) -> None:
-    """Compactions and loads meet; every row is there once, a file that is needed stays, one that no commit named goes."""
+    """Compactions and loads meet; every row is there once, a file that is needed stays, one that no commit named
+    goes.
+    """
     bench = DeltaBench(tmp_path)
     table = people("shop")
     bench.create_table(table)

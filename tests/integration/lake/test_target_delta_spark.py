@@ -1,4 +1,6 @@
-"""The Delta target with Spark as the writer of large tables: equal to delta-rs, exactly once beside it, whoever dies or comes back."""
+"""The Delta target with Spark as the writer of large tables: equal to delta-rs, exactly once beside it, whoever dies or
+comes back.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ def test_contract(check: Check, changes: str, tmp_path: Path, statements: SparkS
 def test_both_writers_make_the_same_table(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any, spark_delta: Any
 ) -> None:
-    """Every type at its boundaries; new rows, rows that change and rows that move. Also what DuckDB reads, and types and their widths."""
+    """Every type at its boundaries; new rows, rows that change and rows that move.
+
+    Also what DuckDB reads, and types and their widths.
+    """
     schema = fresh_schema(mysql_source, options="CHARACTER SET utf8mb4")
     columns = ", ".join(f"`{name}` {kind}" for name, (kind, _) in TYPES.items())
     for table in ("k", "v"):
@@ -103,7 +108,8 @@ def test_both_writers_make_the_same_table(
         folder = tmp_path / execution
         options = f"options: {{zero_dates: 'null', wide_decimals: string, execution: {execution}, frame_from: 1}}"
         with case(
-            folder, mysql_source, Lake(folder / "lake"), zookeeper, schema, kind="delta", name=execution, target_extra=f"    {options}",
+            folder, mysql_source, Lake(folder / "lake"), zookeeper, schema, kind="delta", name=execution,
+            target_extra=f"    {options}",
         ) as one:  # fmt: skip
             one.connections["spark_connect_default"] = spark_delta.connection_json()
             one.make_missing()
@@ -148,7 +154,9 @@ def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, st
 
 
 def test_both_writers_read_one_note(tmp_path: Path, statements: SparkStatements) -> None:
-    """A batch that one of them wrote is not written again by the other; deletes of rows that are not there are noted, too."""
+    """A batch that one of them wrote is not written again by the other; deletes of rows that are not there are
+    noted, too.
+    """
     bench = DeltaBench(tmp_path, spark=statements)
     table = people("shop")
     bench.create_table(table)
@@ -183,9 +191,12 @@ def test_both_writers_read_one_note(tmp_path: Path, statements: SparkStatements)
     [("units", "frame", "all"), ("frame", "units", "all"), ("frame", "frame", "all"), ("frame", "frame", "latest")],
 )
 def test_an_old_writer_that_comes_back(
-    tmp_path: Path, statements: SparkStatements, changes: str, rewound: bool, newer: str, old: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, statements: SparkStatements, changes: str, rewound: bool, newer: str, old: str,
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """It stands still when it has asked the fence; a newer one takes over, delivers the batch and the next; then it goes on."""
+    """It stands still when it has asked the fence; a newer one takes over, delivers the batch and the next; then it
+    goes on.
+    """
     bench = DeltaBench(tmp_path, changes, spark=statements)
     table = people("shop")
     bench.create_table(table)
@@ -262,9 +273,14 @@ def test_killed_at_a_statement(tmp_path: Path, statements: SparkStatements, chan
 
 
 def test_refused_rows_and_odd_names(tmp_path: Path, statements: SparkStatements) -> None:
-    """A row that the table cannot hold stops the load, or is left out; names are quoted; columns that rows do not have stay as they are."""
+    """A row that the table cannot hold stops the load, or is left out; names are quoted; columns that rows do not have
+    stay as they are.
+    """
     names = ["order", "a.b", "Größe😀", "it's", "t", "s", "c0", "SELECT", '"q"', "a`b"]
-    columns = [Column("k`x", K.INT, "int", nullable=False), *(Column(n, K.VARCHAR, "varchar(9)", charset="utf8mb4") for n in names)]  # fmt: skip
+    columns = [
+        Column("k`x", K.INT, "int", nullable=False),
+        *(Column(n, K.VARCHAR, "varchar(9)", charset="utf8mb4") for n in names),
+    ]
     table = TableSchema(TableId("s p", "a/b"), tuple(columns), ("k`x",))
     bench = DeltaBench(tmp_path, spark=statements)
     target: Any = bench.target()
@@ -286,7 +302,9 @@ def test_refused_rows_and_odd_names(tmp_path: Path, statements: SparkStatements)
 
 
 def test_what_spark_says_is_said(tmp_path: Path, statements: SparkStatements, spark_delta: Any) -> None:
-    """A server that is away can be tried again; a statement that is refused names the table; without Spark nothing is tried."""
+    """A server that is away can be tried again; a statement that is refused names the table; without Spark nothing is
+    tried.
+    """
     runner = statements.runner
     with pytest.raises(LoadError, match="PARSE_SYNTAX_ERROR"):
         statements.run("MERGE nonsense", {}, {})
@@ -304,7 +322,9 @@ def test_what_spark_says_is_said(tmp_path: Path, statements: SparkStatements, sp
 
 
 def test_others_read_what_spark_wrote(tmp_path: Path, statements: SparkStatements) -> None:
-    """DuckDB by the table's own log; delta-rs what is noted, from a checkpoint that Spark made of the log; an older batch by time travel."""
+    """DuckDB by the table's own log; delta-rs what is noted, from a checkpoint that Spark made of the log; an older
+    batch by time travel.
+    """
     bench = DeltaBench(tmp_path, spark=statements)
     table = people("shop")
     bench.create_table(table)

@@ -1,4 +1,6 @@
-"""The Delta target with Spark as the writer, in a bucket: exactly once beside delta-rs, whoever dies, and whatever of them arrives late."""
+"""The Delta target with Spark as the writer, in a bucket: exactly once beside delta-rs, whoever dies, and whatever of
+them arrives late.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,9 @@ def _somebody_writes(bench: Any) -> None:
 
 
 def test_a_commit_that_comes_between_is_not_lost(bucket: Bucket) -> None:
-    """Somebody's, by delta-rs, while Spark's of the same version is on its way: Spark's is refused, and the batch begins again."""
+    """Somebody's, by delta-rs, while Spark's of the same version is on its way: Spark's is refused, and the batch
+    begins again.
+    """
     bench = bucket.bench("between")
     _by_rust(bench).deliver((TABLE, FIRST))
     pipe = Pipe(bench, batch=1, epoch=2)
@@ -183,7 +187,9 @@ def test_a_commit_that_comes_between_is_not_lost(bucket: Bucket) -> None:
 
 
 def test_a_commit_of_a_server_that_died_arrives_late(bucket: Bucket) -> None:
-    """Its version is another commit by then, and a newer process has delivered the batch and the next: the store refuses what arrives."""
+    """Its version is another commit by then, and a newer process has delivered the batch and the next: the store
+    refuses what arrives.
+    """
     bench = bucket.bench("late")
     rust = _by_rust(bench)
     rust.deliver((TABLE, FIRST))

@@ -1,4 +1,6 @@
-"""The Iceberg target: whole pipelines from MySQL, keys of every type, definitions that change, other writers, other readers, older batches."""
+"""The Iceberg target: whole pipelines from MySQL, keys of every type, definitions that change, other writers, other
+readers, older batches.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,8 @@ def test_every_value_arrives(tmp_path: Path, mysql_source: Any, zookeeper: Any, 
             cursor.execute(LENIENT)
             for change in (
                 f"UPDATE k a JOIN v b ON b.id = a.id % {count} + 1 SET {every}, a.mark = 1",
-                f"UPDATE k a JOIN v b ON b.id = (a.id + 3) % {count} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % 2",
+                f"UPDATE k a JOIN v b ON b.id = (a.id + 3) % {count} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % "
+                "2",
                 "DELETE FROM k WHERE id % 3 = 0",
             ):
                 cursor.execute(change)
@@ -126,7 +129,9 @@ def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, se
 def test_a_random_history_with_definitions_that_change(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any, changes: str
 ) -> None:
-    """Keys that move and come back; columns that come with a value, go, are renamed and become wider; a table that is emptied; partitions."""
+    """Keys that move and come back; columns that come with a value, go, are renamed and become wider; a table that is
+    emptied; partitions.
+    """
     schema = fresh_schema(mysql_source)
     mysql_source.execute(
         f"CREATE TABLE {schema}.a (id INT, part VARCHAR(9) COLLATE utf8mb4_bin, v INT, old INT, PRIMARY KEY (part, id))"
@@ -134,7 +139,8 @@ def test_a_random_history_with_definitions_that_change(
     options = f"options: {{partition_by: {{{schema}.a: [part]}}}}"
     chosen = random.Random(3)
     alters = {
-        2: "ALTER TABLE a ADD COLUMN extra VARCHAR(9) NOT NULL DEFAULT 'it''s', ADD COLUMN d DECIMAL(5,2) DEFAULT 1.50, ADD plain INT",
+        2: "ALTER TABLE a ADD COLUMN extra VARCHAR(9) NOT NULL DEFAULT 'it''s', ADD COLUMN d DECIMAL(5,2) DEFAULT "
+        "1.50, ADD plain INT",
         3: "ALTER TABLE a DROP COLUMN old, RENAME COLUMN plain TO `the name`, MODIFY v BIGINT, MODIFY d DECIMAL(9,2)",
     }
     with pipeline(tmp_path, mysql_source, zookeeper, schema, f"changes: {changes}", options) as made:
@@ -241,7 +247,9 @@ def test_changes_of_definitions_that_stop(tmp_path: Path, mysql_source: Any, zoo
 
 
 def test_each_batch_is_a_snapshot_that_others_read(tmp_path: Path) -> None:
-    """Time travel by batch, by pyiceberg; DuckDB reads the newest by its metadata; rows that stay are in files that stay."""
+    """Time travel by batch, by pyiceberg; DuckDB reads the newest by its metadata; rows that stay are in files that
+    stay.
+    """
     bench = IcebergBench(tmp_path)
     table = people("shop")
     bench.create_table(table)
@@ -290,15 +298,20 @@ def test_a_table_whose_lost_races_would_be_committed_is_refused(tmp_path: Path) 
 
 
 def test_columns_that_the_source_does_not_have_keep_their_values(tmp_path: Path) -> None:
-    """Of types that no source has, too; a new row has NULL there. A column of the source that is one of them is refused."""
+    """Of types that no source has, too; a new row has NULL there.
+
+    A column of the source that is one of them is refused.
+    """
     from pyiceberg.schema import Schema
     from pyiceberg.types import IntegerType, ListType, NestedField, StringType, UUIDType
 
     bench = IcebergBench(tmp_path)
     table = people("shop")
     fields = [
-        NestedField(1, "id", IntegerType(), required=True), NestedField(2, "tags", ListType(9, StringType(), element_required=False)),
-        NestedField(3, "email", StringType()), NestedField(4, "points", IntegerType()), NestedField(5, "token", UUIDType()),
+        NestedField(1, "id", IntegerType(), required=True), NestedField(2, "tags",
+            ListType(9, StringType(), element_required=False)),
+        NestedField(3, "email", StringType()), NestedField(4, "points", IntegerType()),
+        NestedField(5, "token", UUIDType()),
     ]  # fmt: skip
     catalog = bench.target().tables.format.place.catalog()
     catalog.create_namespace("shop")

@@ -1,4 +1,6 @@
-"""What an Iceberg target asks of its catalog: files are read once, metadata is not copied again and again, and handles go."""
+"""What an Iceberg target asks of its catalog: files are read once, metadata is not copied again and again, and
+handles go.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ from tests.support.benches.iceberg_bench import IcebergBench
 
 
 def test_a_metadata_file_is_read_once_and_copied_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever looks at a table: the plan, the commit, the fence for each of three tables, the library. Copies: a few a commit, not twenty."""
+    """Whatever looks at a table: the plan, the commit, the fence for each of three tables, the library.
+
+    Copies: a few a commit, not twenty.
+    """
     bench = IcebergBench(tmp_path)
     tables = [people("shop"), *(_named(f"t{number}") for number in range(2))]
     for table in tables:
@@ -81,7 +86,9 @@ def test_threads_take_turns_where_the_catalog_is_a_file(tmp_path: Path, monkeypa
 
 
 def test_catalogs_that_nothing_asks_for_are_closed(tmp_path: Path) -> None:
-    """A process that has many targets, or runs for long, does not keep all of their files open; one that is closed opens again."""
+    """A process that has many targets, or runs for long, does not keep all of their files open; one that is closed
+    opens again.
+    """
     bench = IcebergBench(tmp_path / "first")
     bench.create_table(people("shop"))
     assert _handles(bench)

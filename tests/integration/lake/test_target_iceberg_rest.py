@@ -1,4 +1,6 @@
-"""The Iceberg target with a REST catalog, Apache Iceberg's own server: the contract, lost races, a catalog that dies, other readers, maintenance."""
+"""The Iceberg target with a REST catalog, Apache Iceberg's own server: the contract, lost races, a catalog that dies,
+other readers, maintenance.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def bench(iceberg_rest: RestCatalogServer) -> IcebergBench:
 
 
 def test_a_lost_race_is_a_conflict_and_begins_again(bench: IcebergBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else's commit comes between reading and writing, twice: the catalog answers 409, the client does not try again by itself."""
+    """Somebody else's commit comes between reading and writing, twice: the catalog answers 409, the client does not try
+    again by itself.
+    """
     table = people("shop")
     pipe = Pipe(bench)
     pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
@@ -103,7 +107,9 @@ def test_the_catalog_is_killed_at_a_commit(
 
 
 def test_others_read_it_and_older_batches_and_old_files_go(bench: IcebergBench) -> None:
-    """Time travel by batch and by the time at the source; DuckDB by the metadata; then old snapshots are given up, and what nothing names."""
+    """Time travel by batch and by the time at the source; DuckDB by the metadata; then old snapshots are given up, and
+    what nothing names.
+    """
     table = people("shop")
     pipe = Pipe(bench)
     for number, rows in enumerate((

@@ -1,4 +1,6 @@
-"""The loading process killed at every call of its client and at any time, an old one that comes back: each row, and each change once."""
+"""The loading process killed at every call of its client and at any time, an old one that comes back: each row, and
+each change once.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,10 @@ KINDS = {
 }
 IN_FOLDERS = ("delta", "iceberg")
 COMMITS = {
-    ("delta", "latest"): {"__init__", "set_table_properties", "execute"}, ("delta", "all"): {"__init__", "set_table_properties", "write_deltalake"},
-    ("iceberg", "latest"): {"load_table", "commit_table", "_dataframe_to_data_files"}, ("iceberg", "all"): {"load_table", "commit_table"},
+    ("delta", "latest"): {"__init__", "set_table_properties", "execute"},
+    ("delta", "all"): {"__init__", "set_table_properties", "write_deltalake"},
+    ("iceberg", "latest"): {"load_table", "commit_table", "_dataframe_to_data_files"},
+    ("iceberg", "all"): {"load_table", "commit_table"},
     ("iceberg-rest", "latest"): {"load_table", "commit_table", "_dataframe_to_data_files"},
 }  # fmt: skip
 """Calls of the client at which the loading process is killed."""
@@ -233,7 +237,8 @@ def test_killed_at_any_time(made: Made, changes: str, kind: str) -> None:
     ("kind", "changes", "call"),
     [
         ("delta", "latest", "execute"), ("delta", "all", "write_deltalake"), ("delta", "latest", "__init__"),
-        ("iceberg", "latest", "_dataframe_to_data_files"), ("iceberg", "latest", "commit_table"), ("iceberg", "all", "commit_table"),
+        ("iceberg", "latest", "_dataframe_to_data_files"), ("iceberg", "latest", "commit_table"),
+        ("iceberg", "all", "commit_table"),
         ("iceberg-rest", "latest", "commit_table"),
     ],
 )  # fmt: skip

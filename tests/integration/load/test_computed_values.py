@@ -10,8 +10,8 @@ from sluice.errors import LoadError
 from tests.support.pipelines.case import assert_same_rows, case
 
 COLUMNS = (
-    "g VARCHAR(5) AS (a) {0}, h TINYINT AS (n) {0}, k INT AS (a + 0) {0}, d DATE AS (a) {0}, e ENUM('x', 'y') AS (a) {0}, "
-    "u SMALLINT UNSIGNED AS (n * -1) {0}, `it's` CHAR(2) AS (a) {0}"
+    "g VARCHAR(5) AS (a) {0}, h TINYINT AS (n) {0}, k INT AS (a + 0) {0}, d DATE AS (a) {0}, e ENUM('x', 'y') AS (a) "
+    "{0}, u SMALLINT UNSIGNED AS (n * -1) {0}, `it's` CHAR(2) AS (a) {0}"
 )
 
 
@@ -40,7 +40,8 @@ def test_what_a_lenient_session_cut_is_cut_at_the_target(
         for name, stored, key in (("s", "STORED", True), ("v", "VIRTUAL", True), ("heap", "STORED", False)):
             source.execute(
                 *lenient,
-                f"CREATE TABLE {name} (id INT NOT NULL{' PRIMARY KEY' if key else ''}, a VARCHAR(30), n INT, {COLUMNS.format(stored)})",
+                f"CREATE TABLE {name} (id INT NOT NULL{' PRIMARY KEY' if key else ''}, a VARCHAR(30), n INT, "
+                f"{COLUMNS.format(stored)})",
                 f"INSERT INTO {name} (id, a, n) VALUES {rows}",
             )
         made.run_until_head()

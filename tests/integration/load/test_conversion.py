@@ -14,8 +14,8 @@ from tests.support.pipelines.case import case
 from tests.support.servers.fixtures import setting
 
 TABLE = (
-    "CREATE TABLE t (id INT PRIMARY KEY, local DATETIME(3), moment TIMESTAMP(6) NULL, price DECIMAL(10,4), n BIGINT, code INT, "
-    "name VARCHAR(40) CHARACTER SET latin1 COLLATE latin1_german1_ci, flag BIT(3), day DATE)"
+    "CREATE TABLE t (id INT PRIMARY KEY, local DATETIME(3), moment TIMESTAMP(6) NULL, price DECIMAL(10,4), n BIGINT, "
+    "code INT, name VARCHAR(40) CHARACTER SET latin1 COLLATE latin1_german1_ci, flag BIT(3), day DATE)"
 )
 MAPPING = """\
 mapping:
@@ -44,11 +44,13 @@ def test_columns_of_another_type_and_zone(
         made.cli("check", str(made.path), "--apply", "--yes")
         types = dict(
             mysql_target.execute(
-                f"SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = '{db}' AND table_name = 't'"
+                f"SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = '{db}' AND "
+                "table_name = 't'"
             )
         )
         assert types == {
-            "id": "int", "at": "timestamp(3)", "moment": "datetime(6)", "price": "decimal(12,2)", "n": "int", "code": "varchar(20)",
+            "id": "int", "at": "timestamp(3)", "moment": "datetime(6)", "price": "decimal(12,2)", "n": "int",
+            "code": "varchar(20)",
             "name": "varchar(80)", "flag": "tinyint unsigned", "day": "date",
         }  # fmt: skip
         said = json.loads(made.cli("check", str(made.path), "--json").stdout)
@@ -63,17 +65,18 @@ def test_columns_of_another_type_and_zone(
         with mysql_source.connect(db) as connection, connection.cursor() as cursor:
             cursor.execute("SET time_zone = '+00:00', sql_mode = ''")
             cursor.execute(
-                "INSERT INTO t VALUES (1, '2024-07-01 12:00:00.123', '2024-07-01 12:00:00.123456', 1.5, 7, 42, 'Grüße', b'101', '2024-07-01'), "
-                "(2, '2024-01-01 00:30:00', '2024-01-01 00:30:00', 0, -1, -1, '', b'0', NULL), "
-                "(3, '0000-00-00 00:00:00', '0000-00-00 00:00:00', NULL, NULL, NULL, NULL, NULL, '0000-00-00'), "
-                "(4, NULL, NULL, 9.99, 1, 1, 'x', 1, NULL)"
+                "INSERT INTO t VALUES (1, '2024-07-01 12:00:00.123', '2024-07-01 12:00:00.123456', 1.5, 7, 42, "
+                "'Grüße', b'101', '2024-07-01'), (2, '2024-01-01 00:30:00', '2024-01-01 00:30:00', 0, -1, -1, '', "
+                "b'0', NULL), (3, '0000-00-00 00:00:00', '0000-00-00 00:00:00', NULL, NULL, NULL, NULL, NULL, "
+                "'0000-00-00'), (4, NULL, NULL, 9.99, 1, 1, 'x', 1, NULL)"
             )
             cursor.execute("UPDATE t SET local = '2024-10-27 02:30:00', moment = '2024-11-03 06:30:00' WHERE id = 4")
             connection.commit()
         made.run_until_head()
         rows = mysql_target.execute(
             "SET time_zone = '+00:00'",
-            f"SELECT id, CAST(at AS CHAR), CAST(moment AS CHAR), price, n, code, name, flag, CAST(day AS CHAR) FROM {db}.t ORDER BY id",
+            "SELECT id, CAST(at AS CHAR), CAST(moment AS CHAR), price, n, code, name, flag, CAST(day AS CHAR) FROM "
+            f"{db}.t ORDER BY id",
         )
         assert [[str(value) for value in row] for row in rows] == [
             [
@@ -150,14 +153,18 @@ def test_only_changed_columns_are_sent_and_groups_whole(
 ) -> None:
     """What others write at the target into columns that did not change stays; of a group all go if one changed."""
     db = fresh_schema(mysql_source, mysql_target)
-    line = f"mapping: [{{from: {db}.t, to: {db}.t, send: changed_columns, column_groups: [[country, city]], columns: {{rename: {{city: town}}}}}}]\n"
+    line = (
+        f"mapping: [{{from: {db}.t, to: {db}.t, send: changed_columns, column_groups: [[country, city]], columns: "
+        "{rename: {city: town}}}]\n"
+    )
     with (
         setting(mysql_source, binlog_row_image=image),
         case(tmp_path, mysql_source, mysql_target, zookeeper, db, extra=line) as made,
     ):
         for server, city in ((mysql_source, "city"), (mysql_target, "town")):
             server.execute(
-                f"CREATE TABLE t (id INT PRIMARY KEY, n INT, note VARCHAR(20), country VARCHAR(20), {city} VARCHAR(20))",
+                f"CREATE TABLE t (id INT PRIMARY KEY, n INT, note VARCHAR(20), country VARCHAR(20), {city} "
+                "VARCHAR(20))",
                 database=db,
             )
         made.run_until_head()

@@ -14,7 +14,9 @@ from tests.support.pipelines.case import case
 def test_rows_of_an_engine_without_transactions(
     tmp_path: Any, mysql_source: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """A target with enforce_gtid_consistency=ON refuses them; the hint of the error and of `sluice check` is what helps."""
+    """A target with enforce_gtid_consistency=ON refuses them; the hint of the error and of `sluice check` is what
+    helps.
+    """
     schema, there = fresh_schema(mysql_source), fresh_schema(mysql_source)
     create = (
         f"CREATE TABLE {schema}.plain (id INT PRIMARY KEY, v INT) ENGINE=MyISAM",

@@ -126,7 +126,8 @@ def test_after_a_kill_only_units_on_their_way_are_written_again(place: Any, monk
     changeset = rotated(pipe, schema)
     code = "import sys; from tests.integration.load.test_finished_units import loading; loading(*sys.argv[1:])"
     arguments = [
-        str(pipe.folder), pipe.config.targets[0].type, pipe.server.connection_json(), schema, str(pipe.batch), str(pipe.attempt),
+        str(pipe.folder), pipe.config.targets[0].type, pipe.server.connection_json(), schema, str(pipe.batch),
+        str(pipe.attempt),
     ]  # fmt: skip
     with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -182,7 +183,10 @@ def loading(folder: str, kind: str, connection: str, schema: str, batch: str, at
 def test_a_schema_is_one_transaction_and_one_unit(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """consistency: schema. Readers see a schema's tables of a batch together, while another schema's are not there yet."""
+    """consistency: schema.
+
+    Readers see a schema's tables of a batch together, while another schema's are not there yet.
+    """
     small_units(monkeypatch, 5, most=5)
     one, other = sorted(fresh_schema(mysql_target) for _ in range(2))  # the order in which they are written
     for schema, name in ((one, "people"), (one, "more"), (other, "people")):

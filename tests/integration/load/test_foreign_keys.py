@@ -1,4 +1,6 @@
-"""Foreign keys and triggers at the target, and the SQL mode of the source's rows: both sides end equal, nothing happens twice."""
+"""Foreign keys and triggers at the target, and the SQL mode of the source's rows: both sides end equal, nothing happens
+twice.
+"""
 
 from __future__ import annotations
 
@@ -97,9 +99,11 @@ def test_a_child_without_its_parent_is_refused_where_the_target_checks(family: C
 @pytest.mark.parametrize(
     ("before", "missing", "change", "said"),
     [
-        ("INSERT INTO staff VALUES (1, NULL)", "DELETE FROM staff", "INSERT INTO staff VALUES (2, 1)", r"staff has rows with \(boss\) = \(1\)"),
+        ("INSERT INTO staff VALUES (1, NULL)", "DELETE FROM staff", "INSERT INTO staff VALUES (2, 1)",
+            r"staff has rows with \(boss\) = \(1\)"),
         (
-            "INSERT INTO teams VALUES (1, NULL)", "DELETE FROM teams", "INSERT INTO players VALUES (5, 1); INSERT INTO teams VALUES (2, 5)",
+            "INSERT INTO teams VALUES (1, NULL)", "DELETE FROM teams", "INSERT INTO players VALUES (5, 1); INSERT "
+            "INTO teams VALUES (2, 5)",
             r"players has rows with \(team\) = \(1\)",
         ),
     ],
@@ -128,8 +132,8 @@ def test_a_parent_does_not_go_while_a_row_of_the_targets_own_refers_to_it(family
     family.source.execute("INSERT INTO parents VALUES (1, 'p'), (2, 'q')", database=family.schema)
     family.run_until_head()
     family.target.execute(
-        f"CREATE TABLE notes (id INT PRIMARY KEY, of_whom {column}, CONSTRAINT mine FOREIGN KEY (of_whom) REFERENCES parents ({parent}) "
-        "ON DELETE CASCADE ON UPDATE CASCADE)",
+        f"CREATE TABLE notes (id INT PRIMARY KEY, of_whom {column}, CONSTRAINT mine FOREIGN KEY (of_whom) REFERENCES "
+        f"parents ({parent}) ON DELETE CASCADE ON UPDATE CASCADE)",
         f"INSERT INTO notes SELECT id, {parent} FROM parents",
         database=family.schema,
     )
@@ -149,7 +153,9 @@ def test_a_parent_does_not_go_while_a_row_of_the_targets_own_refers_to_it(family
 def test_a_child_that_moves_while_its_parent_goes_stays(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, image: str
 ) -> None:
-    """The target's ON DELETE CASCADE must not meet a child that is about to move; the log brings only its new parent."""
+    """The target's ON DELETE CASCADE must not meet a child that is about to move; the log brings only its new
+    parent.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     options = "    options: {foreign_keys: ordered}"
     with (
@@ -236,7 +242,9 @@ def test_a_replayed_row_needs_its_parent(
 def test_cascades_that_are_not_logged_stop_before_the_first_row(
     tmp_path: Path, mariadb: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """MariaDB's InnoDB deletes the children without a word in the log: with checks off they would stay at the target."""
+    """MariaDB's InnoDB deletes the children without a word in the log: with checks off they would stay at the
+    target.
+    """
     schema = fresh_schema(mariadb, mysql_target)
     with case(tmp_path, mariadb, mysql_target, zookeeper, schema) as made:
         mariadb.execute(*FAMILY, database=schema)
@@ -284,7 +292,8 @@ def test_a_trigger_that_is_meant_may_tell_rows_of_sluice_from_others(triggered: 
     )
     triggered.target.execute(
         "DROP TRIGGER note",
-        "CREATE TRIGGER note AFTER INSERT ON t FOR EACH ROW BEGIN IF @sluice IS NULL THEN INSERT INTO seen (id) VALUES (NEW.id); END IF; END",
+        "CREATE TRIGGER note AFTER INSERT ON t FOR EACH ROW BEGIN IF @sluice IS NULL THEN INSERT INTO seen (id) "
+        "VALUES (NEW.id); END IF; END",
         database=triggered.schema,
     )
     triggered.run_until_head()
@@ -307,8 +316,9 @@ def test_rows_written_in_any_sql_mode_end_equal(
     monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1 if way == "bulk" else 10_000)
     schema = fresh_schema(mysql_source, mysql_target)
     table = (
-        "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, d DATE, dt DATETIME, ts TIMESTAMP NULL, n TINYINT UNSIGNED, e ENUM('a', 'b'), "
-        "c CHAR(5), v VARCHAR(3), a INT, b INT, ratio DECIMAL(9, 4) AS (a / b) STORED, odd INT AS (a MOD b))"
+        "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, d DATE, dt DATETIME, ts TIMESTAMP NULL, n TINYINT "
+        "UNSIGNED, e ENUM('a', 'b'), c CHAR(5), v VARCHAR(3), a INT, b INT, ratio DECIMAL(9, 4) AS (a / b) STORED, "
+        "odd INT AS (a MOD b))"
     )
     modes = (
         "",

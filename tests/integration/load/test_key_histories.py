@@ -1,4 +1,6 @@
-"""Random histories of keys that a server may hold equal: behind every batch the target has the source's rows, in the source's spelling."""
+"""Random histories of keys that a server may hold equal: behind every batch the target has the source's rows, in the
+source's spelling.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ histories = st.lists(st.lists(writes, min_size=1, max_size=12), min_size=2, max_
 
 @dataclass
 class Words:
-    """A pipeline of small units, the schema that it writes to, and its tables by key: the word alone, and a number with it."""
+    """A pipeline of small units, the schema that it writes to, and its tables by key: the word alone, and a number with
+    it.
+    """
 
     made: Case
     into: str
@@ -116,7 +120,10 @@ class Words:
 
 @contextmanager
 def built(folder: Path, request: pytest.FixtureRequest, *, uniques: bool) -> Iterator[Words]:
-    """``request.param``: kind of server, consistency of the target, row image. ``uniques``: with the tables of :data:`COLLATIONS` only."""
+    """``request.param``: kind of server, consistency of the target, row image.
+
+    ``uniques``: with the tables of :data:`COLLATIONS` only.
+    """
     kind, consistency, *image = request.param.split()
     names = ("mysql_source", "mysql_target") if kind == "mysql" else ("mariadb", "mariadb")
     source, target, zookeeper, fresh_schema = (

@@ -1,5 +1,5 @@
-"""What tells rows apart: unique keys instead of a primary key, columns that came in the middle, a deleted row that stays.
-Keys that the server holds equal: test_key_histories.py."""
+"""What tells rows apart: unique keys instead of a primary key, columns that came in the middle, a deleted row that
+stays. Keys that the server holds equal: test_key_histories.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def test_a_deleted_row_that_stays_gives_way_to_its_other_spelling(
     source = request.getfixturevalue(server)
     small_units(monkeypatch, 10, 2)
     schema = fresh_schema(source, mysql_target)
-    words = "CREATE TABLE words (word VARCHAR(20) COLLATE utf8mb4_general_ci NOT NULL, n INT, m INT NOT NULL, PRIMARY KEY (m, word)) CHARSET utf8mb4"
+    words = (
+        "CREATE TABLE words (word VARCHAR(20) COLLATE utf8mb4_general_ci NOT NULL, n INT, m INT NOT NULL, PRIMARY "
+        "KEY (m, word)) CHARSET utf8mb4"
+    )
     choose = random.Random(7)
     with case(tmp_path, source, mysql_target, zookeeper, schema, extra="rules: engine.yaml") as made:
         source.execute(words, database=schema)

@@ -43,20 +43,25 @@ def test_rows_are_told_apart_by_a_generated_column(
 def test_the_targets_clock_does_not_write_into_columns_that_did_not_change(
     image: str, tmp_path: Any, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """Only the target has ON UPDATE, or the source's statement kept the value; a column that the source has no part in is the target's own."""
+    """Only the target has ON UPDATE, or the source's statement kept the value; a column that the source has no part in
+    is the target's own.
+    """
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute(
-        f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT, here DATETIME, both_ TIMESTAMP NULL ON UPDATE CURRENT_TIMESTAMP)"
+        f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT, here DATETIME, both_ TIMESTAMP NULL ON UPDATE "
+        "CURRENT_TIMESTAMP)"
     )
     line = f"mapping: [{{from: {schema}.t, to: {schema}.t, send: changed_columns}}]"
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, extra=line) as made:
         made.make_missing()
         made.run_until_head()
         mysql_target.execute(
-            f"ALTER TABLE {schema}.t MODIFY here DATETIME ON UPDATE CURRENT_TIMESTAMP, ADD mine DATETIME ON UPDATE CURRENT_TIMESTAMP"
+            f"ALTER TABLE {schema}.t MODIFY here DATETIME ON UPDATE CURRENT_TIMESTAMP, ADD mine DATETIME ON UPDATE "
+            "CURRENT_TIMESTAMP"
         )
         mysql_source.execute(
-            f"INSERT INTO {schema}.t VALUES (1, 1, '2001-01-01', '2001-01-01'), (2, 2, NULL, NULL), (3, 3, '2002-02-02', NULL)"
+            f"INSERT INTO {schema}.t VALUES (1, 1, '2001-01-01', '2001-01-01'), (2, 2, NULL, NULL), (3, 3, "
+            "'2002-02-02', NULL)"
         )
         made.run_until_head()
         mysql_source.execute(
@@ -84,7 +89,8 @@ def test_the_targets_clock_does_not_write_where_rows_are_mended(
         made.make_missing()
         made.run_until_head()
         mysql_target.execute(
-            f"ALTER TABLE {schema}.t MODIFY here DATETIME ON UPDATE CURRENT_TIMESTAMP, ADD CONSTRAINT low CHECK (v < 100)"
+            f"ALTER TABLE {schema}.t MODIFY here DATETIME ON UPDATE CURRENT_TIMESTAMP, ADD CONSTRAINT low CHECK (v < "
+            "100)"
         )
         mysql_source.execute(f"INSERT INTO {schema}.t VALUES (1, 1, '2001-01-01'), (2, 2, NULL), (3, 3, '2003-03-03')")
         made.run_until_head()

@@ -1,4 +1,6 @@
-"""Batches that are larger than the memory: what is spread over finer buckets and loaded piece by piece ends as the source has it."""
+"""Batches that are larger than the memory: what is spread over finer buckets and loaded piece by piece ends as the
+source has it.
+"""
 
 from __future__ import annotations
 

@@ -15,46 +15,72 @@ from sluice.targets.mysql.uniqueness import distinguishes, pads
 from tests.support.pipelines.case import case
 
 SOURCE = "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20) COLLATE utf8mb4_bin, n DECIMAL(12,4))"
-# ruff: noqa: E501 - statements side by side
+
 
 REFUSED = {
-    "unique": (SOURCE, "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20), n DECIMAL(12,4), UNIQUE ux (v))", "DROP INDEX `ux`"),
-    "unique of two": (SOURCE, "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20), n DECIMAL(12,4), UNIQUE `u``x` (v, w))", "DROP INDEX `u``x`"),
-    "another primary key": (SOURCE, "(id INT UNIQUE NOT NULL, v VARCHAR(20) PRIMARY KEY, w VARCHAR(20), n DECIMAL(12,4))", "DROP PRIMARY KEY"),
+    "unique": (SOURCE, "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20), n DECIMAL(12,4), UNIQUE ux (v))",
+        "DROP INDEX `ux`"),
+    "unique of two": (SOURCE,
+        "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20), n DECIMAL(12,4), UNIQUE `u``x` (v, w))",
+        "DROP INDEX `u``x`"),
+    "another primary key": (SOURCE,
+        "(id INT UNIQUE NOT NULL, v VARCHAR(20) PRIMARY KEY, w VARCHAR(20), n DECIMAL(12,4))", "DROP PRIMARY KEY"),
     "no key at the source": ("(a INT, v INT)", "(a INT, v INT, UNIQUE (a))", "DROP INDEX `a`"),
     "a default that is always the same": (SOURCE,
         "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20), n DECIMAL(12,4), own INT NOT NULL DEFAULT 1, UNIQUE ux (v, own))", "DROP INDEX `ux`"),
-    "a shorter prefix": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v(5)))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ux (v(4)))", "DROP INDEX `ux`"),
-    "a prefix of a whole key": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ux (v(4)))", "`ux`"),
-    "a primary key with a prefix": ("(v VARCHAR(20) PRIMARY KEY)", "(v VARCHAR(20), PRIMARY KEY (v(3)))", "DROP PRIMARY KEY"),
-    "coarser primary key": ("(v VARCHAR(20) COLLATE utf8mb4_bin PRIMARY KEY)", "(v VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)", "MODIFY COLUMN `v`"),
+    "a shorter prefix": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v(5)))",
+        "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ux (v(4)))", "DROP INDEX `ux`"),
+    "a prefix of a whole key": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v))",
+        "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ux (v(4)))", "`ux`"),
+    "a primary key with a prefix": ("(v VARCHAR(20) PRIMARY KEY)", "(v VARCHAR(20), PRIMARY KEY (v(3)))",
+        "DROP PRIMARY KEY"),
+    "coarser primary key": ("(v VARCHAR(20) COLLATE utf8mb4_bin PRIMARY KEY)",
+        "(v VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)", "MODIFY COLUMN `v`"),
     "coarser unique key": ("(id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_bin UNIQUE)",
-                           "(id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_general_ci, UNIQUE ux (v))", "MODIFY COLUMN `v`"),
-    "bytes as text": ("(k VARBINARY(10) PRIMARY KEY)", "(k VARCHAR(10) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY)", "at the source by its bytes"),
-    "padded bytes as text": ("(k BINARY(4) PRIMARY KEY)", "(k CHAR(4) COLLATE utf8mb4_0900_as_cs PRIMARY KEY)", "MODIFY COLUMN `k` binary(4)"),
-    "text of charset binary": ("(k VARCHAR(10) CHARACTER SET binary PRIMARY KEY)", "(k VARCHAR(10) COLLATE latin1_swedish_ci PRIMARY KEY)", "by its bytes"),
-    "a prefix of bytes as text": ("(id INT PRIMARY KEY, b BLOB, UNIQUE (b(8)))", "(id INT PRIMARY KEY, b TEXT, UNIQUE ux (b(8)))", "at the source by its bytes"),
-    "unique bytes as text": ("(id INT PRIMARY KEY, k VARBINARY(9) UNIQUE)", "(id INT PRIMARY KEY, k VARCHAR(9), UNIQUE ux (k))", "at the source by its bytes"),
-    "a part of a key of bytes": ("(a INT, k VARBINARY(9), PRIMARY KEY (a, k))", "(a INT, k VARCHAR(9), PRIMARY KEY (a, k))", "at the source by its bytes"),
-    "characters as a prefix of bytes": ("(id INT PRIMARY KEY, v TEXT, UNIQUE (v(5)))", "(id INT PRIMARY KEY, v BLOB, UNIQUE ux (v(5)))", "DROP INDEX `ux`"),
+                           "(id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_general_ci, UNIQUE ux (v))",
+                           "MODIFY COLUMN `v`"),
+    "bytes as text": ("(k VARBINARY(10) PRIMARY KEY)", "(k VARCHAR(10) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY)",
+        "at the source by its bytes"),
+    "padded bytes as text": ("(k BINARY(4) PRIMARY KEY)", "(k CHAR(4) COLLATE utf8mb4_0900_as_cs PRIMARY KEY)",
+        "MODIFY COLUMN `k` binary(4)"),
+    "text of charset binary": ("(k VARCHAR(10) CHARACTER SET binary PRIMARY KEY)",
+        "(k VARCHAR(10) COLLATE latin1_swedish_ci PRIMARY KEY)", "by its bytes"),
+    "a prefix of bytes as text": ("(id INT PRIMARY KEY, b BLOB, UNIQUE (b(8)))",
+        "(id INT PRIMARY KEY, b TEXT, UNIQUE ux (b(8)))", "at the source by its bytes"),
+    "unique bytes as text": ("(id INT PRIMARY KEY, k VARBINARY(9) UNIQUE)",
+        "(id INT PRIMARY KEY, k VARCHAR(9), UNIQUE ux (k))", "at the source by its bytes"),
+    "a part of a key of bytes": ("(a INT, k VARBINARY(9), PRIMARY KEY (a, k))",
+        "(a INT, k VARCHAR(9), PRIMARY KEY (a, k))", "at the source by its bytes"),
+    "characters as a prefix of bytes": ("(id INT PRIMARY KEY, v TEXT, UNIQUE (v(5)))",
+        "(id INT PRIMARY KEY, v BLOB, UNIQUE ux (v(5)))", "DROP INDEX `ux`"),
     "fewer digits in the key": ("(n DECIMAL(12,4) PRIMARY KEY)", "(n DECIMAL(12,2) PRIMARY KEY)", "rounded"),
     "whole seconds in the key": ("(n DATETIME(6) PRIMARY KEY)", "(n DATETIME PRIMARY KEY)", "rounded"),
-    "an expression": (SOURCE, "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20), n DECIMAL(12,4), UNIQUE ux ((LOWER(v))))", "DROP INDEX `ux`"),
+    "an expression": (SOURCE,
+        "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20), n DECIMAL(12,4), UNIQUE ux ((LOWER(v))))",
+        "DROP INDEX `ux`"),
     "a generated column": ("(id INT PRIMARY KEY, v INT)", "(id INT PRIMARY KEY, v INT AS (id + 1))", "generated"),
 }  # fmt: skip
 TAKEN = {
-    "the same": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE other (v))"),
-    "more columns": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v, id))"),
+    "the same": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE other "
+    "(v))"),
+    "more columns": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE "
+    "(v, id))"),
     "with the primary key": (SOURCE, SOURCE.replace("n DECIMAL(12,4)", "n DECIMAL(12,4), UNIQUE (v, id)")),
-    "a longer prefix": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v(5)))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v(6)))"),
+    "a longer prefix": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE (v(5)))", "(id INT PRIMARY KEY, v VARCHAR(20), "
+    "UNIQUE (v(6)))"),
     "a key of its own": ("(a INT, v INT)", "(own BIGINT AUTO_INCREMENT PRIMARY KEY, a INT, v INT)"),
-    "with a column of its own that is NULL": (SOURCE, SOURCE.replace("n DECIMAL(12,4)", "n DECIMAL(12,4), own INT, UNIQUE (v, own)")),
-    "finer": ("(v VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)", "(v VARCHAR(20) COLLATE utf8mb4_bin PRIMARY KEY)"),
-    "an expression on both sides": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ((LOWER(v))))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ((LOWER(v))))"),
-    "a generated column on both sides": ("(id INT PRIMARY KEY, v INT AS (id + 1) UNIQUE)", "(id INT PRIMARY KEY, v INT AS (id + 1) UNIQUE)"),
+    "with a column of its own that is NULL": (SOURCE, SOURCE.replace("n DECIMAL(12,4)", "n DECIMAL(12,4), own INT, "
+    "UNIQUE (v, own)")),
+    "finer": ("(v VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)", "(v VARCHAR(20) COLLATE utf8mb4_bin PRIMARY "
+    "KEY)"),
+    "an expression on both sides": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ((LOWER(v))))", "(id INT PRIMARY KEY, "
+    "v VARCHAR(20), UNIQUE ((LOWER(v))))"),
+    "a generated column on both sides": ("(id INT PRIMARY KEY, v INT AS (id + 1) UNIQUE)", "(id INT PRIMARY KEY, v "
+    "INT AS (id + 1) UNIQUE)"),
     "bytes as exact text": ("(k VARBINARY(10) PRIMARY KEY)", "(k VARCHAR(10) COLLATE utf8mb4_0900_bin PRIMARY KEY)"),
     "text as bytes": ("(k VARCHAR(10) PRIMARY KEY)", "(k VARBINARY(40) PRIMARY KEY)"),
-    "characters as enough bytes": ("(id INT PRIMARY KEY, v TEXT, UNIQUE (v(5)))", "(id INT PRIMARY KEY, v BLOB, UNIQUE ux (v(20)))"),
+    "characters as enough bytes": ("(id INT PRIMARY KEY, v TEXT, UNIQUE (v(5)))", "(id INT PRIMARY KEY, v BLOB, "
+    "UNIQUE ux (v(20)))"),
     "more digits": ("(n DECIMAL(12,4) PRIMARY KEY)", "(n DECIMAL(14,6) PRIMARY KEY)"),
 }  # fmt: skip
 
@@ -139,8 +165,10 @@ def test_a_space_at_the_end_that_the_target_does_not_see_is_refused(made) -> Non
 
 
 SAMPLES = [
-    "a", "A", "á", "Á", "ä", "ae", "æ", "a ", " a", "a\t", "", " ", "ß", "ss", "SS", "ı", "i", "İ", "I", "ñ", "n", "Ñ", "ø", "o", "Ö", "ö", "oe", "œ",
-    "ﬁ", "fi", "K", "K", "Å", "Å", "あ", "ア", "ｱ", "か", "が", "ー", "漢", "字", "😀", "😁", "\u200b", "\u00ad", "e\u0301", "é", "1", "１", "²", "2",
+    "a", "A", "á", "Á", "ä", "ae", "æ", "a ", " a", "a\t", "", " ", "ß", "ss", "SS", "ı", "i", "İ", "I", "ñ", "n", "Ñ",
+    "ø", "o", "Ö", "ö", "oe", "œ",
+    "ﬁ", "fi", "K", "K", "Å", "Å", "あ", "ア", "ｱ", "か", "が", "ー", "漢", "字", "😀", "😁", "\u200b", "\u00ad", "e\u0301", "é",
+    "1", "１", "²", "2",
     "ij", "ĳ", "Č", "č", "c", "ll", "lʼl", "ъ", "Ъ", "ё", "е", "\U0001f468\u200d\U0001f469", "\x00", "a\x00",
 ]  # fmt: skip
 
@@ -154,8 +182,8 @@ def test_a_collation_called_finer_tells_apart_what_the_other_does(kind, request,
     with server.connect(schema) as connection, connection.cursor() as cursor:
         cursor.executemany("INSERT INTO s VALUES (%s, %s)", list(enumerate(SAMPLES)))
         cursor.execute(
-            "SELECT CONCAT(IF(COLLATION_NAME LIKE 'utf8mb4%%', '', 'utf8mb4_'), COLLATION_NAME) FROM information_schema.COLLATIONS "
-            "WHERE CHARACTER_SET_NAME = 'utf8mb4' OR COLLATION_NAME LIKE 'uca1400%%'"
+            "SELECT CONCAT(IF(COLLATION_NAME LIKE 'utf8mb4%%', '', 'utf8mb4_'), COLLATION_NAME) FROM "
+            "information_schema.COLLATIONS WHERE CHARACTER_SET_NAME = 'utf8mb4' OR COLLATION_NAME LIKE 'uca1400%%'"
         )
         names = sorted({name for (name,) in cursor.fetchall()})
         names = [n for n in names if n.count("_") < 5 and not any(x in n for x in ("_hu_", "_sl_", "_la_", "_eo_"))][

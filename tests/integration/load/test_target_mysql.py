@@ -179,7 +179,8 @@ def test_table_without_a_key_counts_rows_and_is_not_doubled(delivery: Any, mysql
 def test_foreign_keys_triggers_generated_and_auto_increment(delivery: Any, mysql_target: Any, db: str) -> None:
     mysql_target.execute(
         f"CREATE TABLE {db}.parent (id INT PRIMARY KEY AUTO_INCREMENT, n INT, twice INT AS (n * 2) STORED)",
-        f"CREATE TABLE {db}.child (id INT PRIMARY KEY, parent INT, FOREIGN KEY (parent) REFERENCES {db}.parent(id) ON DELETE CASCADE)",
+        f"CREATE TABLE {db}.child (id INT PRIMARY KEY, parent INT, FOREIGN KEY (parent) REFERENCES {db}.parent(id) ON "
+        "DELETE CASCADE)",
     )
     parent = TableSchema(
         TableId(db, "parent"),
@@ -212,7 +213,8 @@ def test_rules_and_mapping_on_the_way(delivery: Any, mysql_target: Any, db: str,
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "adults.py").write_text(
-        "def transform(row, context):\n    if row['points'] < 18:\n        return None\n    return {**row, 'origin': 'shop'}\n"
+        "def transform(row, context):\n    if row['points'] < 18:\n        return None\n    return {**row, 'origin': "
+        "'shop'}\n"
     )
     (rules / "engine.yaml").write_text("rules:\n  - {name: adults, path: adults.py, match: {table: people}}\n")
     pipe = delivery(
@@ -245,7 +247,8 @@ def test_many_small_tables_share_units(delivery: Any, mysql_target: Any, db: str
     assert {rows(mysql_target, db, name)[0][1] for name in names} == set(names)
 
 
-# errors ----------------------------------------------------------------------------------------------------------------
+# errors
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_column_names_the_statement_that_adds_it(delivery: Any, mysql_target: Any, db: str) -> None:

@@ -1,4 +1,6 @@
-"""A crash between any two statements of a load and a retry end right: the connection is lost at each of them in turn."""
+"""A crash between any two statements of a load and a retry end right: the connection is lost at each of them in
+turn.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every column type reaches the target bit for bit: CHECKSUM TABLE of hand-written SQL and of what Sluice loads is the same."""
-
-# ruff: noqa: E501 - a table of values reads best one a line
+"""Every column type reaches the target bit for bit: CHECKSUM TABLE of hand-written SQL and of what Sluice loads is the
+same.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +34,39 @@ COLUMNS: list[tuple[Column, list[tuple[str, Any]]]] = [
     (
         Column("d", K.DECIMAL, "decimal(65,30)", precision=65, scale=30),
         [
-            ("-99999999999999999999999999999999999.999999999999999999999999999999", Decimal("-" + "9" * 35 + "." + "9" * 30)),
+            ("-99999999999999999999999999999999999.999999999999999999999999999999",
+                Decimal("-" + "9" * 35 + "." + "9" * 30)),
             ("0.000000000000000000000000000001", Decimal("1e-30")),
         ],
     ),
-    (Column("d2", K.DECIMAL, "decimal(10,2)", precision=10, scale=2), [("-0.01", Decimal("-0.01")), ("12345678.90", Decimal("12345678.9"))]),
-    (Column("f", K.FLOAT, "float"), [("0.1", 0.1), ("3.40282e38", 3.40282e38), ("1e-38", 1e-38), ("16777216", 16777216.0), ("-0e0", -0.0)]),
-    (Column("g", K.DOUBLE, "double"), [("0.1", 0.1), ("1.7976931348623157e308", 1.7976931348623157e308), ("5e-324", 5e-324), ("123456789.123456789", 123456789.123456789)]),
+    (Column("d2", K.DECIMAL, "decimal(10,2)", precision=10, scale=2),
+        [("-0.01", Decimal("-0.01")), ("12345678.90", Decimal("12345678.9"))]),
+    (Column("f", K.FLOAT, "float"), [("0.1", 0.1), ("3.40282e38", 3.40282e38), ("1e-38", 1e-38),
+        ("16777216", 16777216.0), ("-0e0", -0.0)]),
+    (Column("g", K.DOUBLE, "double"), [("0.1", 0.1), ("1.7976931348623157e308", 1.7976931348623157e308),
+        ("5e-324", 5e-324), ("123456789.123456789", 123456789.123456789)]),
     (Column("bi", K.BIT, "bit(1)", length=1), [("b'1'", 1), ("b'0'", 0)]),
     (Column("bi64", K.BIT, "bit(64)", length=64), [("b'" + "1" * 64 + "'", 2**64 - 1)]),
-    (Column("da", K.DATE, "date"), [("'0001-01-01'", dt.date(1, 1, 1)), ("'9999-12-31'", dt.date(9999, 12, 31)), ("'0000-00-00'", special_date(0, 0, 0)), ("'2024-00-15'", special_date(2024, 0, 15)), ("'0000-05-01'", special_date(0, 5, 1)), ("'2024-02-31'", special_date(2024, 2, 31))]),
-    (Column("dt", K.DATETIME, "datetime"), [("'1000-01-01 00:00:01'", dt.datetime(1000, 1, 1, 0, 0, 1)), ("'0000-00-00 00:00:00'", special_timestamp(0, 0, 0, 0))]),
-    (Column("dt6", K.DATETIME, "datetime(6)", fsp=6), [("'2024-02-29 23:59:59.000001'", dt.datetime(2024, 2, 29, 23, 59, 59, 1)), ("'2024-00-10 01:02:03.5'", special_timestamp(2024, 0, 10, 3_723_500_000))]),
-    (Column("ts", K.TIMESTAMP, "timestamp"), [("'1970-01-01 00:00:01'", dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)), ("'0000-00-00 00:00:00'", special_timestamp(0, 0, 0, 0))]),
-    (Column("ts3", K.TIMESTAMP, "timestamp(3)", fsp=3), [("'2038-01-19 03:14:07.999'", dt.datetime(2038, 1, 19, 3, 14, 7, 999000, tzinfo=dt.UTC))]),
-    (Column("ti", K.TIME, "time"), [("'-838:59:59'", -dt.timedelta(hours=838, minutes=59, seconds=59)), ("'00:00:00'", dt.timedelta())]),
-    (Column("ti6", K.TIME, "time(6)", fsp=6), [("'-00:00:00.12'", -dt.timedelta(microseconds=120000)), ("'838:59:58.999999'", dt.timedelta(hours=838, minutes=59, seconds=58, microseconds=999999))]),
+    (Column("da", K.DATE, "date"), [("'0001-01-01'", dt.date(1, 1, 1)), ("'9999-12-31'", dt.date(9999, 12, 31)),
+        ("'0000-00-00'", special_date(0, 0, 0)), ("'2024-00-15'", special_date(2024, 0, 15)),
+        ("'0000-05-01'", special_date(0, 5, 1)), ("'2024-02-31'", special_date(2024, 2, 31))]),
+    (Column("dt", K.DATETIME, "datetime"), [("'1000-01-01 00:00:01'", dt.datetime(1000, 1, 1, 0, 0, 1)),
+        ("'0000-00-00 00:00:00'", special_timestamp(0, 0, 0, 0))]),
+    (Column("dt6", K.DATETIME, "datetime(6)", fsp=6), [("'2024-02-29 23:59:59.000001'",
+        dt.datetime(2024, 2, 29, 23, 59, 59, 1)), ("'2024-00-10 01:02:03.5'",
+        special_timestamp(2024, 0, 10, 3_723_500_000))]),
+    (Column("ts", K.TIMESTAMP, "timestamp"), [("'1970-01-01 00:00:01'",
+        dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)), ("'0000-00-00 00:00:00'", special_timestamp(0, 0, 0, 0))]),
+    (Column("ts3", K.TIMESTAMP, "timestamp(3)", fsp=3), [("'2038-01-19 03:14:07.999'",
+        dt.datetime(2038, 1, 19, 3, 14, 7, 999000, tzinfo=dt.UTC))]),
+    (Column("ti", K.TIME, "time"), [("'-838:59:59'", -dt.timedelta(hours=838, minutes=59, seconds=59)),
+        ("'00:00:00'", dt.timedelta())]),
+    (Column("ti6", K.TIME, "time(6)", fsp=6), [("'-00:00:00.12'", -dt.timedelta(microseconds=120000)),
+        ("'838:59:58.999999'", dt.timedelta(hours=838, minutes=59, seconds=58, microseconds=999999))]),
     (Column("y", K.YEAR, "year"), [("'0000'", 0), ("2000", 2000), ("1901", 1901), ("2155", 2155)]),
     (Column("c", K.CHAR, "char(5)", charset="utf8mb4"), [("'a  '", "a"), ("''", ""), ("'😀é'", "😀é")]),
-    (Column("vc", K.VARCHAR, "varchar(20)", charset="utf8mb4"), [("'a  '", "a  "), (r"'\\\'\"\n\t\0\Z%_'", "\\'\"\n\t\0\x1a%_"), ("'`;-- /*'", "`;-- /*")]),
+    (Column("vc", K.VARCHAR, "varchar(20)", charset="utf8mb4"),
+        [("'a  '", "a  "), (r"'\\\'\"\n\t\0\Z%_'", "\\'\"\n\t\0\x1a%_"), ("'`;-- /*'", "`;-- /*")]),
     (Column("l1", K.VARCHAR, "varchar(20)", charset="latin1"), [("'é€'", "é€")]),
     (Column("gbk", K.VARCHAR, "varchar(20)", charset="gbk"), [("'中文\\\\'", "中文\\")]),
     (Column("u16", K.VARCHAR, "varchar(20)", charset="utf16"), [("'😀x'", "😀x")]),
@@ -62,7 +76,9 @@ COLUMNS: list[tuple[Column, list[tuple[str, Any]]]] = [
     (Column("bl", K.BLOB, "longblob"), [("REPEAT(X'00FF', 70000)", b"\x00\xff" * 70000)]),
     (Column("e", K.ENUM, "enum('a','2','1')", labels=("a", "2", "1")), [("'1'", "1"), ("'2'", "2"), ("'a'", "a")]),
     (Column("se", K.SET, "set('x','y','z')", labels=("x", "y", "z")), [("''", ""), ("'x,z'", "x,z")]),
-    (Column("j", K.JSON, "json"), [("'{\"b\": [1, 2.5, true, null], \"a\": \"é😀\\\\\"\\\\n\"}'", '{"a": "é😀\\"\\n", "b": [1, 2.5, true, null]}'), ("'null'", "null"), ("'\"x\"'", '"x"'), ("'12345678901234567890'", "12345678901234567890")]),
+    (Column("j", K.JSON, "json"), [("'{\"b\": [1, 2.5, true, null], \"a\": \"é😀\\\\\"\\\\n\"}'",
+        '{"a": "é😀\\"\\n", "b": [1, 2.5, true, null]}'), ("'null'", "null"), ("'\"x\"'", '"x"'),
+        ("'12345678901234567890'", "12345678901234567890")]),
     (Column("p", K.GEOMETRY, "point"), [("ST_GeomFromText('POINT(1 2)', 4326)", bytes.fromhex(POINT))]),
 ]  # fmt: skip
 

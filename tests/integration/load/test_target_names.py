@@ -1,4 +1,6 @@
-"""A target that folds the case of names (MariaDB: MySQL has to be initialised for it): a table is found under any spelling."""
+"""A target that folds the case of names (MariaDB: MySQL has to be initialised for it): a table is found under any
+spelling.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def test_what_is_asked_about_a_table_is_found_under_the_servers_spelling(tmp_pat
         server.execute(
             "CREATE DATABASE Shop",
             "CREATE TABLE Shop.Customers (id INT PRIMARY KEY)",
-            "CREATE TABLE Shop.Orders (id INT PRIMARY KEY, of_whom INT, FOREIGN KEY (of_whom) REFERENCES Customers (id))",
+            "CREATE TABLE Shop.Orders (id INT PRIMARY KEY, of_whom INT, FOREIGN KEY (of_whom) REFERENCES Customers "
+            "(id))",
             "CREATE TRIGGER Shop.watch AFTER INSERT ON Shop.Orders FOR EACH ROW SET @seen = 1",
         )
         with (

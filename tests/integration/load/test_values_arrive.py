@@ -1,4 +1,6 @@
-"""A value that arrives is the value that left: boundary values of every type by every way of writing, compared by the servers' own checksums."""
+"""A value that arrives is the value that left: boundary values of every type by every way of writing, compared by the
+servers' own checksums.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def create(made: Case, types: Types) -> None:
 
 
 WAYS = [
-    ("mysql_source", "FULL", "bulk"), ("mysql_source", "FULL", "upsert"), ("mysql_source", "MINIMAL", "upsert"), ("mysql_source", "NOBLOB", "upsert"),
+    ("mysql_source", "FULL", "bulk"), ("mysql_source", "FULL", "upsert"), ("mysql_source", "MINIMAL", "upsert"),
+    ("mysql_source", "NOBLOB", "upsert"),
     ("mariadb", "FULL", "bulk"), ("mariadb", "FULL", "upsert"), ("mariadb", "MINIMAL", "upsert"),
 ]  # fmt: skip
 
@@ -74,7 +77,8 @@ def test_every_value_by_every_way(
         changes = [
             "UPDATE k SET id = id + 1000",  # every row moves; MINIMAL: with values that only the target has
             f"UPDATE k a JOIN v b ON b.id = (a.id - 1000) % {rows} + 1 SET {every}, a.mark = 1 WHERE a.id % 2",
-            f"UPDATE k a JOIN v b ON b.id = (a.id - 999) % {rows} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % 2 = 0",
+            f"UPDATE k a JOIN v b ON b.id = (a.id - 999) % {rows} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % 2 "
+            "= 0",
         ]
         if image == "FULL":
             changes.append("UPDATE heap SET mark = 2 WHERE id % 3 = 0")
@@ -236,7 +240,9 @@ def test_commands_and_answers_of_several_packets(mysql_target: Any, fresh_schema
 def test_large_values(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: Any, way: str, size: int
 ) -> None:
-    """With a key, without one, and as a delete that is found by the value; a target that takes no such statement says so."""
+    """With a key, without one, and as a delete that is found by the value; a target that takes no such statement
+    says so.
+    """
     monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1 if way == "bulk" else 1 << 30)
     db = fresh_schema(mysql_target)
     mysql_target.execute(

@@ -1,4 +1,6 @@
-"""Statements and commands that an error prints for a PostgreSQL table are run as printed; then both sides hold the same rows."""
+"""Statements and commands that an error prints for a PostgreSQL table are run as printed; then both sides hold the same
+rows.
+"""
 
 from __future__ import annotations
 

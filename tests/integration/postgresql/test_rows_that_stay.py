@@ -1,4 +1,6 @@
-"""Rows that only a PostgreSQL target has, in a table with a text key: commands remove them, also where another pipeline writes to another schema."""
+"""Rows that only a PostgreSQL target has, in a table with a text key: commands remove them, also where another pipeline
+writes to another schema.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_a_verification_with_repair_removes_them(one: Case) -> None:
 
 
 def test_what_a_recovery_leaves_is_removed_by_the_command_that_it_prints(one: Case) -> None:
-    """Its log was purged with deletes in it: the copy keeps their rows, the exit status says so, and the command makes both sides equal."""
+    """Its log was purged with deletes in it: the copy keeps their rows, the exit status says so, and the command makes
+    both sides equal.
+    """
     one.source.execute(f"DELETE FROM `{one.schema}`.t WHERE k = 'a'", "FLUSH BINARY LOGS")
     newest = one.source.execute("SHOW BINARY LOGS")[-1][0]
     one.source.execute(f"PURGE BINARY LOGS TO '{newest}'")

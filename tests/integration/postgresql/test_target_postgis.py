@@ -1,4 +1,6 @@
-"""Spatial columns at a PostgreSQL target with PostGIS: shapes as its own type, by every way in which rows are written."""
+"""Spatial columns at a PostgreSQL target with PostGIS: shapes as its own type, by every way in which rows are
+written.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def schema(mysql_source: Any, postgis: Any, fresh_schema: Any) -> str:
 def test_shapes_arrive_as_postgis_has_them(
     tmp_path: Path, mysql_source: Any, postgis: Any, zookeeper: Any, schema: str
 ) -> None:
-    """Of every type and several SRIDs: new, changed and removed rows, few and many, with a key and without; a column that comes later; verify."""
+    """Of every type and several SRIDs: new, changed and removed rows, few and many, with a key and without; a column
+    that comes later; verify.
+    """
     columns = ", ".join(f"{name} {kind}" for name, (kind, _) in SHAPES.items())
     mysql_source.execute(
         f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, {columns})", f"CREATE TABLE {schema}.unkeyed (n INT, {columns})"
@@ -77,8 +81,8 @@ def test_shapes_arrive_as_postgis_has_them(
         mysql_source.execute(
             f"USE {schema}",
             "SET cte_max_recursion_depth = 10000",
-            f"INSERT INTO t (id, p, g) WITH RECURSIVE k (n) AS (SELECT 100 UNION ALL SELECT n + 1 FROM k WHERE n < {100 + COPIED}) "
-            "SELECT n, POINT(n, -n), LINESTRING(POINT(0, n), POINT(n, 0)) FROM k",
+            "INSERT INTO t (id, p, g) WITH RECURSIVE k (n) AS (SELECT 100 UNION ALL SELECT n + 1 FROM k WHERE n < "
+            f"{100 + COPIED}) SELECT n, POINT(n, -n), LINESTRING(POINT(0, n), POINT(n, 0)) FROM k",
             "UPDATE t SET g = a, p = NULL WHERE id < 3",
             "DELETE FROM unkeyed WHERE n = 1",
             "UPDATE unkeyed SET p = POINT(5, 5) WHERE n = 0",

@@ -63,12 +63,15 @@ def test_from_an_empty_target_to_equal_tables(
 ) -> None:
     """``check`` shows the plan and proposes what is missing, ``--apply`` makes it; a dump and the log fill it."""
     mysql_source.execute(
-        f"CREATE TABLE {schema}.orders (id BIGINT UNSIGNED PRIMARY KEY, email VARCHAR(80) UNIQUE, amount DECIMAL(12,2), at DATETIME(3), "
-        "state ENUM('a','b'))",
+        f"CREATE TABLE {schema}.orders (id BIGINT UNSIGNED PRIMARY KEY, email VARCHAR(80) UNIQUE, amount "
+        "DECIMAL(12,2), at DATETIME(3), state ENUM('a','b'))",
         f"CREATE TABLE {schema}.log (what VARCHAR(20), n INT)",
-        f"INSERT INTO {schema}.orders VALUES (18446744073709551615, 'a', 1.5, '2024-02-29 01:02:03.004', 'b'), (2, 'b', NULL, NULL, NULL)",
+        f"INSERT INTO {schema}.orders VALUES (18446744073709551615, 'a', 1.5, '2024-02-29 01:02:03.004', 'b'), (2, "
+        "'b', NULL, NULL, NULL)",
     )
-    with case(tmp_path, mysql_source, postgresql, zookeeper, schema, kind=PG, target_extra=options(schema), start="dump") as made:  # fmt: skip
+    with case(
+        tmp_path, mysql_source, postgresql, zookeeper, schema, kind=PG, target_extra=options(schema), start="dump"
+    ) as made:
         planned = made.cli("check", "case", "--json")
         assert planned.returncode == 1
         assert f'CREATE TABLE \\"{schema}\\".\\"orders\\" (\\"id\\" numeric(20) NOT NULL' in planned.stdout
@@ -129,12 +132,15 @@ def test_foreign_keys_end_equal(
 
 
 DDL = (
-    "ALTER TABLE t ADD COLUMN a INT NOT NULL, ADD COLUMN b VARCHAR(10) NOT NULL DEFAULT 'it''s', ADD COLUMN c DECIMAL(6,2) DEFAULT 1.5 FIRST",
+    "ALTER TABLE t ADD COLUMN a INT NOT NULL, ADD COLUMN b VARCHAR(10) NOT NULL DEFAULT 'it''s', ADD COLUMN c "
+    "DECIMAL(6,2) DEFAULT 1.5 FIRST",
     "ALTER TABLE t MODIFY COLUMN n BIGINT UNSIGNED, MODIFY COLUMN v VARCHAR(200) NOT NULL",
     "ALTER TABLE t CHANGE COLUMN b b2 TEXT NULL, RENAME COLUMN a TO a2",
     "ALTER TABLE t RENAME COLUMN a2 TO b2, RENAME COLUMN b2 TO a2",
-    "ALTER TABLE t ALTER COLUMN c SET DEFAULT 7, ADD INDEX (n), COMMENT 'x', ADD COLUMN ts TIMESTAMP(3) NULL DEFAULT CURRENT_TIMESTAMP(3)",
-    "ALTER TABLE t DROP COLUMN c, ADD COLUMN bits BIT(4) NOT NULL DEFAULT b'101', ADD COLUMN e ENUM('x','y') NOT NULL, ADD COLUMN j JSON",
+    "ALTER TABLE t ALTER COLUMN c SET DEFAULT 7, ADD INDEX (n), COMMENT 'x', ADD COLUMN ts TIMESTAMP(3) NULL DEFAULT "
+    "CURRENT_TIMESTAMP(3)",
+    "ALTER TABLE t DROP COLUMN c, ADD COLUMN bits BIT(4) NOT NULL DEFAULT b'101', ADD COLUMN e ENUM('x','y') NOT "
+    "NULL, ADD COLUMN j JSON",
     "CREATE TABLE t2 (id INT AUTO_INCREMENT PRIMARY KEY, x VARCHAR(5) DEFAULT 'q', g CHAR(9) AS (UPPER(x)))",
     "CREATE TABLE IF NOT EXISTS t (id INT PRIMARY KEY, n INT, v VARCHAR(20), w INT)",
     "CREATE TABLE IF NOT EXISTS t2 LIKE t",
@@ -153,7 +159,9 @@ def _shown(name: str) -> str:
 
 
 def test_definitions_follow(tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str) -> None:
-    """Statement by statement: columns, and the values of rows that were there, are those of the source; rows before and after arrive."""
+    """Statement by statement: columns, and the values of rows that were there, are those of the source; rows before and
+    after arrive.
+    """
     source, number = mysql_source, 10
     source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, n INT, v VARCHAR(20))")
     source.execute(f"INSERT INTO {schema}.t VALUES (1, 5, 'a'), (2, NULL, 'b')")
@@ -180,7 +188,8 @@ def test_definitions_follow(tmp_path: Path, mysql_source: Any, postgresql: Any, 
                     )
                 ]
                 there = postgresql.execute(
-                    f"SELECT column_name FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name = '{table}'"
+                    f"SELECT column_name FROM information_schema.columns WHERE table_schema = '{schema}' AND "
+                    f"table_name = '{table}'"
                 )
                 assert {row[0] for row in there} == set(names), statement
                 mine = [f"`{n}` + 0" if n == "bits" else f"CAST(`{n}` AS CHAR)" for n in names]
@@ -199,7 +208,8 @@ EXTRAS = (
     "ALTER TABLE t DROP COLUMN d",
     "RENAME TABLE t TO t2",
     "DROP INDEX by_n ON t2",
-    "ALTER TABLE t2 ADD FULLTEXT INDEX words (v), ADD INDEX cut2 (v(5)), ADD INDEX name_that_is_longer_than_what_is_left_of_the_name_of_t (n)",
+    "ALTER TABLE t2 ADD FULLTEXT INDEX words (v), ADD INDEX cut2 (v(5)), ADD INDEX "
+    "name_that_is_longer_than_what_is_left_of_the_name_of_t (n)",
     "ALTER TABLE t2 MODIFY n INT, COMMENT = ''",
     "CREATE TABLE fresh (id INT PRIMARY KEY COMMENT 'key', a INT, UNIQUE u (a)) COMMENT 'made by the log'",
 )
@@ -219,11 +229,13 @@ SELECT table_name, column_name, column_comment FROM information_schema.columns W
 def test_comments_and_indexes_follow(
     tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str
 ) -> None:
-    """From the statement that makes the table on: comments, and with ``indexes: true`` the secondary indexes that PostgreSQL can have."""
+    """From the statement that makes the table on: comments, and with ``indexes: true`` the secondary indexes that
+    PostgreSQL can have.
+    """
     source = mysql_source
     source.execute(
-        f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, n INT COMMENT 'a ''number''', v VARCHAR(20), w VARCHAR(700), KEY by_n (n), "
-        "UNIQUE one_v (v), KEY too_long (w), KEY cut (v(3))) COMMENT 'the table'"
+        f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, n INT COMMENT 'a ''number''', v VARCHAR(20), w VARCHAR(700), "
+        "KEY by_n (n), UNIQUE one_v (v), KEY too_long (w), KEY cut (v(3))) COMMENT 'the table'"
     )
 
     def same() -> None:
@@ -290,7 +302,10 @@ def test_odd_names(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> Non
     create = caught.value.hint.partition("create it: ")[2].partition("; (")[0]
     postgresql.execute(create)
     pipe.batch = 0
-    pipe.load(pipe.merge(pipe.write({schema: [{"_op": "i", 'I"d %': n, "e mail": "a", "POINTS": 2} for n in (1, 2)]})), finish=False)  # fmt: skip
+    pipe.load(
+        pipe.merge(pipe.write({schema: [{"_op": "i", 'I"d %': n, "e mail": "a", "POINTS": 2} for n in (1, 2)]})),
+        finish=False,
+    )
     assert postgresql.execute(f'SELECT count(*) FROM "{db}"."ta""ble %s" WHERE "POINTS" = 2') == [(2,)]
     long = TableSchema(TableId(db, "ü" * 32), schema.columns, schema.primary_key)
     pipe.begin(1)
@@ -361,7 +376,9 @@ def test_a_login_with_password_tls_and_few_rights(tmp_path: Path, server_folder:
 
 
 def test_triggers_and_key_collations(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> None:
-    """A plain trigger does not fire; one that always does is refused, and so is a key that holds two texts for equal."""
+    """A plain trigger does not fire; one that always does is refused, and so is a key that holds two texts for
+    equal.
+    """
     db = fresh_pg_schema()
     in_schema(
         postgresql, db,
@@ -379,14 +396,16 @@ def test_triggers_and_key_collations(tmp_path: Path, postgresql: Any, fresh_pg_s
 
 
 def test_a_paused_loader_is_fenced(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> None:
-    """A process that stands still inside its COPY gives its locks back when a newer one takes over, and can commit nothing any more."""
+    """A process that stands still inside its COPY gives its locks back when a newer one takes over, and can commit
+    nothing any more.
+    """
     db = fresh_pg_schema()
     postgresql.execute(f'CREATE TABLE "{db}".people (id int PRIMARY KEY, email varchar(80), points int)')
     target = {"type": PG, "options": {"ack_schema": db, "lock_wait": 1}}
     schema = people(db)
     code = (
-        "import os, signal, sys; from pathlib import Path; from tests.integration.postgresql.test_target_postgresql import paused;"
-        f"paused(Path({str(tmp_path / 'old')!r}), {postgresql.connection_json()!r}, {db!r})"
+        "import os, signal, sys; from pathlib import Path; from tests.integration.postgresql.test_target_postgresql "
+        f"import paused;paused(Path({str(tmp_path / 'old')!r}), {postgresql.connection_json()!r}, {db!r})"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:

@@ -1,4 +1,6 @@
-"""A crash between any two statements of a load and a retry end right; so does kill -9 of the loading process at every call of the writer."""
+"""A crash between any two statements of a load and a retry end right; so does kill -9 of the loading process at every
+call of the writer.
+"""
 
 from __future__ import annotations
 

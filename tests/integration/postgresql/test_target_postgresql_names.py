@@ -1,4 +1,6 @@
-"""The PostgreSQL target's choices of names and collations: identifiers folded to lower case, texts compared as at the source."""
+"""The PostgreSQL target's choices of names and collations: identifiers folded to lower case, texts compared as at the
+source.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ def test_folded_names_need_no_quotes(
             "DELETE FROM OrderLines WHERE OrderId = 2",
             "INSERT INTO Log VALUES ('x'), ('x'), ('y')",
             "DELETE FROM Log WHERE What = 'x' LIMIT 1",
-            "ALTER TABLE OrderLines ADD COLUMN `NetPrice` INT NOT NULL DEFAULT 3 COMMENT 'net', RENAME COLUMN ItemName TO `TheItem`",
+            "ALTER TABLE OrderLines ADD COLUMN `NetPrice` INT NOT NULL DEFAULT 3 COMMENT 'net', RENAME COLUMN "
+            "ItemName TO `TheItem`",
             "CREATE TABLE `Later` (`Id` INT PRIMARY KEY)",
             "INSERT INTO Later VALUES (5)",
         )
@@ -77,8 +80,8 @@ def test_folded_names_need_no_quotes(
 
 
 def _refuses_a_second_log(made: Case, there: Callable[[str], list[tuple[Any, ...]]]) -> None:
-    """A table whose folded name is another's: found by ``check``, by the batch that makes it, and, where making it is ignored, by its rows; none
-    of them arrives. What the error says to run puts it right."""
+    """A table whose folded name is another's: found by ``check``, by the batch that makes it, and, where making it is
+    ignored, by its rows; none of them arrives. What the error says to run puts it right."""
     source, schema = made.source, made.schema
     one_table = rf"{schema}\.LOG and {schema}\.Log are one table at the target, {schema}\.log"
     source.execute(f"CREATE TABLE {schema}.`LOG` (`What` VARCHAR(20))")
@@ -131,14 +134,17 @@ TEXTS = (
     "🐬",
 )
 COLLATIONS = (
-    "utf8mb4_0900_ai_ci", "utf8mb4_0900_as_ci", "utf8mb4_0900_as_cs", "utf8mb4_unicode_520_ci", "utf8mb4_sv_0900_ai_ci", "utf8mb4_de_pb_0900_ai_ci",
+    "utf8mb4_0900_ai_ci", "utf8mb4_0900_as_ci", "utf8mb4_0900_as_cs", "utf8mb4_unicode_520_ci", "utf8mb4_sv_0900_ai_ci",
+    "utf8mb4_de_pb_0900_ai_ci",
 )  # fmt: skip
 
 
 def test_texts_are_compared_as_at_the_source(
     tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str
 ) -> None:
-    """In tables that the option names, made by ``check --apply`` or followed; keys and other tables are left to the database."""
+    """In tables that the option names, made by ``check --apply`` or followed; keys and other tables are left to the
+    database.
+    """
     source = mysql_source
     columns = ", ".join(f"`{name}` VARCHAR(20) COLLATE {name}" for name in COLLATIONS)
     values = ", ".join(f"({n}, {', '.join([repr(text)] * len(COLLATIONS))})" for n, text in enumerate(TEXTS))
@@ -148,7 +154,10 @@ def test_texts_are_compared_as_at_the_source(
         f"CREATE TABLE {schema}.texts (name VARCHAR(20) PRIMARY KEY)",
         f"INSERT INTO {schema}.t VALUES {values}",
     )
-    lines = f"    options: {{ack_schema: {schema}, icu_collations: [{schema}.t, {schema}.texts, {schema}.later], indexes: true}}"
+    lines = (
+        f"    options: {{ack_schema: {schema}, icu_collations: [{schema}.t, {schema}.texts, {schema}.later], "
+        "indexes: true}"
+    )
 
     def collation(table: str, column: str) -> str:
         found = postgresql.execute(

@@ -1,4 +1,6 @@
-"""A value that arrives in PostgreSQL is the value that left MySQL: boundary values of every type by every way of writing, as both servers tell."""
+"""A value that arrives in PostgreSQL is the value that left MySQL: boundary values of every type by every way of
+writing, as both servers tell.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def assert_arrived(made: Case, *tables: str) -> None:
             assert not differ, f"{table} {sent[0]}: {differ}"
 
 
-@pytest.mark.parametrize(("image", "way"), [("FULL", "copy"), ("FULL", "parameters"), ("MINIMAL", "copy"), ("NOBLOB", "parameters")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("image", "way"), [("FULL", "copy"), ("FULL", "parameters"), ("MINIMAL", "copy"), ("NOBLOB", "parameters")]
+)
 def test_every_value_by_every_way(
     tmp_path: Path,
     monkeypatch: Any,
@@ -65,7 +69,10 @@ def test_every_value_by_every_way(
     monkeypatch.setattr("sluice.targets.postgresql.staging.SLICE_ROWS", 4)
     db = fresh_pg_schema(fresh_schema(mysql_source, options="CHARACTER SET utf8mb4"))
     lines = (f"options: {{ack_schema: {db}, zero_dates: 'null'}}",)
-    with setting(mysql_source, binlog_row_image=image), made_case(tmp_path, mysql_source, postgresql, zookeeper, db, *lines) as made:  # fmt: skip
+    with (
+        setting(mysql_source, binlog_row_image=image),
+        made_case(tmp_path, mysql_source, postgresql, zookeeper, db, *lines) as made,
+    ):
         made.run_until_head()
         count = insert(made, TYPES)
         made.run_until_head()
@@ -74,7 +81,8 @@ def test_every_value_by_every_way(
         changes = [
             "UPDATE k SET id = id + 1000",  # every row moves; MINIMAL: with values that only the target has
             f"UPDATE k a JOIN v b ON b.id = (a.id - 1000) % {count} + 1 SET {every}, a.mark = 1 WHERE a.id % 2",
-            f"UPDATE k a JOIN v b ON b.id = (a.id - 999) % {count} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % 2 = 0",
+            f"UPDATE k a JOIN v b ON b.id = (a.id - 999) % {count} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % 2 "
+            "= 0",
         ]
         if image == "FULL":
             changes += ["UPDATE heap SET mark = 2 WHERE id % 3 = 0", "DELETE FROM heap WHERE id % 2"]
@@ -89,7 +97,9 @@ def test_every_value_by_every_way(
 def test_every_value_by_dump_and_by_replay(
     tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, fresh_schema: Any, fresh_pg_schema: Any
 ) -> None:
-    """Rows that a dump reads, with and without replacing; and rows that the target refuses, with their key, and takes once it can."""
+    """Rows that a dump reads, with and without replacing; and rows that the target refuses, with their key, and takes
+    once it can.
+    """
     db = fresh_pg_schema(fresh_schema(mysql_source, options="CHARACTER SET utf8mb4"))
     lines = (f"options: {{ack_schema: {db}, zero_dates: 'null'}}", "on_error: dead_letter")
     with made_case(tmp_path, mysql_source, postgresql, zookeeper, db, *lines) as made:
@@ -120,8 +130,15 @@ def test_what_cannot_be_held_is_refused_with_its_key(
         f"CREATE TABLE {db}.odd (id INT PRIMARY KEY, t TEXT, d DATE, j JSON, n BIGINT UNSIGNED, x TIME)"
     )
     postgresql.execute(f'CREATE TABLE "{db}".odd (id int PRIMARY KEY, t varchar(5), d date, j jsonb, n int, x time)')
-    odd = ["'a\\0b', NULL, NULL, 1, NULL", "'abcdef', NULL, NULL, 1, NULL", "'x', '0000-00-00', NULL, 1, NULL", "'x', NULL, '\"\\\\u0000\"', 1, NULL",
-           "'x', NULL, NULL, 2147483648, NULL", "'x', NULL, NULL, 1, '24:00:00'", "'x', NULL, NULL, 1, '-00:00:01'"]  # fmt: skip
+    odd = [
+        "'a\\0b', NULL, NULL, 1, NULL",
+        "'abcdef', NULL, NULL, 1, NULL",
+        "'x', '0000-00-00', NULL, 1, NULL",
+        "'x', NULL, '\"\\\\u0000\"', 1, NULL",
+        "'x', NULL, NULL, 2147483648, NULL",
+        "'x', NULL, NULL, 1, '24:00:00'",
+        "'x', NULL, NULL, 1, '-00:00:01'",
+    ]
     options = f"    options: {{ack_schema: {db}}}"
     with case(tmp_path, mysql_source, postgresql, zookeeper, db, kind="postgresql", target_extra=options) as made:
         made.run_until_head()

@@ -1,4 +1,6 @@
-"""The RabbitMQ target on a real broker: what is refused, what is made, side messages, and batches that are repeated with other contents."""
+"""The RabbitMQ target on a real broker: what is refused, what is made, side messages, and batches that are repeated
+with other contents.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_a_stream_takes_no_more_than_the_servers_frame(rabbitmq: Any) -> None:
 
 
 def test_messages_that_no_queue_gets(rabbitmq: Any) -> None:
-    """The queue is bound for one table alone: rows of the other are dead letters, or stop the load, or are dropped where the options say so."""
+    """The queue is bound for one table alone: rows of the other are dead letters, or stop the load, or are dropped
+    where the options say so.
+    """
     bench = RabbitMQBench(rabbitmq, "latest", {"exchange": "changes"})
     exchange = bench.options["exchange"]
     one, two = (people(bench.schema, name) for name in ("one", "two"))
@@ -150,7 +154,9 @@ def test_transactions_and_statements_have_messages_of_their_own(rabbitmq: Any) -
 
 
 def test_a_batch_with_other_contents_is_delivered_again(rabbitmq: Any) -> None:
-    """A part of a batch is in the stream; then it is read anew with other rows: they get new ids, so that none of them is dropped."""
+    """A part of a batch is in the stream; then it is read anew with other rows: they get new ids, so that none of them
+    is dropped.
+    """
     bench, table, pipe = made(rabbitmq, STREAMS)
     pipe.deliver((table, [new(1, "a", 1)]))
     first = pipe.given([(table, [new(2, "b", 2), new(3, "c", 3)])])
@@ -202,7 +208,8 @@ def test_a_checkpoint_that_is_gone_or_edited_stops_the_load(rabbitmq: Any) -> No
         assert edited.batch == 1
         number = client.last_id(place.ack_stream, "sluice") + 1
         text = {
-            "format": 1, "epoch": 1, "batch": 1, "identity": "", "position": None, "seal": 7, "slot": 1, "begun": "", "number": number,
+            "format": 1, "epoch": 1, "batch": 1, "identity": "", "position": None, "seal": 7, "slot": 1, "begun": "",
+            "number": number,
             "nonce": "n", "owner": place.owner,
         }  # fmt: skip
         client.publish(place.ack_stream, "sluice", [(number, json.dumps(text).encode())])
@@ -218,7 +225,9 @@ def test_a_checkpoint_that_is_gone_or_edited_stops_the_load(rabbitmq: Any) -> No
 
 
 def test_two_processes_that_change_the_checkpoint_at_once(rabbitmq: Any) -> None:
-    """The other one writes between the look and the record: the server drops the second record, and the change is made anew from the first."""
+    """The other one writes between the look and the record: the server drops the second record, and the change is made
+    anew from the first.
+    """
     bench, _, pipe = made(rabbitmq, STREAMS)
     pipe.take_over()
     place, seen = bench.target().place, []  # type: ignore[attr-defined]

@@ -70,7 +70,9 @@ def test_a_loader_that_is_killed_at_every_call(rabbitmq: Any) -> None:
 
 
 def test_an_old_loader_that_comes_back(rabbitmq: Any) -> None:
-    """It stands still in mid-batch; a newer one delivers the batch and the next; then the old one publishes the rest, and nothing changes."""
+    """It stands still in mid-batch; a newer one delivers the batch and the next; then the old one publishes the rest,
+    and nothing changes.
+    """
     stopped, number = 0, 0
     while True:
         bench, table, pipe, batch = delivered(rabbitmq)

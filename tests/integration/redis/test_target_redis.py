@@ -1,4 +1,6 @@
-"""The Redis target on a real server: indexes, expiry, forms, partial rows, what is refused, what ``sluice check`` says of the server."""
+"""The Redis target on a real server: indexes, expiry, forms, partial rows, what is refused, what ``sluice check`` says
+of the server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The loading process killed at every command, an old one that comes back, the server killed in mid-load: each row once, each change once."""
+"""The loading process killed at every command, an old one that comes back, the server killed in mid-load: each row
+once, each change once.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_killed_at_every_call(redis_server: Any, changes: str) -> None:
 
 @pytest.mark.parametrize("changes", ["latest", "all"])
 def test_an_old_writer_that_comes_back(redis_server: Any, changes: str) -> None:
-    """It stands still at each command in turn; a newer one delivers the batch and the next; then the old one goes on and changes nothing."""
+    """It stands still at each command in turn; a newer one delivers the batch and the next; then the old one goes on
+    and changes nothing.
+    """
     stopped, call = 0, 4
     while True:
         bench = RedisBench(redis_server, changes)
@@ -94,7 +98,9 @@ def test_an_old_writer_that_comes_back(redis_server: Any, changes: str) -> None:
 @pytest.mark.parametrize("find", [find_redis, find_valkey])
 @pytest.mark.parametrize("changes", ["latest", "all"])
 def test_the_server_is_killed_in_mid_load(tmp_path: Path, changes: str, find: Any) -> None:
-    """Every few moments, while batches are loaded and tried again: at the end each row is there, and each change once."""
+    """Every few moments, while batches are loaded and tried again: at the end each row is there, and each change
+    once.
+    """
     seed = int(os.environ.get("SLUICE_FAULT_SEED", "1"))
     server = RedisServer(
         tmp_path / "server", program=find(), password="s3cret-of-one", settings={"appendfsync": "always"}

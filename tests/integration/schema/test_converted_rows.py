@@ -1,4 +1,6 @@
-"""Rows that an ALTER of the source converts: every kind of target has what SELECT says, or the load stopped and named the column."""
+"""Rows that an ALTER of the source converts: every kind of target has what SELECT says, or the load stopped and named
+the column.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,12 @@ def stop_of(made: Case) -> str:
 
 CONVERSIONS = {
     "fewer digits": ("DECIMAL(20,5)", "DECIMAL(10,1)", "'2.25', '-2.25', '2.35', '0', '99999.95'"),
-    "fewer digits of a time": ("DATETIME(6)", "DATETIME(2)", "'2024-01-01 23:59:59.995', '1969-07-20 20:17:40.004999', '1985-01-01 00:00:00.005'"),
-    "fewer digits of a moment": ("TIMESTAMP(6) NULL", "TIMESTAMP NULL", "'2024-01-01 23:59:59.5', '1971-07-20 20:17:40.499999'"),
-    "fewer digits of a span": ("TIME(6)", "TIME(1)", "'12:00:00.05', '-12:00:00.05', '-00:00:00.049999', '00:00:59.96'"),
+    "fewer digits of a time": ("DATETIME(6)", "DATETIME(2)", "'2024-01-01 23:59:59.995', '1969-07-20 "
+    "20:17:40.004999', '1985-01-01 00:00:00.005'"),
+    "fewer digits of a moment": ("TIMESTAMP(6) NULL", "TIMESTAMP NULL", "'2024-01-01 23:59:59.5', '1971-07-20 "
+    "20:17:40.499999'"),
+    "fewer digits of a span": ("TIME(6)", "TIME(1)", "'12:00:00.05', '-12:00:00.05', '-00:00:00.049999', "
+    "'00:00:59.96'"),
     "blanks at the end": ("VARCHAR(10)", "CHAR(10)", "'ab  ', ' ', 'x', '  y'"),
     "blanks that are cut": ("VARCHAR(300)", "VARCHAR(3)", "'ab      ', 'abc', ''"),
     "zero bytes": ("VARBINARY(5)", "BINARY(5)", "x'6162', x'', x'6162636465'"),
@@ -95,7 +100,8 @@ def test_rows_are_as_at_the_source_or_the_load_stops(tmp_path: Path, request: An
                 continue
             assert site.rows(made.schema, table) == source_rows(made, table), name
     always = {
-        "fewer digits", "fewer digits of a time", "fewer digits of a moment", "fewer digits of a span", "blanks at the end", "blanks that are cut",
+        "fewer digits", "fewer digits of a time", "fewer digits of a moment", "fewer digits of a span",
+        "blanks at the end", "blanks that are cut",
         "zero bytes", "more zero bytes", "labels that come", "wider", "longer", "narrower",
     }  # fmt: skip
     never = {
@@ -122,12 +128,15 @@ AGAIN = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_is_copied_again_where_its_rows_cannot_be_converted(tmp_path: Path, request: Any, kind: str) -> None:
-    """Also with later changes before the copy arrives, and with a key that was converted: old rows do not stay under their old keys."""
+    """Also with later changes before the copy arrives, and with a key that was converted: old rows do not stay under
+    their old keys.
+    """
     with pipeline(tmp_path, kind, request, "on_conversion: copy", name="again") as (made, site):
         for number, (old, _, values, _) in enumerate(AGAIN.values()):
             rows = ", ".join(f"({n}, {value})" for n, value in enumerate(values.split(", ")))
             made.source.execute(
-                "SET time_zone = '+02:00'", f"CREATE TABLE t{number} (id INT PRIMARY KEY, v {old})", f"INSERT INTO t{number} VALUES {rows}",
+                "SET time_zone = '+02:00'", f"CREATE TABLE t{number} (id INT PRIMARY KEY, v {old})",
+                f"INSERT INTO t{number} VALUES {rows}",
                 database=made.schema,
             )  # fmt: skip
         made.source.execute(
@@ -138,8 +147,10 @@ def test_a_table_is_copied_again_where_its_rows_cannot_be_converted(tmp_path: Pa
         made.run_until_head()
         for number, (_, new, _, later) in enumerate(AGAIN.values()):
             made.source.execute(
-                "SET time_zone = '+02:00'", f"ALTER TABLE t{number} MODIFY v {new}", f"UPDATE t{number} SET v = {later} WHERE id = 1",
-                f"INSERT INTO t{number} VALUES (7, {later}), (8, NULL)", f"DELETE FROM t{number} WHERE id = 0", database=made.schema,
+                "SET time_zone = '+02:00'", f"ALTER TABLE t{number} MODIFY v {new}", f"UPDATE t{number} SET v = "
+                f"{later} WHERE id = 1",
+                f"INSERT INTO t{number} VALUES (7, {later}), (8, NULL)", f"DELETE FROM t{number} WHERE id = 0",
+                database=made.schema,
             )  # fmt: skip
         made.source.execute(
             "ALTER TABLE k MODIFY id DOUBLE(9,2)",
@@ -161,8 +172,10 @@ KEYS = {
     "more bytes": ("VARBINARY(5)", "BINARY(5)", ("x'6162'", "x'6163'", "x'64'")),
     "blanks": ("VARCHAR(9)", "CHAR(9)", ("'ab  '", "'c'", "' d '")),
     "fewer digits": ("DECIMAL(20,5)", "DECIMAL(10,1)", ("2.25", "-7.04", "9")),
-    "fewer digits of a time": ("DATETIME(6)", "DATETIME", ("'2024-01-01 23:59:59.5'", "'2023-05-05 00:00:00.4'", "'2022-01-01 00:00:00'")),
-    "another zone": ("DATETIME", "TIMESTAMP", ("'2024-07-01 12:00:00'", "'2024-01-01 12:00:00'", "'2023-03-03 03:00:00'")),
+    "fewer digits of a time": ("DATETIME(6)", "DATETIME", ("'2024-01-01 23:59:59.5'", "'2023-05-05 00:00:00.4'",
+        "'2022-01-01 00:00:00'")),
+    "another zone": ("DATETIME", "TIMESTAMP", ("'2024-07-01 12:00:00'", "'2024-01-01 12:00:00'",
+        "'2023-03-03 03:00:00'")),
     "back": ("TIMESTAMP", "DATETIME", ("'2024-07-01 12:00:00'", "'2024-01-01 12:00:00'", "'2023-03-03 03:00:00'")),
     "a double with digits": ("DOUBLE", "DOUBLE(9,2)", ("1.239", "2.345", "3.5")),
 }  # fmt: skip
@@ -184,7 +197,8 @@ def test_keys_that_are_converted_find_their_rows_or_the_load_stops(tmp_path: Pat
             )
             made.run_until_head()
             made.source.execute(
-                zone, f"ALTER TABLE {table} MODIFY id {new}", f"UPDATE {table} SET v = 9 WHERE v = 1", f"DELETE FROM {table} WHERE v = 2",
+                zone, f"ALTER TABLE {table} MODIFY id {new}", f"UPDATE {table} SET v = 9 WHERE v = 1",
+                f"DELETE FROM {table} WHERE v = 2",
                 database=made.schema,
             )  # fmt: skip
             stopped = stop_of(made)

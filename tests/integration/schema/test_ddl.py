@@ -1,4 +1,6 @@
-"""DDL reaches the target: as recorded, renamed by the mapping, by policy, behind the rows before it, exactly once; cut-overs included."""
+"""DDL reaches the target: as recorded, renamed by the mapping, by policy, behind the rows before it, exactly once;
+cut-overs included.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,8 @@ def assert_same(made: Case, *tables: str) -> None:
 def test_tables_come_change_and_go_with_their_rows(shop: Case) -> None:
     run(
         shop,
-        "CREATE TABLE people (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20) COLLATE utf8mb4_bin DEFAULT 'x''y', note TEXT, KEY (name)) "
-        "COMMENT='it''s'",
+        "CREATE TABLE people (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20) COLLATE utf8mb4_bin DEFAULT 'x''y', "
+        "note TEXT, KEY (name)) COMMENT='it''s'",
         "INSERT INTO people (name) VALUES ('a'), ('b'), ('ä')",
         "ALTER TABLE people ADD COLUMN age INT NOT NULL DEFAULT 7 AFTER id, ADD UNIQUE KEY by_age (age, id)",
         "UPDATE people SET note = 'seen' WHERE id = 1",
@@ -111,7 +113,8 @@ def test_names_go_through_the_mapping(shop: Case, fresh_schema: Any) -> None:
         "INSERT INTO parent VALUES (1)",
         "INSERT INTO child VALUES (1, 1)",
         "INSERT INTO secret VALUES (1, 'w', 'one')",
-        "ALTER TABLE secret ADD COLUMN rank_ INT DEFAULT 3, MODIFY COLUMN word VARCHAR(99), MODIFY COLUMN name VARCHAR(30) NOT NULL DEFAULT 'm'",
+        "ALTER TABLE secret ADD COLUMN rank_ INT DEFAULT 3, MODIFY COLUMN word VARCHAR(99), MODIFY COLUMN name "
+        "VARCHAR(30) NOT NULL DEFAULT 'm'",
         "ALTER TABLE parent ADD COLUMN extra INT",
         "INSERT INTO secret (id) VALUES (2)",
     )
@@ -128,7 +131,8 @@ def test_policies_by_kind(shop: Case) -> None:
     shop.run_until_head()
     configured(
         shop,
-        target="    ddl: {drop_table: ignore, drop_column: stop, change_column: widen_only, indexes: ignore, default: apply}\n",
+        target="    ddl: {drop_table: ignore, drop_column: stop, change_column: widen_only, indexes: ignore, default: "
+        "apply}\n",
     )
     run(
         shop,
@@ -209,7 +213,8 @@ def databases(made: Case, fresh_schema: Any) -> str:
         )
     made.source.execute(
         f"CREATE TABLE `{other}`.t (id INT PRIMARY KEY)", f"INSERT INTO `{other}`.t VALUES (1), (2)",
-        f"CREATE TABLE `{other}`.child (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES `{other}`.t (id))", f"INSERT INTO `{other}`.child VALUES (1)",
+        f"CREATE TABLE `{other}`.child (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES `{other}`.t (id))",
+        f"INSERT INTO `{other}`.child VALUES (1)",
     )  # fmt: skip
     made.run_until_head()
     assert made.target.execute(f"SELECT COUNT(*) FROM `{other}`.child")[0][0] == 1
@@ -261,12 +266,12 @@ def test_a_dropped_database_stops_where_the_policy_says_so(shop: Case, fresh_sch
 )
 def test_cut_overs_of_online_schema_changes(shop: Case, swap: str) -> None:
     ghost = "_t_gho" if "gho" in swap else "_t_new"
-    run(shop, "CREATE TABLE t (id INT PRIMARY KEY, a INT, gone INT)", "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2)")
+    run(shop, "CREATE TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
     shop.run_until_head()
     run(
         shop,
         f"CREATE TABLE {ghost} LIKE t",
-        f"ALTER TABLE {ghost} ADD COLUMN fresh VARCHAR(9) NOT NULL DEFAULT 'f' AFTER id, DROP COLUMN gone, MODIFY a BIGINT, ADD KEY (a)",
+        f"ALTER TABLE {ghost} ADD COLUMN fresh VARCHAR(9) NOT NULL DEFAULT 'f' AFTER id, MODIFY a BIGINT, ADD KEY (a)",
         f"INSERT INTO {ghost} (id, a) SELECT id, a FROM t",
         "UPDATE t SET a = 22 WHERE id = 2",
         f"REPLACE INTO {ghost} (id, a) VALUES (2, 22)",
@@ -277,6 +282,26 @@ def test_cut_overs_of_online_schema_changes(shop: Case, swap: str) -> None:
     shop.run_until_head()
     assert_same(shop, "t")
     assert not shop.target.execute(f"SHOW TABLES FROM {shop.schema} LIKE '\\_t%'")
+
+
+def test_a_cut_over_that_renames_a_column_stops_until_a_person_renames_it(shop: Case) -> None:
+    run(shop, "CREATE TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    shop.run_until_head()
+    rename = "CHANGE a wide BIGINT"
+    run(
+        shop,
+        "CREATE TABLE _t_gho LIKE t",
+        f"ALTER TABLE _t_gho {rename}",
+        "INSERT INTO _t_gho SELECT * FROM t",
+        "RENAME TABLE t TO _t_del, _t_gho TO t",
+        "INSERT INTO t VALUES (3, 3)",
+    )
+    with pytest.raises(LoadError, match="may have been renamed, or dropped and added") as stopped:
+        shop.run_until_head()
+    assert "make the change at the target by hand" in str(stopped.value.hint)
+    shop.target.execute(f"ALTER TABLE `{shop.schema}`.t {rename}")
+    shop.run_until_head()
+    assert_same(shop, "t")
 
 
 def test_shards_share_a_table(shop: Case) -> None:
@@ -315,7 +340,9 @@ def test_a_refused_statement_stops_with_it(shop: Case) -> None:
 
 @pytest.mark.parametrize("consistency", ["row", "batch"])
 def test_a_crash_at_any_statement_and_a_repeat(shop: Case, monkeypatch: pytest.MonkeyPatch, consistency: str) -> None:
-    """The connection is lost before or behind each statement in turn (each third of them, or SLUICE_CUTS), until a run gets through."""
+    """The connection is lost before or behind each statement in turn (each third of them, or SLUICE_CUTS), until a run
+    gets through.
+    """
     configured(shop, target=f"    consistency: {consistency}\n")
     run(shop, "CREATE TABLE t (id INT PRIMARY KEY, a INT)", "CREATE TABLE heap (a INT)", "INSERT INTO t VALUES (1, 1)")
     shop.run_until_head()
@@ -362,7 +389,8 @@ def test_a_new_column_is_filled_as_at_the_source(
             made,
             "CREATE TABLE t (id INT PRIMARY KEY) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
             "INSERT INTO t VALUES (1), (2), (3)",
-            "SET time_zone = '+05:30', auto_increment_increment = 10, auto_increment_offset = 3, lc_time_names = 'de_DE'",
+            "SET time_zone = '+05:30', auto_increment_increment = 10, auto_increment_offset = 3, lc_time_names = "
+            "'de_DE'",
             "ALTER TABLE t ADD a TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)",
             "ALTER TABLE t ADD b DATETIME(3) DEFAULT CURRENT_TIMESTAMP(3), ADD n INT NOT NULL AUTO_INCREMENT UNIQUE",
             "ALTER TABLE t ADD c VARCHAR(40) DEFAULT (CONCAT(NOW(6), ' ', DATE_FORMAT('2024-03-01', '%M')))",

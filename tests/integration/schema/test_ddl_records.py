@@ -37,7 +37,8 @@ def test_statements_stand_in_the_manifests_with_what_they_did(
     changes = [[TableChange.from_json(c) for c in record.changes] for record in records]
     K = ChangeKind
     assert [[kind for c in some for kind in c.kinds] for some in changes] == [
-        [K.CREATE_DATABASE], [K.CREATE_TABLE], [K.WIDEN_COLUMN, K.ADD_COLUMN], [K.RENAME_TABLE], [K.DROP_TABLE, K.DROP_DATABASE],
+        [K.CREATE_DATABASE], [K.CREATE_TABLE], [K.WIDEN_COLUMN, K.ADD_COLUMN], [K.RENAME_TABLE],
+        [K.DROP_TABLE, K.DROP_DATABASE],
     ]  # fmt: skip
     altered = changes[2][0]
     assert altered.before is not None

@@ -1,4 +1,6 @@
-"""Statements in every spelling that servers take, through a whole pipeline: what is captured arrives, what is not never stops it."""
+"""Statements in every spelling that servers take, through a whole pipeline: what is captured arrives, what is not never
+stops it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def assert_same(made: Case, *tables: str) -> None:
 
 
 DEFINERS = (
-    "`app`@`%`", "'app'@'%'", "`app`@`my-host`", "'a''p'@'10.0.0.0/255.0.0.0'", "app@localhost", "root@127.0.0.1", "CURRENT_USER", "CURRENT_USER()",
+    "`app`@`%`", "'app'@'%'", "`app`@`my-host`", "'a''p'@'10.0.0.0/255.0.0.0'", "app@localhost", "root@127.0.0.1",
+    "CURRENT_USER", "CURRENT_USER()",
     "app", "'app'", "`we``ird`@`%.example.com`", '"app"@"%"',
 )  # fmt: skip
 
@@ -54,8 +57,10 @@ def test_views_triggers_and_routines_stop_nothing(made: Case) -> None:
         run(
             made,
             f"CREATE DEFINER={definer} VIEW v{number} AS SELECT * FROM t",
-            f"CREATE OR REPLACE ALGORITHM=MERGE DEFINER = {definer} SQL SECURITY INVOKER VIEW v{number} AS SELECT id FROM t",
-            f"CREATE DEFINER={definer} TRIGGER tr{number} BEFORE INSERT ON t FOR EACH ROW SET @`t` = 'ALTER TABLE t', @'x' = @@global.server_id",
+            f"CREATE OR REPLACE ALGORITHM=MERGE DEFINER = {definer} SQL SECURITY INVOKER VIEW v{number} AS SELECT id "
+            "FROM t",
+            f"CREATE DEFINER={definer} TRIGGER tr{number} BEFORE INSERT ON t FOR EACH ROW SET @`t` = 'ALTER TABLE t', "
+            "@'x' = @@global.server_id",
             f"CREATE DEFINER={definer} PROCEDURE p{number}() BEGIN DROP TABLE IF EXISTS t; SET @x = 't'; END",
             f"CREATE DEFINER={definer} FUNCTION f{number}() RETURNS INT DETERMINISTIC RETURN (SELECT COUNT(*) FROM t)",
             f"CREATE DEFINER={definer} EVENT e{number} ON SCHEDULE EVERY 1 YEAR DO DELETE FROM t",
@@ -87,18 +92,20 @@ SPELLINGS = {
     "20151214": "CREATE TABLE {schema}.20151214 (id INT PRIMARY KEY)",
     "1e5": "CREATE TABLE {schema}.1e5 (id INT PRIMARY KEY)",
     "0x1": "CREATE TABLE {schema}.0x1 (id INT PRIMARY KEY, 1x INT, `2` INT, 3x4 INT)",
-    "attributes": "CREATE TABLE attributes (id INT PRIMARY KEY, e ENUM('a','b') ASCII, s SET('a','b') UNICODE, c ENUM('x') BINARY, "
-    "d ENUM('y') ASCII BINARY)",
-    "labels": "CREATE TABLE labels (id INT PRIMARY KEY, e ENUM('a', b'1000010', x'63', 0x64), j ENUM(0x9353, 0x9373) CHARACTER SET sjis, "
-    "u ENUM(0x0061, 0x6587) CHARACTER SET ucs2, l SET('é', 0xE6) CHARACTER SET latin1)",
-    "numbers": "CREATE TABLE numbers (id INT PRIMARY KEY, a DECIMAL(19.5), b FLOAT(7.4), c DECIMAL(6,2) DEFAULT 1.5COMMENT 'no space', "
-    "d INT DEFAULT '1')",
+    "attributes": "CREATE TABLE attributes (id INT PRIMARY KEY, e ENUM('a','b') ASCII, s SET('a','b') UNICODE, c "
+    "ENUM('x') BINARY, d ENUM('y') ASCII BINARY)",
+    "labels": "CREATE TABLE labels (id INT PRIMARY KEY, e ENUM('a', b'1000010', x'63', 0x64), j ENUM(0x9353, 0x9373) "
+    "CHARACTER SET sjis, u ENUM(0x0061, 0x6587) CHARACTER SET ucs2, l SET('é', 0xE6) CHARACTER SET latin1)",
+    "numbers": "CREATE TABLE numbers (id INT PRIMARY KEY, a DECIMAL(19.5), b FLOAT(7.4), c DECIMAL(6,2) DEFAULT "
+    "1.5COMMENT 'no space', d INT DEFAULT '1')",
     "odd$`name": "CREATE TABLE `odd$``name` (`a``b` INT PRIMARY KEY, `c.d` INT, `e'f` INT, `g--h` INT, `i/*j` INT)",
-    "comments": "/*!50003 CREATE*/ /* it's */ TABLE -- `comment\n comments # '\n(id /*!99999 x */ INT/**/PRIMARY/*!80000 KEY*/)",
+    "comments": "/*!50003 CREATE*/ /* it's */ TABLE -- `comment\n comments # '\n(id /*!99999 x */ "
+    "INT/**/PRIMARY/*!80000 KEY*/)",
     "spaces": "CREATE TABLE spaces (\u00a0id INT PRIMARY KEY, \u3000 INT)",
-    "introduced": "CREATE TABLE introduced (id INT PRIMARY KEY, v VARCHAR(9) DEFAULT _latin1'x', w VARCHAR(9) DEFAULT N'y', "
-    "x VARCHAR(9) DEFAULT _utf8mb4 0xC3A9)",
-    "defaults": "CREATE TABLE defaults (id INT PRIMARY KEY, d DATE DEFAULT '2020-01-01', b BIT(4) DEFAULT b'101', t VARCHAR(9) DEFAULT 'a' 'b')",
+    "introduced": "CREATE TABLE introduced (id INT PRIMARY KEY, v VARCHAR(9) DEFAULT _latin1'x', w VARCHAR(9) DEFAULT "
+    "N'y', x VARCHAR(9) DEFAULT _utf8mb4 0xC3A9)",
+    "defaults": "CREATE TABLE defaults (id INT PRIMARY KEY, d DATE DEFAULT '2020-01-01', b BIT(4) DEFAULT b'101', t "
+    "VARCHAR(9) DEFAULT 'a' 'b')",
 }  # fmt: skip
 
 
@@ -109,7 +116,8 @@ def test_spellings_of_tables_arrive(made: Case) -> None:
         run(made, f"INSERT INTO `{table.replace('`', '``')}` (`{key}`) VALUES (1), (2)")
     run(
         made,
-        "CREATE TABLE queried (PRIMARY KEY (id)) CHARACTER SET latin2 COMMENT 'c' SELECT id, 'x' AS START, 'é' AS e FROM labels",
+        "CREATE TABLE queried (PRIMARY KEY (id)) CHARACTER SET latin2 COMMENT 'c' SELECT id, 'x' AS START, 'é' AS e "
+        "FROM labels",
     )
     run(made, "UPDATE labels SET e = id + 1, j = id, u = id, l = id", "DELETE FROM attributes WHERE id = 1",
         "ALTER TABLE labels ADD x ENUM(b'1100001', 'b')")  # fmt: skip

@@ -1,6 +1,6 @@
-"""A column that comes with a default: the value that its old rows have is the one the server gave them, or it is said not to be known."""
-
-# ruff: noqa: E501 - a table of literals reads best one type a line
+"""A column that comes with a default: the value that its old rows have is the one the server gave them, or it is said
+not to be known.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +167,9 @@ def _each(types: tuple[str, ...], literals: list[str]) -> dict[str, list[str]]:
 
 
 LITERALS: dict[str, list[str]] = {
-    **_each(("tinyint(1)", "tinyint", "smallint", "mediumint", "int", "bigint", "tinyint unsigned", "smallint unsigned", "int unsigned zerofill", "decimal(5,2)", "decimal(10,0)", "decimal(38,10)", "decimal(65,30)", "float", "float(7,2)", "float(30)", "double", "double(9,3)", "double unsigned"), NUMBERS),
+    **_each(("tinyint(1)", "tinyint", "smallint", "mediumint", "int", "bigint", "tinyint unsigned", "smallint unsigned",
+        "int unsigned zerofill", "decimal(5,2)", "decimal(10,0)", "decimal(38,10)", "decimal(65,30)", "float",
+        "float(7,2)", "float(30)", "double", "double(9,3)", "double unsigned"), NUMBERS),
     "bigint unsigned": [*NUMBERS, "18446744073709551615", "'18446744073709551615'", "0xFFFFFFFFFFFFFFFF"],
     "decimal(38,20)": ["123456789012345678.12345678901234567890", "'-123456789012345678.123456789012345678905'"],
     "bit(1)": ["b'1'", "1", "0", "TRUE"],
@@ -177,16 +179,22 @@ LITERALS: dict[str, list[str]] = {
     "date": [*DATES, "'2024-01-01 10:11:12'", "(CURRENT_DATE)", "(CURDATE())"],
     **_each(("datetime", "datetime(3)", "datetime(6)", "timestamp", "timestamp(2)", "timestamp(6)"), TIMES),
     **_each(("datetime(3)", "timestamp(3)"), [*TIMES, "CURRENT_TIMESTAMP(3)", "NOW(3)"]),
-    **_each(("time", "time(2)", "time(6)"), ["'-838:59:59'", "'1:2'", "10203", "'11:12:13.6'", "'1 02:03:04'", "-123", "'12'", "TIME'01:02:03'", "TIME'01:02:03.456'", "0", "'-01:02:03.456'", "'00:00:00.999'", "1.5", "'12:99:00'", "'10:11:12.1234567'"]),
-    **_each(("char(8)", "varchar(8)", "varchar(8) character set latin1", "varchar(8) character set utf8mb3", "char(8) collate utf8mb4_bin"), TEXTS),
-    **_each(("binary(5)", "varbinary(8)"), ["'ab'", "'ab '", "x'00ff'", "0x0102", "''", "5", "1.50", "b'100000001'", "'é'", "_latin1'a'", "TRUE", "x'010203040506'"]),
-    "enum('a','bé','','it''s','3')": ["'a'", "'A'", "'bé'", "'BÉ'", "'be'", "''", "'it''s'", "'3'", "3", "'a '", "_utf8mb4'a'", "x'61'"],
+    **_each(("time", "time(2)", "time(6)"), ["'-838:59:59'", "'1:2'", "10203", "'11:12:13.6'", "'1 02:03:04'", "-123",
+        "'12'", "TIME'01:02:03'", "TIME'01:02:03.456'", "0", "'-01:02:03.456'", "'00:00:00.999'", "1.5", "'12:99:00'",
+        "'10:11:12.1234567'"]),
+    **_each(("char(8)", "varchar(8)", "varchar(8) character set latin1", "varchar(8) character set utf8mb3",
+        "char(8) collate utf8mb4_bin"), TEXTS),
+    **_each(("binary(5)", "varbinary(8)"), ["'ab'", "'ab '", "x'00ff'", "0x0102", "''", "5", "1.50", "b'100000001'",
+        "'é'", "_latin1'a'", "TRUE", "x'010203040506'"]),
+    "enum('a','bé','','it''s','3')": ["'a'", "'A'", "'bé'", "'BÉ'", "'be'", "''", "'it''s'", "'3'", "3", "'a '",
+        "_utf8mb4'a'", "x'61'"],
     "enum('a','b') collate utf8mb4_bin": ["'a'", "'A'"],
     "enum('x','X') collate utf8mb4_bin": ["'X'", "'x'"],
     "set('p','q','ré','s')": ["''", "'p'", "'q,p'", "'ré,p,p'", "'P'", "'RE,s'", "'q,p '", "3"],
     "text": ["('abc')", "'abc'", "('x ')"],
     "blob": ["('abc')", "'abc'", "(x'00ff')"],
-    "json": ["(JSON_OBJECT())", "(JSON_ARRAY())", "('{}')", "('[1, 2]')", """('{"bb": 1, "a": [true, null, "x"]}')""", "('1.5')", "'{}'"],
+    "json": ["(JSON_OBJECT())", "(JSON_ARRAY())", "('{}')", "('[1, 2]')", """('{"bb": 1, "a": [true, null, "x"]}')""",
+        "('1.5')", "'{}'"],
     "uuid": ["'AABBCCDD-0011-2233-4455-66778899AABB'", "'aabbccdd00112233445566778899aabb'", "uuid()"],
     "inet4": ["'10.0.0.1'"],
     "inet6": ["'::1'", "'2001:DB8:0:0:0:0:0:1'", "'::ffff:1.2.3.4'", "'::1.2.3.4'"],
@@ -201,7 +209,37 @@ SESSIONS = [
     ("FRACTION", "SYSTEM"),
 ]
 """(sql_mode, time_zone); FRACTION: the mode in which the server treats fractions of a second as the other one does."""
-REFUSED = {1067, 1101, 1118, 1264, 1292, 1366, 4025, 1064, 1406, 1265, 1525, 3770, 1267, 1301, 1273, 4161, 3140, 1411, 1300, 1691, 4078, 1690, 1674, 3107, 1901, 1425, 1439, 1105, 1277}  # fmt: skip
+REFUSED = {
+    1067,
+    1101,
+    1118,
+    1264,
+    1292,
+    1366,
+    4025,
+    1064,
+    1406,
+    1265,
+    1525,
+    3770,
+    1267,
+    1301,
+    1273,
+    4161,
+    3140,
+    1411,
+    1300,
+    1691,
+    4078,
+    1690,
+    1674,
+    3107,
+    1901,
+    1425,
+    1439,
+    1105,
+    1277,
+}
 """The errors by which a server refuses a declaration."""
 NOT_KNOWN = 0.45
 """At most this share of the answers may be that the value is not known."""
@@ -310,21 +348,35 @@ def _one(value: pa.Scalar) -> pa.Array:
 
 def _bits(cursor: Any, mode: str) -> int:
     """The bits of the session's sql_mode, as a query event has them."""
-    known = {"ALLOW_INVALID_DATES": 1 << 25, "NO_BACKSLASH_ESCAPES": 1 << 20, "STRICT_TRANS_TABLES": 1 << 22, "TIME_TRUNCATE_FRACTIONAL": 1 << 32, "TIME_ROUND_FRACTIONAL": 1 << 34}  # fmt: skip
+    known = {
+        "ALLOW_INVALID_DATES": 1 << 25,
+        "NO_BACKSLASH_ESCAPES": 1 << 20,
+        "STRICT_TRANS_TABLES": 1 << 22,
+        "TIME_TRUNCATE_FRACTIONAL": 1 << 32,
+        "TIME_ROUND_FRACTIONAL": 1 << 34,
+    }
     cursor.execute("SELECT @@sql_mode")
     assert not mode or mode.split(",")[0] in cursor.fetchone()[0]
     return sum(known.get(word, 0) for word in mode.split(","))
 
 
 COMES = [
-    "flag TINYINT(1) NOT NULL DEFAULT 0", "sm SMALLINT DEFAULT 7", "near INT DEFAULT 1.5", "big BIGINT UNSIGNED NOT NULL DEFAULT 18446744073709551615",
-    "cents DECIMAL(5,2) DEFAULT 1.005", "long_d DECIMAL(38,10) DEFAULT 1234567890123456789012345678.0123456789", "f FLOAT DEFAULT 0.1",
-    "f2 FLOAT(7,2) DEFAULT 1.239", "d2 DOUBLE(9,3) DEFAULT 1.23456", "y YEAR DEFAULT 24", "b1 BIT(1) DEFAULT b'1'", "b12 BIT(12) NOT NULL DEFAULT 21",
-    "c CHAR(5) DEFAULT 'ab '", "v VARCHAR(30) NOT NULL DEFAULT 'it''s \\\\ ä😀'", "l1 VARCHAR(9) CHARACTER SET latin1 DEFAULT 'é'",
-    "bi BINARY(4) DEFAULT 'ab'", "vb VARBINARY(9) NOT NULL DEFAULT x'00ff27'", "e ENUM('a','b') NOT NULL DEFAULT 'B'", "e0 ENUM('x','y') NOT NULL",
-    "s SET('a','b') DEFAULT 'b,a'", "dy DATE DEFAULT '24-2-29'", "dt0 DATETIME DEFAULT 20240229010203", "dt3 DATETIME(3) DEFAULT '2024-02-29 01:02:03.4567'",
-    "ts TIMESTAMP NULL DEFAULT '2024-07-01 12:00:00'", "ts6 TIMESTAMP(6) NULL DEFAULT '2024-07-01 12:00:00.123456'", "tm TIME(1) DEFAULT '-1:2:3.44'",
-    "now_ TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP", "now6 DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)", "n0 INT NOT NULL", "t0 VARCHAR(9) NOT NULL",
+    "flag TINYINT(1) NOT NULL DEFAULT 0", "sm SMALLINT DEFAULT 7", "near INT DEFAULT 1.5", "big BIGINT UNSIGNED NOT "
+    "NULL DEFAULT 18446744073709551615",
+    "cents DECIMAL(5,2) DEFAULT 1.005", "long_d DECIMAL(38,10) DEFAULT 1234567890123456789012345678.0123456789",
+    "f FLOAT DEFAULT 0.1",
+    "f2 FLOAT(7,2) DEFAULT 1.239", "d2 DOUBLE(9,3) DEFAULT 1.23456", "y YEAR DEFAULT 24", "b1 BIT(1) DEFAULT b'1'",
+    "b12 BIT(12) NOT NULL DEFAULT 21",
+    "c CHAR(5) DEFAULT 'ab '", "v VARCHAR(30) NOT NULL DEFAULT 'it''s \\\\ ä😀'", "l1 VARCHAR(9) CHARACTER SET latin1 "
+    "DEFAULT 'é'",
+    "bi BINARY(4) DEFAULT 'ab'", "vb VARBINARY(9) NOT NULL DEFAULT x'00ff27'", "e ENUM('a','b') NOT NULL DEFAULT 'B'",
+    "e0 ENUM('x','y') NOT NULL",
+    "s SET('a','b') DEFAULT 'b,a'", "dy DATE DEFAULT '24-2-29'", "dt0 DATETIME DEFAULT 20240229010203",
+    "dt3 DATETIME(3) DEFAULT '2024-02-29 01:02:03.4567'",
+    "ts TIMESTAMP NULL DEFAULT '2024-07-01 12:00:00'", "ts6 TIMESTAMP(6) NULL DEFAULT '2024-07-01 12:00:00.123456'",
+    "tm TIME(1) DEFAULT '-1:2:3.44'",
+    "now_ TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP", "now6 DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)",
+    "n0 INT NOT NULL", "t0 VARCHAR(9) NOT NULL",
     "nul DOUBLE DEFAULT NULL",
 ]  # fmt: skip
 
@@ -345,7 +397,9 @@ def _target(kind: str, folder: Any, request: Any) -> tuple[Any, str]:
 def test_columns_that_come_with_defaults_arrive(
     kind: str, target_kind: str, request: Any, tmp_path: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """Through the log, in tables of several files, with and without partitions: the comparison finds no difference in rows that were there."""
+    """Through the log, in tables of several files, with and without partitions: the comparison finds no difference in
+    rows that were there.
+    """
     source = request.getfixturevalue(kind)
     schema = fresh_schema(source, options="CHARACTER SET utf8mb4")
     target, options = _target(target_kind, tmp_path, request)

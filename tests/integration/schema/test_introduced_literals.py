@@ -1,4 +1,6 @@
-"""Literals that name their own charset in statements, from sessions of every kind of charset: the default and the old rows are the source's."""
+"""Literals that name their own charset in statements, from sessions of every kind of charset: the default and the old
+rows are the source's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A source with ``lower_case_table_names=1``: statements name tables and schemas in any spelling, rows and the history in lower case."""
+"""A source with ``lower_case_table_names=1``: statements name tables and schemas in any spelling, rows and the history
+in lower case.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tables whose rows are stored under another name or elsewhere: MERGE tables are refused before a row is read, remote ones are warned of."""
+"""Tables whose rows are stored under another name or elsewhere: MERGE tables are refused before a row is read, remote
+ones are warned of.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tools that change a table by building another one beside it, under write load: the target's columns and rows end right, the tables in between
-are not captured."""
+"""Tools that change a table by building another one beside it, under write load: the target's columns and rows end
+right, the tables in between are not captured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tests.support.pipelines.case import case
 from tests.support.servers.fixtures import setting
 
 TABLE = "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(20) NOT NULL, n INT UNSIGNED)"
-CHANGE = "ADD COLUMN extra BIGINT UNSIGNED DEFAULT 18446744073709551615 AFTER id, MODIFY v VARCHAR(40) NOT NULL, DROP COLUMN n"
+CHANGE = (
+    "ADD COLUMN extra BIGINT UNSIGNED DEFAULT 18446744073709551615 AFTER id, MODIFY v VARCHAR(40) NOT NULL, DROP "
+    "COLUMN n"
+)
 
 
 @pytest.fixture(params=["FULL", "MINIMAL"])
@@ -26,7 +29,8 @@ def made(request, tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema)
         with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as built:
             built.run_until_head()
             built.source.execute(
-                "INSERT INTO t (v, n) WITH RECURSIVE s (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < 900) SELECT CONCAT('v', i), i FROM s",
+                "INSERT INTO t (v, n) WITH RECURSIVE s (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < 900) "
+                "SELECT CONCAT('v', i), i FROM s",
                 database=schema,
             )
             built.run_until_head()
@@ -48,8 +52,8 @@ def settle(made) -> None:
     """Deliver all; the target gets the change with it."""
     made.run_until_head()
     columns = (
-        "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 't' "
-        "ORDER BY ORDINAL_POSITION"
+        "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND "
+        "TABLE_NAME = 't' ORDER BY ORDINAL_POSITION"
     )
     assert made.source.execute(columns, database=made.schema) == made.target.execute(columns, database=made.schema)
     made.assert_equal("t")
@@ -66,7 +70,8 @@ def test_pt_online_schema_change(made) -> None:
     writer.start()
     try:
         tool = subprocess.run(
-            ["pt-online-schema-change", "--alter", CHANGE, "--execute", "--charset=utf8mb4", "--chunk-size=100", "--no-check-replication-filters",
+            ["pt-online-schema-change", "--alter", CHANGE, "--execute", "--charset=utf8mb4", "--chunk-size=100",
+                "--no-check-replication-filters",
              "--recursion-method=none", f"h=127.0.0.1,P={made.source.port},u=root,D={made.schema},t=t"],
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
@@ -78,16 +83,19 @@ def test_pt_online_schema_change(made) -> None:
 
 
 def test_the_statements_of_ghost(made) -> None:
-    """What gh-ost runs, in its order: ghost table, rows copied in pieces, the log applied to it, and the cut-over of two renames in one."""
+    """What gh-ost runs, in its order: ghost table, rows copied in pieces, the log applied to it, and the cut-over of
+    two renames in one.
+    """
     stop = threading.Event()
     writer = threading.Thread(target=writing, args=(made, stop))
     writer.start()
     db = made.schema
     try:
         made.source.execute(
-            "CREATE /* gh-ost */ TABLE `_t_ghc` (id BIGINT UNSIGNED AUTO_INCREMENT, last_update TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP "
-            "ON UPDATE CURRENT_TIMESTAMP, hint VARCHAR(64) CHARSET ascii NOT NULL, value VARCHAR(4096) CHARSET ascii NOT NULL, "
-            "PRIMARY KEY (id), UNIQUE KEY hint_uidx (hint)) AUTO_INCREMENT=256 COMMENT='gh-ost changelog'",
+            "CREATE /* gh-ost */ TABLE `_t_ghc` (id BIGINT UNSIGNED AUTO_INCREMENT, last_update TIMESTAMP NOT NULL "
+            "DEFAULT CURRENT_TIMESTAMP "
+            "ON UPDATE CURRENT_TIMESTAMP, hint VARCHAR(64) CHARSET ascii NOT NULL, value VARCHAR(4096) CHARSET ascii "
+            "NOT NULL, PRIMARY KEY (id), UNIQUE KEY hint_uidx (hint)) AUTO_INCREMENT=256 COMMENT='gh-ost changelog'",
             f"CREATE /* gh-ost */ TABLE `{db}`.`_t_gho` LIKE `{db}`.`t`",
             f"ALTER /* gh-ost */ TABLE `{db}`.`_t_gho` {CHANGE}",
             "INSERT /* gh-ost */ INTO `_t_ghc` (hint, value) VALUES ('state', 'GhostTableMigrated')",
@@ -95,8 +103,8 @@ def test_the_statements_of_ghost(made) -> None:
         )
         for low in range(0, 900, 300):
             made.source.execute(
-                f"INSERT /* gh-ost */ IGNORE INTO `_t_gho` (id, v) (SELECT id, v FROM t FORCE INDEX (PRIMARY) WHERE id > {low} AND id <= {low + 300} "
-                "LOCK IN SHARE MODE)",
+                "INSERT /* gh-ost */ IGNORE INTO `_t_gho` (id, v) (SELECT id, v FROM t FORCE INDEX (PRIMARY) WHERE "
+                f"id > {low} AND id <= {low + 300} LOCK IN SHARE MODE)",
                 database=db,
             )
             made.run_until_head()
@@ -106,7 +114,8 @@ def test_the_statements_of_ghost(made) -> None:
     made.source.execute(  # the last of the log is applied to the ghost, then the sentry makes way for the renames
         "REPLACE INTO `_t_gho` (id, v) SELECT id, v FROM t",
         "DELETE FROM `_t_gho` WHERE id NOT IN (SELECT id FROM t)",
-        "CREATE /* gh-ost */ TABLE `_t_del` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB COMMENT='ghost-cut-over-sentry'",
+        "CREATE /* gh-ost */ TABLE `_t_del` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB "
+        "COMMENT='ghost-cut-over-sentry'",
         "DROP /* gh-ost */ TABLE IF EXISTS `_t_del`",
         f"RENAME /* gh-ost */ TABLE `{db}`.`t` TO `{db}`.`_t_del`, `{db}`.`_t_gho` TO `{db}`.`t`",
         "DROP /* gh-ost */ TABLE IF EXISTS `_t_ghc`",

@@ -1,4 +1,6 @@
-"""Statements of MariaDB at a MySQL target, and of MySQL at MariaDB: words and defaults that the other server does not take, or reads otherwise."""
+"""Statements of MariaDB at a MySQL target, and of MySQL at MariaDB: words and defaults that the other server does not
+take, or reads otherwise.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from sluice.errors import LoadError
 from tests.support.pipelines.case import Case, case
 
 CREATED = (
-    "CREATE TABLE own (id INT PRIMARY KEY, u UUID DEFAULT uuid(), a INET4 DEFAULT '10.0.0.1', b INET6, c TEXT COMPRESSED, g INT AS (id * 2) PERSISTENT, "
-    "t TEXT DEFAULT 'it''s', n INT DEFAULT 7, m DATETIME DEFAULT current_timestamp() ON UPDATE current_timestamp(), x VARCHAR(9) DEFAULT concat('a', 'b')) "
-    "ENGINE=Aria TRANSACTIONAL=1",
+    "CREATE TABLE own (id INT PRIMARY KEY, u UUID DEFAULT uuid(), a INET4 DEFAULT '10.0.0.1', b INET6, c TEXT "
+    "COMPRESSED, g INT AS (id * 2) PERSISTENT, "
+    "t TEXT DEFAULT 'it''s', n INT DEFAULT 7, m DATETIME DEFAULT current_timestamp() ON UPDATE current_timestamp(), x "
+    "VARCHAR(9) DEFAULT concat('a', 'b')) ENGINE=Aria TRANSACTIONAL=1",
     "CREATE TABLE texts (id INT PRIMARY KEY, t TEXT DEFAULT 'x', j LONGTEXT DEFAULT '{}')",
     "CREATE TABLE keyed (k UUID PRIMARY KEY, v INT)",
     "CREATE OR REPLACE TABLE late (id INT PRIMARY KEY, v UUID)",
     "CREATE TABLE plain (id INT PRIMARY KEY)",
 )
-# ruff: noqa: E501 - statements side by side
 
 
 def shown(made: Case, there: str, table: str) -> list[Any]:
@@ -28,7 +30,8 @@ def shown(made: Case, there: str, table: str) -> list[Any]:
     for server, schema in ((made.source, made.schema), (made.target, there)):
         with server.connect(schema) as connection, connection.cursor() as cursor:
             cursor.execute(
-                "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY 1",
+                "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER "
+                "BY 1",
                 (schema, table),
             )
             texts = ", ".join(f"CAST(`{row[0]}` AS CHAR)" for row in cursor.fetchall())
@@ -48,10 +51,12 @@ def test_mariadbs_own_words_at_mysql(
             f"USE {schema}",
             "INSERT INTO own (id, b, c) VALUES (1, '::1', 'c'), (2, NULL, NULL)",
             "INSERT INTO texts (id) VALUES (1)",
-            "INSERT INTO keyed VALUES ('123E4567-E89B-12D3-A456-426655440000', 1), ('00000000-0000-0000-0000-000000000001', 2)",
+            "INSERT INTO keyed VALUES ('123E4567-E89B-12D3-A456-426655440000', 1), "
+            "('00000000-0000-0000-0000-000000000001', 2)",
             "INSERT INTO late VALUES (1, uuid())",
             "INSERT INTO plain VALUES (1), (2)",
-            "ALTER TABLE plain ADD COLUMN IF NOT EXISTS u UUID DEFAULT '123e4567-e89b-12d3-a456-426655440000', ADD i INET6 DEFAULT '::1' AFTER id, ADD t TEXT DEFAULT 'old'",
+            "ALTER TABLE plain ADD COLUMN IF NOT EXISTS u UUID DEFAULT '123e4567-e89b-12d3-a456-426655440000', ADD i "
+            "INET6 DEFAULT '::1' AFTER id, ADD t TEXT DEFAULT 'old'",
             "ALTER TABLE plain ADD COLUMN IF NOT EXISTS u INT, ADD KEY IF NOT EXISTS (u)",
             "UPDATE keyed SET v = 3 WHERE v = 1",
             "DELETE FROM keyed WHERE v = 2",
@@ -80,9 +85,11 @@ def test_a_new_columns_default_is_the_sources_value(
             source.execute(
                 f"USE {schema}",
                 "INSERT INTO t VALUES (1), (2)",
-                "ALTER TABLE t ADD n INT COMMENT 'DEFAULT x''3132''' DEFAULT x'3132' NOT NULL, ADD m BIGINT DEFAULT x'37', ADD v DECIMAL(9,2) DEFAULT x'3132', "
-                "ADD d DATETIME DEFAULT '2024-01-01 00:00:00.9', ADD z TIME(2) DEFAULT '10:00:00.126'",
-                "ALTER TABLE t ADD e ENUM('1', '3', 'b') DEFAULT 3, ADD f DOUBLE DEFAULT 1.5, ADD s VARCHAR(9) DEFAULT 'it''s'",
+                "ALTER TABLE t ADD n INT COMMENT 'DEFAULT x''3132''' DEFAULT x'3132' NOT NULL, ADD m BIGINT DEFAULT "
+                "x'37', ADD v DECIMAL(9,2) DEFAULT x'3132', ADD d DATETIME DEFAULT '2024-01-01 00:00:00.9', ADD z "
+                "TIME(2) DEFAULT '10:00:00.126'",
+                "ALTER TABLE t ADD e ENUM('1', '3', 'b') DEFAULT 3, ADD f DOUBLE DEFAULT 1.5, ADD s VARCHAR(9) "
+                "DEFAULT 'it''s'",
                 "INSERT INTO t (id) VALUES (3)",
             )
             made.run_until_head()

@@ -1,4 +1,6 @@
-"""Random tables with rows, and random ALTERs of them: every target has the source's rows afterwards, or the load stopped and named the column."""
+"""Random tables with rows, and random ALTERs of them: every target has the source's rows afterwards, or the load
+stopped and named the column.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ FOLLOWED = 0.3
 """Least share of the ALTERs that is followed, so that a target that stops always fails here."""
 
 KEYS = (
-    "TINYINT", "INT", "BIGINT UNSIGNED", "DECIMAL(10,2)", "DATE", "DATETIME(3)", "CHAR(5)", "VARCHAR(10)", "VARCHAR(40)",
+    "TINYINT", "INT", "BIGINT UNSIGNED", "DECIMAL(10,2)", "DATE", "DATETIME(3)", "CHAR(5)", "VARCHAR(10)",
+    "VARCHAR(40)",
     "VARCHAR(10) COLLATE utf8mb4_bin", "BINARY(4)", "VARBINARY(8)", "ENUM('a','b','c')",
 )  # fmt: skip
 MODES = (

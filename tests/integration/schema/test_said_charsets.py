@@ -1,4 +1,6 @@
-"""Charsets and collations that a statement leaves to a default: the target's table is as the source's, whatever the target's own defaults are."""
+"""Charsets and collations that a statement leaves to a default: the target's table is as the source's, whatever the
+target's own defaults are.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,24 @@ STATEMENTS = {
     "collate": ["CREATE TABLE collate_ (k VARCHAR(20) PRIMARY KEY) COLLATE utf8mb4_bin"],
     "select": ["CREATE TABLE select_ (PRIMARY KEY (k)) SELECT 'a' AS k, 1 AS n"],
     "like": ["CREATE TABLE model (k VARCHAR(20) PRIMARY KEY)", "CREATE TABLE like_ LIKE model"],
-    "add": ["CREATE TABLE add_ (id INT PRIMARY KEY) CHARSET latin1", "ALTER TABLE add_ ADD a VARCHAR(5), ADD b VARCHAR(5) CHARACTER SET utf8mb4 AFTER id, "
-            "ADD COLUMN (c TEXT, d ENUM('x') CHARSET utf8mb4 DEFAULT 'x')"],
-    "convert": ["CREATE TABLE convert_ (id INT PRIMARY KEY, v VARCHAR(5)) CHARSET latin1", "ALTER TABLE convert_ CONVERT TO CHARACTER SET utf8mb4"],
-    "default": ["CREATE TABLE default_ (id INT PRIMARY KEY, v VARCHAR(5)) CHARSET utf8mb4", "ALTER TABLE default_ CONVERT TO CHARACTER SET DEFAULT"],
-    "option": ["CREATE TABLE option_ (id INT PRIMARY KEY, v VARCHAR(5))", "ALTER TABLE option_ DEFAULT CHARSET=utf8mb4, ADD w VARCHAR(5)"],
-    "modify": ["CREATE TABLE modify_ (id INT PRIMARY KEY, v VARCHAR(5))", "ALTER TABLE modify_ MODIFY v VARCHAR(9) CHARACTER SET utf8mb4, "
-               "CHANGE id Id BIGINT"],
+    "add": ["CREATE TABLE add_ (id INT PRIMARY KEY) CHARSET latin1", "ALTER TABLE add_ ADD a VARCHAR(5), ADD b "
+    "VARCHAR(5) CHARACTER SET utf8mb4 AFTER id, ADD COLUMN (c TEXT, d ENUM('x') CHARSET utf8mb4 DEFAULT 'x')"],
+    "convert": ["CREATE TABLE convert_ (id INT PRIMARY KEY, v VARCHAR(5)) CHARSET latin1", "ALTER TABLE convert_ "
+    "CONVERT TO CHARACTER SET utf8mb4"],
+    "default": ["CREATE TABLE default_ (id INT PRIMARY KEY, v VARCHAR(5)) CHARSET utf8mb4", "ALTER TABLE default_ "
+    "CONVERT TO CHARACTER SET DEFAULT"],
+    "option": ["CREATE TABLE option_ (id INT PRIMARY KEY, v VARCHAR(5))", "ALTER TABLE option_ DEFAULT "
+    "CHARSET=utf8mb4, ADD w VARCHAR(5)"],
+    "modify": ["CREATE TABLE modify_ (id INT PRIMARY KEY, v VARCHAR(5))", "ALTER TABLE modify_ MODIFY v VARCHAR(9) "
+    "CHARACTER SET utf8mb4, CHANGE id Id BIGINT"],
 }  # fmt: skip
-# ruff: noqa: E501 - statements side by side
+
 
 _SHAPE = (
-    "SELECT TABLE_NAME, COLUMN_NAME, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s "
-    "AND TABLE_NAME NOT LIKE '\\_sluice%%' UNION ALL SELECT TABLE_NAME, '', '', TABLE_COLLATION FROM information_schema.TABLES "
-    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME NOT LIKE '\\_sluice%%'"
+    "SELECT TABLE_NAME, COLUMN_NAME, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS WHERE "
+    "TABLE_SCHEMA = %s "
+    "AND TABLE_NAME NOT LIKE '\\_sluice%%' UNION ALL SELECT TABLE_NAME, '', '', TABLE_COLLATION FROM "
+    "information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME NOT LIKE '\\_sluice%%'"
 )
 
 

@@ -1,7 +1,8 @@
 """Any statement that a server accepts is followed as its information_schema says, or the table is unknown, loudly.
 
-Random statements from the servers' grammar (:mod:`tests.support.grammar.ddl_grammar`) against real servers. ``SLUICE_DDL_STATEMENTS`` sets how many
-run on each server, ``SLUICE_DDL_SEED`` the seed; both are printed with a failure.
+Random statements from the servers' grammar (:mod:`tests.support.grammar.ddl_grammar`) against real servers.
+``SLUICE_DDL_STATEMENTS`` sets how many run on each server, ``SLUICE_DDL_SEED`` the seed; both are printed with a
+failure.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Walk:
         connection = self.server.connect(self.schema, charset=charset)
         with connection.cursor() as cursor:
             cursor.execute(
-                f"SET SESSION sql_mode = '{','.join((*modes, *strict))}', foreign_key_checks = {self.choose.randint(0, 1)}"
+                f"SET SESSION sql_mode = '{','.join((*modes, *strict))}', foreign_key_checks = "
+                f"{self.choose.randint(0, 1)}"
             )
             explicit = "ON" if self.choose.random() < 0.7 else "OFF"
             cursor.execute(f"SET SESSION explicit_defaults_for_timestamp = {explicit}")

@@ -1,4 +1,6 @@
-"""Logs that carry no names: the schema history says what each row's columns were called where it was written, on real servers."""
+"""Logs that carry no names: the schema history says what each row's columns were called where it was written, on real
+servers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ STEPS = (
     (None, "INSERT INTO t (e, s, v, b, u, ts, d, bl, c) VALUES "
            "('ü', 'x,y', 'hé', 200, 18446744073709551615, NOW(3), 1.5, 'abc', '😀'), "
            "('a', '', 'z', 0, 1, NULL, 2, NULL, NULL)"),
-    ("ALTER TABLE t ADD COLUMN n INT UNSIGNED FIRST, CHANGE v w VARCHAR(20), MODIFY e ENUM('b','a','ü') CHARACTER SET latin1 AFTER bl, DROP COLUMN b",
+    ("ALTER TABLE t ADD COLUMN n INT UNSIGNED FIRST, CHANGE v w VARCHAR(20), MODIFY e ENUM('b','a','ü') CHARACTER SET "
+    "latin1 AFTER bl, DROP COLUMN b",
      "INSERT INTO t (n, e, s, w, u) VALUES (4000000000, 'ü', 'x', 'Ł', 5), (1, 'b', '', 'z', 1)"),
     (None, "UPDATE t SET w = 'changed' WHERE id = 1"),
     ("RENAME TABLE t TO old, old TO other", "DELETE FROM other WHERE id = 2"),
@@ -59,7 +62,10 @@ def test_rows_are_read_with_the_definition_of_their_time(bare) -> None:
 
 
 FOUR_BYTES = ("😀", "?", "😁", "a?", "𠀋?", "it's 🐄", "b\\c?", "x")
-WIDE = {"mysql_source": ("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), "mariadb": ("utf8mb4", "utf16", "utf16le", "utf32")}  # fmt: skip
+WIDE = {
+    "mysql_source": ("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"),
+    "mariadb": ("utf8mb4", "utf16", "utf16le", "utf32"),
+}
 
 
 def labelled(kind: str) -> str:

@@ -1,5 +1,5 @@
-"""The server decides: random and written statements, folded from the log, give what its own information_schema says after each of them;
-and rows whose table maps carry no names decode to what SELECT said when they were written."""
+"""The server decides: random and written statements, folded from the log, give what its own information_schema says
+after each of them; and rows whose table maps carry no names decode to what SELECT said when they were written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ LENGTH = int(os.environ.get("SLUICE_DDL_LENGTH", "60"))
 
 
 class Truth:
-    """Runs statements on a server, remembers what the server says after each, and compares with what folding the log gives."""
+    """Runs statements on a server, remembers what the server says after each, and compares with what folding the log
+    gives.
+    """
 
     def __init__(self, server: Any, schema: str) -> None:
         self.server, self.schema = server, schema
@@ -67,7 +69,8 @@ class Truth:
     def _tables(self, probe: Any) -> list[tuple[str, str]]:
         with probe.cursor() as cursor:
             cursor.execute(
-                "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_TYPE = 'BASE TABLE'",
+                "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND "
+                "TABLE_TYPE = 'BASE TABLE'",
                 (self.schema,),
             )
             return list(cursor.fetchall())
@@ -376,7 +379,8 @@ _BYTES = [
     "CREATE TABLE {t} (id INT PRIMARY KEY, CHECK (id <> '\xff'))",
     "CREATE TABLE {t} (id INT PRIMARY KEY, KEY ((CONCAT('\xff', id))))",
     *(
-        f"CREATE TABLE {{t}} (id INT PRIMARY KEY, e ENUM('\xe9\xe8','a') CHARACTER SET {first}); ALTER TABLE {{t}} {change} {then}"
+        f"CREATE TABLE {{t}} (id INT PRIMARY KEY, e ENUM('\xe9\xe8','a') CHARACTER SET {first}); ALTER TABLE {{t}} "
+        f"{change} {then}"
         for first, then in [
             ("latin1", "utf8mb4"),
             ("latin1", "ucs2"),
@@ -391,7 +395,9 @@ _BYTES = [
 
 @pytest.mark.parametrize("names", ["latin1", "binary"])
 def test_bytes_that_are_no_text_in_a_definition(truth: Truth, names: str) -> None:
-    """Whoever asks the server for a definition gets it or one of our errors, and can ask on; lists of tables have all of them."""
+    """Whoever asks the server for a definition gets it or one of our errors, and can ask on; lists of tables have all
+    of them.
+    """
     schema = truth.schema
     tables: list[TableId] = []
     told: list[str] = []

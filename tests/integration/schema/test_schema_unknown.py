@@ -1,4 +1,6 @@
-"""What the history cannot follow: read again where that is proven right, else a stop that says what to do; and what people do about it."""
+"""What the history cannot follow: read again where that is proven right, else a stop that says what to do; and what
+people do about it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The policy to stop at real targets: a change that no definition shows stops the load; one that a person made by hand lets it go on."""
+"""The policy to stop at real targets: a change that no definition shows stops the load; one that a person made by hand
+lets it go on.
+"""
 
 from __future__ import annotations
 

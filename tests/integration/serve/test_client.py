@@ -1,4 +1,6 @@
-"""``sluice.client.subscribe`` on a real service: whole batches, each once, over changes of columns and a service that ends and comes again."""
+"""``sluice.client.subscribe`` on a real service: whole batches, each once, over changes of columns and a service that
+ends and comes again.
+"""
 
 from __future__ import annotations
 

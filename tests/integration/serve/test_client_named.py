@@ -1,4 +1,6 @@
-"""``subscribe(..., name=...)`` on a real service: the place is kept by the service, whoever is killed; an acknowledged batch never comes again."""
+"""``subscribe(..., name=...)`` on a real service: the place is kept by the service, whoever is killed; an acknowledged
+batch never comes again.
+"""
 
 from __future__ import annotations
 

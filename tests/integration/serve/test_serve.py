@@ -1,4 +1,6 @@
-"""``sluice serve`` on real servers: what readers get by Arrow Flight is what the source says, and never what is not to be seen."""
+"""``sluice serve`` on real servers: what readers get by Arrow Flight is what the source says, and never what is not to
+be seen.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def write_orders(made: Case) -> list[int]:
     return [
         write(made, "INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, NULL)"),
         write(made, "UPDATE orders SET v = v + 1 WHERE id < 3", "UPDATE orders SET note = 'c' WHERE id = 2"),
-        write(made, "UPDATE orders SET id = 9 WHERE id = 1", "DELETE FROM orders WHERE id = 3", "INSERT INTO orders VALUES (4, 40, 'd')"),
+        write(made, "UPDATE orders SET id = 9 WHERE id = 1", "DELETE FROM orders WHERE id = 3",
+            "INSERT INTO orders VALUES (4, 40, 'd')"),
     ]  # fmt: skip
 
 
@@ -69,7 +72,9 @@ def test_what_is_read_replays_to_the_source(shop: Case, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["changes", "merged"])
 def test_a_captured_table_of_which_no_change_is_stored_is_read_by_its_name(shop: Case, form: str) -> None:
-    """Its columns are those of its definition: a reader who waits for the first change has the same ones as one who comes after it."""
+    """Its columns are those of its definition: a reader who waits for the first change has the same ones as one who
+    comes after it.
+    """
     write(
         shop,
         "CREATE TABLE quiet (id BIGINT UNSIGNED PRIMARY KEY, v DECIMAL(40, 3), at DATETIME(3), kind ENUM('a', 'b'))",

@@ -1,4 +1,6 @@
-"""The programs that docs/subscribe.md shows, in Python, in Java and with curl, on a real ``sluice serve``: what they print is what was stored."""
+"""The programs that docs/subscribe.md shows, in Python, in Java and with curl, on a real ``sluice serve``: what they
+print is what was stored.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Program:
     def run(name: str, address: str, ticket: dict[str, Any], token: str | None = TOKEN) -> list[list[str]]:
         environment = {**os.environ, **({"SLUICE_TOKEN": token} if token else {})}
         program = [
-            *paths.small_java(256), "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", os.pathsep.join([f"{jars}/*", str(classes)]),
+            *paths.small_java(256), "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp",
+            os.pathsep.join([f"{jars}/*", str(classes)]),
             name, address, json.dumps(ticket),
         ]  # fmt: skip
         done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=300, env=environment)
@@ -153,7 +156,8 @@ def test_the_python_of_the_page(shop: Case) -> None:
             raise _Enough
 
     names = {
-        "print": take, "index": take_rows, "apply": take_rows, "noted": 0, "address": f"grpc://127.0.0.1:{port}", "subscribe": subscribe,
+        "print": take, "index": take_rows, "apply": take_rows, "noted": 0, "address": f"grpc://127.0.0.1:{port}",
+        "subscribe": subscribe,
         "remove_all_rows": lambda: pytest.fail("nothing was removed"),
     }  # fmt: skip
     follows, named, flights, noted = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -1,4 +1,6 @@
-"""The HTTP server of ``sluice serve`` on real servers: documents replay to the source, streams go on where they broke off, errors say what to do."""
+"""The HTTP server of ``sluice serve`` on real servers: documents replay to the source, streams go on where they broke
+off, errors say what to do.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +60,36 @@ def test_documents_replay_to_the_source_although_columns_change(shop: Case) -> N
         assert {one["after"]["id"] for one in marked if "op" in one} == {4}
         assert [one["batch"] for one in marked if "batch" in one] == sorted(
             one for one in shop.runtime().store.batches() if one >= min(numbers) - 1
+        )
+
+
+@pytest.mark.promise("G6")
+def test_transactions_have_the_ids_of_the_source(shop: Case) -> None:
+    """Begin and end of each, with its GTID, and gets of a size; at a server whose log has several tables in a
+    transaction.
+    """
+    shop.source.execute(f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, name VARCHAR(20))")
+    first = shop.runtime().store.batches()[-1] + 1
+    with shop.source.connect(shop.schema) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b')")
+        cursor.execute("INSERT INTO people VALUES (1, 'x')")
+        cursor.execute("UPDATE orders SET v = 11 WHERE id = 1")
+        cursor.execute("COMMIT")
+    write(shop, "DELETE FROM people")
+    with by_http(shop) as client:
+        asked = {"transactions": True, "from_batch": first}
+        events = documents(client.get(CHANGES, params=asked))
+        told = [one["status"] if "status" in one else one["source"]["table"] for one in events]
+        assert told == ["BEGIN", "orders", "orders", "people", "orders", "END", "BEGIN", "people", "END"]
+        gtids = [one["source"]["gtid"] for one in events if "source" in one]
+        assert [one["id"] for one in events if "status" in one] == [gtids[0], gtids[0], gtids[-1], gtids[-1]]
+        counts = {one["data_collection"]: one["event_count"] for one in events[5]["data_collections"]}
+        assert counts == {f"{shop.schema}.orders": 3, f"{shop.schema}.people": 1}
+        some = client.get(CHANGES, params={**asked, "max_rows": 1, "wait": "unlimited"})
+        assert (
+            documents(some)
+            == events[: 6 if int(some.headers["sluice-next-batch"]) < shop.runtime().store.batches()[-1] + 1 else 9]
         )
 
 

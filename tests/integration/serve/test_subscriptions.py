@@ -1,4 +1,6 @@
-"""Named subscriptions on real servers: what is acknowledged is never delivered again, and what is not is not lost, whoever ends when."""
+"""Named subscriptions on real servers: what is acknowledged is never delivered again, and what is not is not lost,
+whoever ends when.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The same batches through a Spark standalone cluster of two workers, with segments on a shared path and on S3: the same rows."""
+"""The same batches through a Spark standalone cluster of two workers, with segments on a shared path and on S3: the
+same rows.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def test_the_number_of_jobs_does_not_follow_the_tables(tmp_path: Path, mysql_tar
 def test_a_key_with_most_of_the_changes_neither_fills_a_unit_nor_holds_it_up(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: Any
 ) -> None:
-    """19 of 20 changes are of one key, which cannot be cut: what a merge holds is bounded all the same, and the rows are those of any other cut."""
+    """19 of 20 changes are of one key, which cannot be cut: what a merge holds is bounded all the same, and the rows
+    are those of any other cut.
+    """
     bound, part, total = 2_000, 500, 20_000
     small_units(monkeypatch, 1000, most=bound)
     held: list[int] = []

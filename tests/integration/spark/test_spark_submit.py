@@ -30,7 +30,8 @@ def submit(made: Case, stage: str, *arguments: str) -> subprocess.CompletedProce
     program = Path(sys.executable).parent / "spark-submit"
     return subprocess.run(
         [
-            str(program), "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(REPOSITORY / "spark_jobs" / f"{stage}.py"),
+            str(program), "--master", "local[2]", "--conf", "spark.ui.enabled=false",
+            str(REPOSITORY / "spark_jobs" / f"{stage}.py"),
             "--pipeline", str(made.path), *arguments,
         ],
         env=environment, capture_output=True, text=True, timeout=900, check=False,
@@ -48,7 +49,8 @@ def test_a_rule_on_frames_and_a_load_that_is_refused(
     with case(tmp_path, mysql_source, mysql_target, zookeeper, db) as made:
         made.run_until_head()
         (made.folder / "rules/frame.py").write_text(
-            "from pyspark.sql import functions as F\n\n\ndef transform(frame, context):\n    return frame.withColumn('v', F.upper('v'))\n"
+            "from pyspark.sql import functions as F\n\n\ndef transform(frame, context):\n    return "
+            "frame.withColumn('v', F.upper('v'))\n"
         )
         (made.folder / "rules/engine.yaml").write_text("rules: [{name: frame, path: frame.py, type: spark}]\n")
         made.path.write_text(made.yaml + "rules: engine.yaml\n")

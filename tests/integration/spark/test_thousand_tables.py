@@ -1,4 +1,6 @@
-"""A batch of many tables (``SLUICE_TEST_TABLES=1000``) through a real Spark: as many jobs as for sixty, and every row of every table."""
+"""A batch of many tables (``SLUICE_TEST_TABLES=1000``) through a real Spark: as many jobs as for sixty, and every row
+of every table.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ from tests.support.pipelines.channels import Network, joined, network, two_sites
 from tests.support.running.waiting import ended, wait_until
 from tests.support.tables.site_writers import committed
 
-ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0, code VARCHAR(40) UNIQUE, note TEXT)"
+ITEMS = (
+    "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0, code "
+    "VARCHAR(40) UNIQUE, note TEXT)"
+)
 
 
 pair = two_sites(ITEMS)
@@ -33,7 +36,9 @@ WRITES_THE_SAME = pytest.mark.parametrize("consistency", ["loop_back", "time_int
 
 
 def write(made: Network, site: str, low: int, count: int, stop: threading.Event | None = None) -> dict[int, int]:
-    """Insert, update, re-key, delete and insert again ``count`` rows of the site's own; how often each was counted up."""
+    """Insert, update, re-key, delete and insert again ``count`` rows of the site's own; how often each was counted
+    up.
+    """
     counts: dict[int, int] = {}
     with made.servers[site].connect(made.schema) as connection:
         for i in range(low, low + count):
@@ -138,7 +143,10 @@ def test_looping_back_the_last_word_is_the_main_sites(pair: Network) -> None:
 def test_looping_back_a_unique_value_that_has_gone_to_another_row_holds_nothing_up(
     pair: Network, consistency: str
 ) -> None:
-    """What comes back is older than the site's own rows: one of them may have taken over a value meanwhile. It gives way, and comes back, too."""
+    """What comes back is older than the site's own rows: one of them may have taken over a value meanwhile.
+
+    It gives way, and comes back, too.
+    """
     joined(pair, channel=f"consistency: {consistency}")
     pair.execute("a", "INSERT INTO items (id, site, code) VALUES (1, 'a', 'one'), (2, 'a', 'two')")
     pair.settle()
@@ -167,7 +175,10 @@ def test_looping_back_of_two_rows_with_one_unique_value_the_main_sites_stays(pai
 
 @WRITES_THE_SAME
 def test_of_two_new_rows_with_one_unique_value_the_main_sites_stays(pair: Network, consistency: str) -> None:
-    """They have different keys, so that neither site sees the other's row change. Each removes the other one where it arrives."""
+    """They have different keys, so that neither site sees the other's row change.
+
+    Each removes the other one where it arrives.
+    """
     joined(pair, channel=f"consistency: {consistency}")
     pair.execute("a", "INSERT INTO items (id, site, code) VALUES (10, 'a', 'x')")
     pair.execute("b", "INSERT INTO items (id, site, code) VALUES (20, 'b', 'x')")
@@ -180,7 +191,10 @@ def test_of_two_new_rows_with_one_unique_value_the_main_sites_stays(pair: Networ
 @WRITES_THE_SAME
 @pytest.mark.parametrize("there", [False, True], ids=["new rows", "rows that the other site has"])
 def test_two_rows_of_a_batch_may_have_one_unique_value(pair: Network, consistency: str, there: bool) -> None:
-    """What b sent took the value from row 2 at a, and is not in the batch of a. So rows 2 and 1 are in it with one value: the later one keeps it."""
+    """What b sent took the value from row 2 at a, and is not in the batch of a.
+
+    So rows 2 and 1 are in it with one value: the later one keeps it.
+    """
     if there:
         pair.everywhere("INSERT INTO items (id, site, code) VALUES (1, '', 'one'), (2, '', 'two'), (3, '', 'three')")
     joined(pair, channel=f"consistency: {consistency}")
@@ -257,7 +271,9 @@ def test_a_load_without_its_end_stops_the_drain(pair: Network) -> None:
 @pytest.mark.promise("B32")
 @pytest.mark.parametrize("consistency", ["row", "table", "batch"])
 def test_a_large_transaction_in_both_directions(pair: Network, consistency: str) -> None:
-    """Read in many pieces, loaded by several connections in bulk or in one transaction, and logged in as many as the server likes."""
+    """Read in many pieces, loaded by several connections in bulk or in one transaction, and logged in as many as the
+    server likes.
+    """
     names = pair.pipe("a", "b", target_extra=f"    consistency: {consistency}"), pair.pipe("b", "a")
     pair.channel(*names)
     pair.once()
@@ -265,8 +281,8 @@ def test_a_large_transaction_in_both_directions(pair: Network, consistency: str)
         with pair.servers[site].connect(pair.schema) as connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION cte_max_recursion_depth = 100000")
             cursor.execute(
-                "INSERT INTO items (id, site, code, note) WITH RECURSIVE s (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < 15000) "
-                f"SELECT i + {low}, '{site}', CONCAT('{site}', i), REPEAT('y', 200) FROM s"
+                "INSERT INTO items (id, site, code, note) WITH RECURSIVE s (i) AS (SELECT 1 UNION ALL SELECT i + 1 "
+                f"FROM s WHERE i < 15000) SELECT i + {low}, '{site}', CONCAT('{site}', i), REPEAT('y', 200) FROM s"
             )
             connection.commit()
     pair.once("a_to_b", "b_to_a")
@@ -541,7 +557,9 @@ def test_a_channel_whose_pipeline_does_not_exist_is_named(pair: Network) -> None
 def test_the_origin_of_a_change_is_in_the_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, mariadb, zookeeper, fresh_schema
 ) -> None:
-    """What A sent to B, as the pipeline from B to C has it, which reads marks; what B wrote itself has B's server id."""
+    """What A sent to B, as the pipeline from B to C has it, which reads marks; what B wrote itself has B's server
+    id.
+    """
     schema = fresh_schema(mysql_source, mysql_target, mariadb)
     servers = {"a": mysql_source, "b": mysql_target, "c": mariadb}
     with network(tmp_path, monkeypatch, zookeeper, schema, **servers) as made:
@@ -563,7 +581,9 @@ def test_the_origin_of_a_change_is_in_the_segment(
 def test_rules_drop_and_route_by_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, mariadb, zookeeper, fresh_schema
 ) -> None:
-    """A and B as a channel; C gets of B what was written at B, and in a table of its own what came from A; the second rule has a task of its own."""
+    """A and B as a channel; C gets of B what was written at B, and in a table of its own what came from A; the second
+    rule has a task of its own.
+    """
     schema = fresh_schema(mysql_source, mysql_target, mariadb)
     servers = {"a": mysql_source, "b": mysql_target, "c": mariadb}
     rules = tmp_path / "rules"
@@ -575,7 +595,8 @@ def test_rules_drop_and_route_by_origin(
     )
     number = origin_number("a_to_b")
     (rules / "sent.py").write_text(
-        f"def transform(row, context):\n    return context.to('sent', row) if context.origin == {number} and row['id'] < 9 else row\n"
+        f"def transform(row, context):\n    return context.to('sent', row) if context.origin == {number} and "
+        "row['id'] < 9 else row\n"
     )
     (rules / "own.sql").write_text("SELECT * REPLACE (_origin AS n) FROM rows WHERE _origin = 102")
     with network(tmp_path, monkeypatch, zookeeper, schema, **servers) as made:
@@ -694,7 +715,9 @@ def test_an_xa_transaction_of_an_application_goes_over_and_its_marks_say_nothing
 def test_a_load_that_dies_between_any_two_statements_leaves_no_half_mark(
     pair: Network, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    """Every connection to the target is lost at the first, second, … statement; the batch is loaded again, and nothing of it comes back."""
+    """Every connection to the target is lost at the first, second, … statement; the batch is loaded again, and nothing
+    of it comes back.
+    """
     joined(pair)
     budget = Budget()
     budget.after = after

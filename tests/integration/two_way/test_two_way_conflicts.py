@@ -1,4 +1,6 @@
-"""Channels whose sites write the same rows, on real servers: what is in conflict goes back, conflicts are listed, late changes are read back."""
+"""Channels whose sites write the same rows, on real servers: what is in conflict goes back, conflicts are listed, late
+changes are read back.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,10 @@ def fight(made: Network, site: str, seed: int, transactions: int) -> None:
 
 
 def fought(made: Network) -> tuple[int, int]:
-    """Writers at both sites, both pipelines at work; then both sites are equal. Rows that went to the other site, and from there."""
+    """Writers at both sites, both pipelines at work; then both sites are equal.
+
+    Rows that went to the other site, and from there.
+    """
     made.at_work(*(partial(fight, made, site, seed, 600) for seed, site in enumerate("ab", start=7)))
     made.settle(rounds=2)
     assert made.assert_equal("items")
@@ -176,7 +181,9 @@ COLUMNS = "mapping: [{{from: {0}.*, to: {0}.*, send: changed_columns}}]"
 
 
 def test_different_columns_of_a_row_both_survive(pair: Network) -> None:
-    """Also one that was changed back within a batch while the other site wrote it, and one of a row that is gone at the other site."""
+    """Also one that was changed back within a batch while the other site wrote it, and one of a row that is gone at the
+    other site.
+    """
     joined(pair, channel=REPAIRS, extra=COLUMNS.format(pair.schema))
     pair.execute("a", *(f"INSERT INTO items VALUES ({key}, 'a', 1)" for key in range(1, 6)))
     pair.settle()
@@ -190,7 +197,9 @@ def test_different_columns_of_a_row_both_survive(pair: Network) -> None:
 
 
 def fight_over_columns(made: Network, site: str, transactions: int) -> None:
-    """Ten rows, of which each site counts in a column of its own, and both write a third one; now and then a row goes."""
+    """Ten rows, of which each site counts in a column of its own, and both write a third one; now and then a row
+    goes.
+    """
     choose = random.Random(site)
     with made.servers[site].connect(made.schema) as connection:
         for number in range(transactions):
@@ -334,8 +343,8 @@ def test_late_rows_of_all_types_are_read(pair: Network) -> None:
     pair.everywhere(TYPES)
     joined(pair)
     values = (
-        "('Ä b', '2026-01-02 03:04:05.678', x'01020000', 12.5, 'y', 'p,q', '{\"a\": [1, 2.50]}', POINT(1, 2), '2026-01-02 03:04:05.678901', "
-        "18446744073709551615, b'101', '-00:00:01.5', 'text', x'00FF', 1)"
+        "('Ä b', '2026-01-02 03:04:05.678', x'01020000', 12.5, 'y', 'p,q', '{\"a\": [1, 2.50]}', POINT(1, 2), "
+        "'2026-01-02 03:04:05.678901', 18446744073709551615, b'101', '-00:00:01.5', 'text', x'00FF', 1)"
     )
     pair.execute("a", f"INSERT INTO typed VALUES {values}")
     for step in run(replace(pair.runtime("a_to_b"), read_back_after=timedelta()), batches=1):
@@ -349,7 +358,9 @@ def test_late_rows_of_all_types_are_read(pair: Network) -> None:
 def test_a_load_that_is_cut_anywhere_and_repeated_counts_as_not_seen(
     pair: Network, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    """The main site writes the rows after a part of the batch was there; the repeat writes over them, and they come back."""
+    """The main site writes the rows after a part of the batch was there; the repeat writes over them, and they come
+    back.
+    """
     pair.everywhere("CREATE TABLE others (id INT PRIMARY KEY, site VARCHAR(10), n INT)")
     extra = "    consistency: table"
     pair.channel(pair.pipe("a", "b", target_extra=extra), pair.pipe("b", "a", target_extra=extra), extra=REPAIRS)
@@ -372,7 +383,9 @@ def test_a_load_that_is_cut_anywhere_and_repeated_counts_as_not_seen(
 
 
 def test_a_row_that_was_copied_before_the_other_sites_change_arrived_goes_back(pair: Network) -> None:
-    """It was read, then the other site's change came, and was overtaken by the copy: the sites must not keep one of them each."""
+    """It was read, then the other site's change came, and was overtaken by the copy: the sites must not keep one of
+    them each.
+    """
     joined(pair, channel=REPAIRS)
     pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1)")
     pair.settle()

@@ -1,4 +1,6 @@
-"""``sluice verify`` on real servers: planted differences of every kind are found while writers work, and repaired; nothing else is reported."""
+"""``sluice verify`` on real servers: planted differences of every kind are found while writers work, and repaired;
+nothing else is reported.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,11 @@ CHANGED = {
 """By id: what is changed at the target, and the columns that differ then."""
 
 ANYWHERE = [
-    ("txt", "NULL"), ("pad", "'padded '"), ("pad", "'PADDED'"), ("dbl", "dbl * (1 + 1e-15)"), ("flt", "-flt"), ("dec_", "dec_ + 0.0001"),
+    ("txt", "NULL"), ("pad", "'padded '"), ("pad", "'PADDED'"), ("dbl", "dbl * (1 + 1e-15)"), ("flt", "-flt"),
+    ("dec_", "dec_ + 0.0001"),
     ("word", "'caf'"), ("doc", "JSON_SET(doc, '$.b[1]', 2.51)"), ("doc", "NULL"), ("at_", "at_ + INTERVAL 1 HOUR"),
-    ("at_", "at_ + INTERVAL 1 MICROSECOND"), ("raw", "x'00'"), ("bits", "bits ^ 1"), ("long_", "CONCAT(long_, ' ')"), ("long_", "UPPER(long_)"),
+    ("at_", "at_ + INTERVAL 1 MICROSECOND"), ("raw", "x'00'"), ("bits", "bits ^ 1"), ("long_", "CONCAT(long_, ' ')"),
+    ("long_", "UPPER(long_)"),
 ]  # fmt: skip
 """Columns and what they are at the target: another value whatever the row has."""
 
@@ -278,7 +282,9 @@ def test_nothing_is_reported_that_is_on_its_way(shop: Case, marks: str) -> None:
 
 
 def test_keys_of_every_type(shop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing rows and rows that only the target has, by keys of every type; of the latter the target tells few at a time."""
+    """Missing rows and rows that only the target has, by keys of every type; of the latter the target tells few at a
+    time.
+    """
     monkeypatch.setattr(compare, "MOST_EXTRA", 3)
     rows = 60
     for name, (columns, values) in KEYS.items():
@@ -324,7 +330,8 @@ def test_what_is_compared_is_what_would_be_loaded(shop: Case) -> None:
     at(
         shop.target,
         shop,
-        "CREATE TABLE u (a2 INT, b INT, C VARCHAR(20), s INT AS (a2 + b) STORED, own VARCHAR(9) DEFAULT 'mine', PRIMARY KEY (b, a2))",
+        "CREATE TABLE u (a2 INT, b INT, C VARCHAR(20), s INT AS (a2 + b) STORED, own VARCHAR(9) DEFAULT 'mine', "
+        "PRIMARY KEY (b, a2))",
     )
     settings(
         shop,
@@ -440,7 +447,8 @@ def test_rows_go_through_a_rule_on_dataframes(shop: Case, spark_connect) -> None
         encoding="utf-8",
     )
     (rules / "engine.yaml").write_text(
-        "rules:\n  - {name: up, path: up.py, type: row, order: 1}\n  - {name: frame, path: frame.py, type: spark, order: 2}\n",
+        "rules:\n  - {name: up, path: up.py, type: row, order: 1}\n  - {name: frame, path: frame.py, type: spark, "
+        "order: 2}\n",
         encoding="utf-8",
     )
     settings(shop, "rules: engine.yaml")
@@ -566,17 +574,20 @@ def test_postgresql(
         tmp_path, mysql_source, postgresql, zookeeper, schema, kind="postgresql", target_extra=extra, start="dump"
     ) as made:
         rows = [
-            f"({i}, 'text {i}', {i} / 7, {i} / 3, '{{\"z\": {i}, \"a\": 1}}', x'{i:04x}', '2024-01-01' + INTERVAL {i} SECOND, {i} / 8)"
+            f"({i}, 'text {i}', {i} / 7, {i} / 3, '{{\"z\": {i}, \"a\": 1}}', x'{i:04x}', '2024-01-01' + INTERVAL {i} "
+            f"SECOND, {i} / 8)"
             for i in range(1500)
         ]
         mysql_source.execute(
             f"USE `{schema}`",
-            "CREATE TABLE t (id INT PRIMARY KEY, txt VARCHAR(30), d DOUBLE, f FLOAT, doc JSON, b BLOB, at_ DATETIME(3), n DECIMAL(20,6))",
+            "CREATE TABLE t (id INT PRIMARY KEY, txt VARCHAR(30), d DOUBLE, f FLOAT, doc JSON, b BLOB, at_ "
+            "DATETIME(3), n DECIMAL(20,6))",
             f"INSERT INTO t VALUES {','.join(rows)}, (5000, NULL, 0, NULL, NULL, NULL, NULL, NULL)",
             "CREATE TABLE bare (a INT, b VARCHAR(9))",
             "CREATE TABLE words (w VARCHAR(20), n INT, PRIMARY KEY (w, n))",
             f"INSERT INTO words VALUES {','.join(f'({chr(39)}wört {i}{chr(39)}, {i})' for i in range(300))}",
-            "CREATE TABLE named (w VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY, v INT)",  # spaces at the end mean nothing
+            "CREATE TABLE named (w VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY, v INT)",
+            # spaces at the end mean nothing
             "INSERT INTO named VALUES ('anna', 1), ('Bob', 2), ('it''s 5\\\\%', 3), ('x', 4)",
             "CREATE TABLE coded (c CHAR(5) PRIMARY KEY, v INT)",
             "INSERT INTO coded VALUES ('a', 1), ('b', 2)",
@@ -612,14 +623,16 @@ def test_postgresql(
             result = verified(made, repair=True, values=True, tables=[f"{schema}.t"])
             assert found(result) == {
                 *(("t", (key,), "extra", ()) for key in ("-4", "7000", "7001")),
-                ("t", ("1",), "different", ("txt",)), ("t", ("5000",), "different", ("txt",)), ("t", ("0",), "different", ("d", "f")),
+                ("t", ("1",), "different", ("txt",)), ("t", ("5000",), "different", ("txt",)),
+                ("t", ("0",), "different", ("d", "f")),
                 ("t", ("4",), "different", ("doc", "n")), ("t", ("1499",), "missing", ()), ("t", ("-5",), "extra", ()),
             }  # fmt: skip
             assert (of(result, "t").way, result.outcome) == ("rows", "equal")
             assert verified(made, tables=[f"{schema}.t"]).outcome == "equal"
             monkeypatch.setattr(listing, "KEYS_AT_A_TIME", 7)
             postgresql.execute(
-                f'SET search_path = "{schema}"', "INSERT INTO words VALUES ('WÖRT 7', 7), ('wört 7 ', 7), ('wört 8', -8)",
+                f'SET search_path = "{schema}"', "INSERT INTO words VALUES ('WÖRT 7', 7), ('wört 7 ', 7), ('wört 8', "
+                "-8)",
                 "DELETE FROM words WHERE n = 200",
             )  # fmt: skip
             result = verified(made, repair=True, tables=[f"{schema}.words"])
@@ -693,7 +706,8 @@ def test_rows_of_another_pipeline_are_reported_and_stay(shop: Case) -> None:
 
 
 KEYLESS = [
-    ("a = 1", 1), ("a = a + 0.000001", 1), ("b = 'B'", 1), ("b = 'b '", 1), ("b = NULL", 1), ("c = -0.0e0", 1), ("d = 0x00", 1),
+    ("a = 1", 1), ("a = a + 0.000001", 1), ("b = 'B'", 1), ("b = 'b '", 1), ("b = NULL", 1), ("c = -0.0e0", 1),
+    ("d = 0x00", 1),
     ("e = '2024-01-01 00:00:00.001'", 1), ("j = '{\"b\": 3}'", 1), ("k = 'y'", 1), ("j = '{\"b\": 2, \"a\": 1}'", 0),
 ]  # fmt: skip
 """Changes of one row, and how many rows differ then."""
@@ -757,7 +771,8 @@ def test_rows_under_a_condition(shop: Case) -> None:
     at(
         shop.source,
         shop,
-        f"INSERT INTO t VALUES {','.join(f'({i}, {i}, {chr(39)}2024-01-{i % 28 + 1:02d}{chr(39)})' for i in range(300))}",
+        "INSERT INTO t VALUES "
+        f"{','.join(f'({i}, {i}, {chr(39)}2024-01-{i % 28 + 1:02d}{chr(39)})' for i in range(300))}",
     )
     shop.run_until_head()
     table = f"{shop.schema}.t"
@@ -806,12 +821,13 @@ def _keyed_tables(source: Any, schema: str, rows: int = 12) -> dict[str, str]:
 
 def _values_table(source: Any, schema: str) -> None:
     source.execute(
-        f"CREATE TABLE `{schema}`.vals (id INT PRIMARY KEY, txt VARCHAR(30), dbl DOUBLE, flt FLOAT, dec_ DECIMAL(12,4), at_ DATETIME(6), "
-        "day DATE, span TIME(3), raw VARBINARY(10), doc JSON, kind ENUM('a','b'), big BIGINT UNSIGNED, bits BIT(9))",
+        f"CREATE TABLE `{schema}`.vals (id INT PRIMARY KEY, txt VARCHAR(30), dbl DOUBLE, flt FLOAT, dec_ "
+        "DECIMAL(12,4), at_ DATETIME(6), day DATE, span TIME(3), raw VARBINARY(10), doc JSON, kind ENUM('a','b'), big "
+        "BIGINT UNSIGNED, bits BIT(9))",
         f"INSERT INTO `{schema}`.vals VALUES "
         + ",".join(
-            f"({i}, 'text {i}', {i} / 7, {i} / 3, {i} / 9, '2024-01-01' + INTERVAL {i} SECOND, '2024-01-01', '-01:02:03.5', x'00ff', "
-            f"'{{\"a\": {i}}}', 'a', 18446744073709551615, b'101')"
+            f"({i}, 'text {i}', {i} / 7, {i} / 3, {i} / 9, '2024-01-01' + INTERVAL {i} SECOND, '2024-01-01', "
+            f"'-01:02:03.5', x'00ff', '{{\"a\": {i}}}', 'a', 18446744073709551615, b'101')"
             for i in range(200)
         ),
         f"CREATE TABLE `{schema}`.live (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))",
@@ -847,8 +863,10 @@ def test_delta(tmp_path, mysql_source, zookeeper, fresh_schema) -> None:
             assert (found(first), first.outcome) == (set(), "equal")
         made.run_until_head()
         planted = {
-            1: ("txt", "'text 1 '"), 2: ("txt", "NULL"), 3: ("dbl", "CAST('-0.5' AS DOUBLE)"), 4: ("flt", "1.25"), 5: ("at_", "NULL"),
-            6: ("raw", "X'00'"), 7: ("doc", "'{\"a\": 8}'"), 8: ("big", "NULL"), 9: ("day", "NULL"), 10: ("span", "NULL"),
+            1: ("txt", "'text 1 '"), 2: ("txt", "NULL"), 3: ("dbl", "CAST('-0.5' AS DOUBLE)"), 4: ("flt", "1.25"),
+            5: ("at_", "NULL"),
+            6: ("raw", "X'00'"), 7: ("doc", "'{\"a\": 8}'"), 8: ("big", "NULL"), 9: ("day", "NULL"),
+            10: ("span", "NULL"),
         }  # fmt: skip
         table = deltalake.DeltaTable(str(lake.folder / schema / "vals"))
         for key, (name, value) in planted.items():
@@ -966,8 +984,8 @@ def test_arrow_messages_have_the_newest_row_of_each_key(
     _values_table(mysql_source, schema)
     mysql_source.execute(
         f"CREATE TABLE `{schema}`.words (w VARCHAR(20), n INT, v INT, PRIMARY KEY (w, n)) COLLATE utf8mb4_0900_bin",
-        f"INSERT INTO `{schema}`.words VALUES ('', 1, 1), ('anna', 1, 1), ('Anna', 1, 1), ('anna ', 1, 1), ('ännä', 1, 1), ('came', 1, 1), "
-        "('came', 2, 1)",
+        f"INSERT INTO `{schema}`.words VALUES ('', 1, 1), ('anna', 1, 1), ('Anna', 1, 1), ('anna ', 1, 1), ('ännä', "
+        "1, 1), ('came', 1, 1), ('came', 2, 1)",
     )
     keyed = _keyed_tables(mysql_source, schema)
     options = "format: arrow, partitioning: table, create_topics: {when: needed, partitions: 2}"
@@ -1025,7 +1043,9 @@ def test_arrow_messages_have_the_newest_row_of_each_key(
 
 
 def test_a_repair_removes_rows_that_no_other_pipeline_writes(shop: Case) -> None:
-    """A pipeline that writes other tables, or one that is gone, keeps no row; the line says which pipeline does, and what to do."""
+    """A pipeline that writes other tables, or one that is gone, keeps no row; the line says which pipeline does, and
+    what to do.
+    """
     shop.run_until_head()
     shop.source.execute(f"CREATE TABLE `{shop.schema}`.alone (id INT PRIMARY KEY)")
     shop.source.execute(f"INSERT INTO `{shop.schema}`.alone VALUES (1), (2)")

@@ -1,4 +1,7 @@
-"""kill -9 of any process amid a comparison and a repair: the one that verifies or delivers, servers, ZooKeeper. In the end both sides are equal."""
+"""kill -9 of any process amid a comparison and a repair: the one that verifies or delivers, servers, ZooKeeper.
+
+In the end both sides are equal.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ from tests.support.benches.lake_bench import LakeBench
 
 
 class DeltaBench(LakeBench):
-    """Tables in ``root``, a folder or a URL. ``connection``: to it, else one of type fs. ``spark``: writes all of them."""
+    """Tables in ``root``, a folder or a URL. ``connection``: to it, else one of type fs.
+
+    ``spark``: writes all of them.
+    """
 
     def __init__(
         self,

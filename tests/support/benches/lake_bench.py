@@ -1,4 +1,6 @@
-"""What the benches of lake tables share: rows and changes as they are read from outside, in the form of the contract suite."""
+"""What the benches of lake tables share: rows and changes as they are read from outside, in the form of the contract
+suite.
+"""
 
 from __future__ import annotations
 

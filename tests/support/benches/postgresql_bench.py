@@ -32,7 +32,8 @@ class PostgreSQLBench(Bench):
     def create_table(self, table: TableSchema) -> None:
         place = pg.quoted_table(table.table)
         lines = [
-            f"{pg.quoted(column.name)} {'varchar(80)' if column.name == 'email' else own_type(column.type)}{'' if column.nullable else ' NOT NULL'}"
+            f"{pg.quoted(column.name)} "
+            f"{'varchar(80)' if column.name == 'email' else own_type(column.type)}{'' if column.nullable else ' NOT NULL'}"
             for column in table.columns
         ]
         if table.primary_key:

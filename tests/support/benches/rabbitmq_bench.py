@@ -19,7 +19,10 @@ _numbers = itertools.count()
 
 
 class RabbitMQBench(Bench):
-    """A broker; messages are read by pika, also those of streams. ``exchange``: in the options, then one queue is bound for everything."""
+    """A broker; messages are read by pika, also those of streams.
+
+    ``exchange``: in the options, then one queue is bound for everything.
+    """
 
     appends = True
 

@@ -1,4 +1,6 @@
-"""Kinds of targets for the contract suite: how each makes tables, reads rows from outside, and loses its connections."""
+"""Kinds of targets for the contract suite: how each makes tables, reads rows from outside, and loses its
+connections.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""One drain in a process of its own, told and answered in JSON: ``python -m tests.support.capture.drain_process '{…}'``.
+"""One drain in a process of its own, told and answered in JSON:
+``python -m tests.support.capture.drain_process '{…}'``.
 
-Asked: connection, start, stop, store, and optionally include, arena_bytes, part_bytes, max_event_bytes, min_free_bytes, wait_s,
-max_changes, max_bytes, readers, cores (it is bound to so many), runs (the median of all but the first counts). Answers: changes, closed_by,
-files, last, seconds, rss_before and rss_peak (bytes), or error, message.
+Asked: connection, start, stop, store, and optionally include, arena_bytes, part_bytes, max_event_bytes, min_free_bytes,
+wait_s, max_changes, max_bytes, readers, cores (it is bound to so many), runs (the median of all but the first counts).
+Answers: changes, closed_by, files, last, seconds, rss_before and rss_peak (bytes), or error, message.
 """
 
 from __future__ import annotations

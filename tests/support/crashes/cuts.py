@@ -1,4 +1,6 @@
-"""Connections to a target that are lost at a chosen statement, before the server sees it or after, and batches that make many statements."""
+"""Connections to a target that are lost at a chosen statement, before the server sees it or after, and batches that
+make many statements.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ ROWS = 40
 
 
 class Budget:
-    """Lets ``left`` statements through, then loses every connection at its next one; the first of them runs at the server if ``after``."""
+    """Lets ``left`` statements through, then loses every connection at its next one; the first of them runs at the
+    server if ``after``.
+    """
 
     def __init__(self) -> None:
         self.left, self.after = 10**9, False
         self._lock = threading.Lock()
 
     def wrap(self, connect: Any) -> Any:
-        """A ``connect`` of a MySQL target whose connections count; none of those that are open already is used any more."""
+        """A ``connect`` of a MySQL target whose connections count; none of those that are open already is used any
+        more.
+        """
         mysql_session.kept.end()
 
         def opened(endpoint: Any) -> Any:
@@ -99,7 +105,9 @@ class Budget:
 
 
 def begun(folder: Path, server: Any, db: str, **target: Any) -> tuple[Delivery, Any, Any]:
-    """A pipeline to the tables ``people`` (its e-mails are unique) and ``heap`` (no key) of ``db``, and their definitions."""
+    """A pipeline to the tables ``people`` (its e-mails are unique) and ``heap`` (no key) of ``db``, and their
+    definitions.
+    """
     schema, heap = people(db), people(db, "heap")
     heap = type(heap)(heap.table, heap.columns)
     settings = {"parallelism": 2, "options": {"ack_schema": db}, **target}

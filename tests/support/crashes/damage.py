@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 
 
 def flip(path: Path) -> None:
-    """Change a byte of the first column's values: in a Parquet file, or in the first one that is packed into a manifest."""
+    """Change a byte of the first column's values: in a Parquet file, or in the first one that is packed into a
+    manifest.
+    """
     data = bytearray(path.read_bytes())
     start = 0 if path.suffix == ".parquet" else data.index(0) + 1
     column = pq.ParquetFile(pa.BufferReader(bytes(data[start:]))).metadata.row_group(0).column(0)

@@ -32,7 +32,9 @@ class Kills:
 
 
 def load_while_killed(server: Any, pipe: Pipe, table: Any, kills: Kills, seed: int) -> tuple[int, Counter[Any]]:
-    """Load batches of new, changed, moved and removed rows; return the number of the last one, and the rows that there are."""
+    """Load batches of new, changed, moved and removed rows; return the number of the last one, and the rows that there
+    are.
+    """
     choose, pauses, done = random.Random(seed), random.Random(seed), threading.Event()
     struck = 0
 

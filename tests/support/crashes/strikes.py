@@ -39,7 +39,9 @@ def twice_arrived(bench: Any) -> list[str]:
 
 @dataclass
 class At:
-    """Sends itself ``number`` at call ``call`` of the client (0: the first), before it or, ``after``, when it returned."""
+    """Sends itself ``number`` at call ``call`` of the client (0: the first), before it or, ``after``, when it
+    returned.
+    """
 
     call: int
     after: bool
@@ -63,7 +65,9 @@ class At:
 
 
 def deliver(bench: Any, batches: Iterable[Any], epoch: int, at: At | None, said: Any) -> None:
-    """Take over, write what is not there yet, commit; ``said`` gets the calls and the error, and "begun" first where nothing is struck."""
+    """Take over, write what is not there yet, commit; ``said`` gets the calls and the error, and "begun" first where
+    nothing is struck.
+    """
     error = ""
     try:
         target = bench.target()

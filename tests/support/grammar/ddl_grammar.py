@@ -1,4 +1,5 @@
-"""Random data definition statements from the servers' grammar: every quoting style, comments between any two words, charsets, sql_modes.
+"""Random data definition statements from the servers' grammar: every quoting style, comments between any two words,
+charsets, sql_modes.
 
 The generator follows what the server says of the tables that there are, so most of what it makes is accepted.
 """
@@ -14,14 +15,20 @@ from sluice.model.definitions import ColumnDefinition, TableDefinition
 
 _BARE = re.compile(r"[A-Za-z_\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*")
 _COLUMN_NAMES = (
-    "a", "b", "c", "d", "e", "n", "v", "w", "Mixed", "ünï", "k1", "k2", "col_a", "col_b", "$d", "x$y", "_u", "1x", "2e5x", "9", "a b", "x.y",
-    "it's", 'dq"uote', "back`tick", "select", "key", "#hash", "-- dash", "/*c*/", "back\\slash", "comment", "date", "text", "enum", "status",
-    "visible", "period", "vector", "value", "first", "after", "at", "begin", "end", "bit", "type", "action", "no", "names", "engine", "charset",
-    "data", "hash", "json", "serial", "ascii", "unicode", "byte", "bool", "time", "timestamp", "year", "storage", "point", "view", "wait",
-    "algorithm", "lock", "force", "partial", "national", "signed", "online", "_latin1", "_utf8mb4x", "X", "N", "x'", "without", "validation",
+    "a", "b", "c", "d", "e", "n", "v", "w", "Mixed", "ünï", "k1", "k2", "col_a", "col_b", "$d", "x$y", "_u", "1x",
+    "2e5x", "9", "a b", "x.y",
+    "it's", 'dq"uote', "back`tick", "select", "key", "#hash", "-- dash", "/*c*/", "back\\slash", "comment", "date",
+    "text", "enum", "status",
+    "visible", "period", "vector", "value", "first", "after", "at", "begin", "end", "bit", "type", "action", "no",
+    "names", "engine", "charset",
+    "data", "hash", "json", "serial", "ascii", "unicode", "byte", "bool", "time", "timestamp", "year", "storage",
+    "point", "view", "wait",
+    "algorithm", "lock", "force", "partial", "national", "signed", "online", "_latin1", "_utf8mb4x", "X", "N", "x'",
+    "without", "validation",
 )  # fmt: skip
 _TABLE_NAMES = (
-    "t1", "t2", "Upper", "ünï", "1t", "20151214", "a b", "x.y", "back`tick", 'dq"uote', "order", "temporary", "replace", "ignore2", "status",
+    "t1", "t2", "Upper", "ünï", "1t", "20151214", "a b", "x.y", "back`tick", 'dq"uote', "order", "temporary", "replace",
+    "ignore2", "status",
     "t-1", "t@x", "like", "comment", "$t", "it's",
 )  # fmt: skip
 _WORDS = (
@@ -67,14 +74,18 @@ _CHARSETS = (
     "utf8",
 )
 _COLLATIONS = (
-    "utf8mb4_bin", "utf8mb4_general_ci", "latin1_german1_ci", "latin1_bin", "utf8mb3_general_ci", "utf8_bin", "binary", "ucs2_bin", "sjis_bin",
+    "utf8mb4_bin", "utf8mb4_general_ci", "latin1_german1_ci", "latin1_bin", "utf8mb3_general_ci", "utf8_bin", "binary",
+    "ucs2_bin", "sjis_bin",
     "gbk_chinese_ci", "ascii_bin", "cp1251_bin", "utf8mb4_unicode_ci",
 )  # fmt: skip
 _HEX_LABELS = {
-    "sjis": ("0x9353", "0x9373", "x'61'"), "latin1": ("0xE9", "b'1000010'"), "utf8mb4": ("0xF09F9880", "0xC3A9", "X'6162'"),
+    "sjis": ("0x9353", "0x9373", "x'61'"), "latin1": ("0xE9", "b'1000010'"),
+    "utf8mb4": ("0xF09F9880", "0xC3A9", "X'6162'"),
     "cp1251": ("0xE6", "0x61"),
-    "gbk": ("0xC4E3", "0x79"), "ucs2": ("0x0061", "0x6587"), "utf16": ("0x0062", "0xD83DDE00"), "utf8mb3": ("0xE4B8AD",), "koi8r": ("0xC1",),
-    "latin2": ("0xE9", "0x41"), "big5": ("0xA440",), "ascii": ("0x41", "b'1100010'"), "utf32": ("0x00000063", "0x0001F600"),
+    "gbk": ("0xC4E3", "0x79"), "ucs2": ("0x0061", "0x6587"), "utf16": ("0x0062", "0xD83DDE00"),
+    "utf8mb3": ("0xE4B8AD",), "koi8r": ("0xC1",),
+    "latin2": ("0xE9", "0x41"), "big5": ("0xA440",), "ascii": ("0x41", "b'1100010'"),
+    "utf32": ("0x00000063", "0x0001F600"),
 }  # fmt: skip
 _INTEGERS = (
     "TINYINT",
@@ -186,7 +197,7 @@ class Grammar:
             self.name(name) if self.chance(0.1) else self.string(name) if self.chance(0.1) else name,
         ]
 
-    # -- columns -----------------------------------------------------------------------------------------------------------
+    # -- columns -------------------------------------------------------------------------------------------------------
     def type(self) -> tuple[list[str], str]:
         """A type, and what its values are: number, text, blob, time, label, none."""
         kind = self.choose.random()
@@ -356,7 +367,8 @@ class Grammar:
             kept = (
                 [self.one(["VIRTUAL", "STORED", *(["PERSISTENT"] if self.mariadb else [])])] if self.chance(0.7) else []
             )
-            return [self.name(name), self.one(["INT", "BIGINT", "VARCHAR(20)"]), *always, "AS", "(", "1", "+", "2", ")", *kept,
+            return [self.name(name), self.one(["INT", "BIGINT", "VARCHAR(20)"]), *always, "AS", "(", "1", "+", "2", ")",
+                *kept,
                     *(["UNIQUE"] if self.chance(0.1) else []), *self._comment(0.2)]  # fmt: skip
         words, value = self.type()
         attributes: list[list[str]] = []
@@ -384,7 +396,8 @@ class Grammar:
             attributes.append(["CHECK", "(", self.name(name), ">", "-", "10", ")"])
         if self.chance(0.05) and value == "number" and self.tables:
             parent = self.a_table()
-            attributes.append(["REFERENCES", *self.table(parent.table.table), "(", self.name(self.one([c.name for c in parent.columns])), ")",
+            attributes.append(["REFERENCES", *self.table(parent.table.table), "(",
+                self.name(self.one([c.name for c in parent.columns])), ")",
                                *(["ON", "DELETE", "SET", "NULL"] if self.chance(0.3) else [])])  # fmt: skip
         if self.chance(0.03):
             attributes.append(
@@ -399,7 +412,7 @@ class Grammar:
     def _comment(self, share: float) -> list[str]:
         return ["COMMENT", self.string()] if self.chance(share) else []
 
-    # -- keys ----------------------------------------------------------------------------------------------------------------
+    # -- keys ----------------------------------------------------------------------------------------------------------
     def key(self, columns: Sequence[ColumnDefinition] | Sequence[str], taken: Sequence[str] = ()) -> list[str]:
         """A key or constraint over columns that are there (definitions), or are about to be (names)."""
         known = {c.name: c for c in columns if isinstance(c, ColumnDefinition)}
@@ -425,7 +438,8 @@ class Grammar:
             targets = [c.name for c in parent.columns if parent.row_key and c.name in parent.row_key] or [
                 parent.columns[0].name
             ]
-            return [*symbol, "FOREIGN", "KEY", *name, "(", self.name(self.one(names)), ")", "REFERENCES", *self.table(parent.table.table), "(",
+            return [*symbol, "FOREIGN", "KEY", *name, "(", self.name(self.one(names)), ")", "REFERENCES",
+                *self.table(parent.table.table), "(",
                     self.name(targets[0]), ")", *(["ON", "DELETE", "CASCADE"] if self.chance(0.3) else [])]  # fmt: skip
         parts: list[str] = []
         for name in self.choose.sample(names, min(len(names), self.choose.choice([1, 1, 1, 2, 3]))):
@@ -475,7 +489,7 @@ class Grammar:
     def _key_name(self) -> str:
         return self.one(["k", "k2", "K3", "ünï", "idx", "1k", "a b", "key", "b", "a", "c_2", "comment"])
 
-    # -- statements ------------------------------------------------------------------------------------------------------------
+    # -- statements ----------------------------------------------------------------------------------------------------
     def statement(self) -> str:
         """The next one."""
         what = self.choose.random()
@@ -620,7 +634,8 @@ class Grammar:
         replace = ["OR", "REPLACE"] if self.mariadb and self.chance(0.3) else []
         column = self.choose.choice(table.columns)
         name = self.choose.choice(table.indexes).name if replace and table.indexes else self._key_name()
-        return ["CREATE", *replace, *([self.one(["UNIQUE", "UNIQUE", "FULLTEXT"])] if self.chance(0.4) else []), "INDEX", self.name(name),
+        return ["CREATE", *replace, *([self.one(["UNIQUE", "UNIQUE", "FULLTEXT"])] if self.chance(0.4) else []),
+            "INDEX", self.name(name),
                 *(["USING", "BTREE"] if self.chance(0.1) else []), "ON", *self.table(table.table.table),
                 "(", *self._part(column.name, column), ")"]  # fmt: skip
 
@@ -642,7 +657,8 @@ class Grammar:
         kind = self.choose.random()
         if kind < 0.35:
             return ["CREATE", "OR", "REPLACE", *(["ALGORITHM", "=", "MERGE"] if self.chance(0.2) else []), *definer,
-                    *(["SQL", "SECURITY", "INVOKER"] if self.chance(0.3) else []), "VIEW", self.name("a_view"), "AS", "SELECT", "*",
+                    *(["SQL", "SECURITY", "INVOKER"] if self.chance(0.3) else []), "VIEW", self.name("a_view"), "AS",
+                    "SELECT", "*",
                     "FROM", *table]  # fmt: skip
         if kind < 0.55:
             return [
@@ -664,7 +680,8 @@ class Grammar:
                 "1",
             ]
         if kind < 0.75:
-            return ["CREATE", *replace, *definer, self.one(["PROCEDURE", "PROCEDURE IF NOT EXISTS"]), f"pr{number}", "(", ")",
+            return ["CREATE", *replace, *definer, self.one(["PROCEDURE", "PROCEDURE IF NOT EXISTS"]), f"pr{number}",
+                "(", ")",
                     "BEGIN", "DROP", "TABLE", *table, ";", "SELECT", "'it''s'", ";", "END"]  # fmt: skip
         if kind < 0.85:
             return [
@@ -687,7 +704,7 @@ class Grammar:
             return ["CREATE", "USER", "IF", "NOT", "EXISTS", f"`u{number}`@`my-host`"]
         return ["ANALYZE", "TABLE", *table]
 
-    # -- ALTER TABLE -------------------------------------------------------------------------------------------------------------
+    # -- ALTER TABLE ---------------------------------------------------------------------------------------------------
     def _alter(self) -> list[str]:
         table = self.a_table()
         clauses: list[list[str]] = []
@@ -790,8 +807,10 @@ class Grammar:
         if what < 0.95:
             return self._options() or ["FORCE"]
         return self.one([
-            "FORCE", "ENGINE=InnoDB", "ALGORITHM=COPY", "LOCK=SHARED", "DISABLE KEYS", "ENABLE KEYS", "AUTO_INCREMENT=7", "ORDER BY 1",
-            "ROW_FORMAT=COMPACT", "REMOVE PARTITIONING", "DROP FOREIGN KEY fk", "DROP CHECK c" if not self.mariadb else "FORCE",
+            "FORCE", "ENGINE=InnoDB", "ALGORITHM=COPY", "LOCK=SHARED", "DISABLE KEYS", "ENABLE KEYS",
+            "AUTO_INCREMENT=7", "ORDER BY 1",
+            "ROW_FORMAT=COMPACT", "REMOVE PARTITIONING", "DROP FOREIGN KEY fk",
+            "DROP CHECK c" if not self.mariadb else "FORCE",
         ]).split()  # fmt: skip
 
 

@@ -9,8 +9,10 @@ _CONVERTED = "(a VARCHAR(9), b TEXT CHARACTER SET latin2, c ENUM('x')) CHARACTER
 WRITTEN = (
     "CREATE TABLE a (id INT PRIMARY KEY)",
     "create table if not exists a (other int)",
-    "ALTER TABLE a ADD COLUMN b VARCHAR(10) CHARACTER SET latin1 NOT NULL DEFAULT 'x''y' COMMENT 'it''s; -- no' AFTER id, ADD c TEXT FIRST",
-    "ALTER TABLE a ADD (d DECIMAL(5,2) UNSIGNED, e ENUM('x','y''z','u') DEFAULT 'x', f SET('p','q') CHARACTER SET latin2)",
+    "ALTER TABLE a ADD COLUMN b VARCHAR(10) CHARACTER SET latin1 NOT NULL DEFAULT 'x''y' COMMENT 'it''s; -- no' AFTER "
+    "id, ADD c TEXT FIRST",
+    "ALTER TABLE a ADD (d DECIMAL(5,2) UNSIGNED, e ENUM('x','y''z','u') DEFAULT 'x', f SET('p','q') CHARACTER SET "
+    "latin2)",
     "alter table `a` change b `b b` varchar(20), modify d decimal(8,3) unsigned zerofill first",
     "ALTER TABLE a RENAME COLUMN `b b` TO b, RENAME COLUMN c TO `select`",
     "ALTER TABLE a CHANGE b `select` INT, CHANGE `select` b TEXT",
@@ -21,11 +23,13 @@ WRITTEN = (
     "ALTER TABLE a DROP COLUMN f",
     "ALTER TABLE a DROP INDEX u3, DROP KEY e_2",
     "ALTER TABLE a CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-    "ALTER TABLE a DEFAULT CHARACTER SET latin1, ADD COLUMN l TINYTEXT, ADD COLUMN l2 TEXT, ADD m MEDIUMTEXT, ADD COLUMN v VARCHAR(100)",
+    "ALTER TABLE a DEFAULT CHARACTER SET latin1, ADD COLUMN l TINYTEXT, ADD COLUMN l2 TEXT, ADD m MEDIUMTEXT, ADD "
+    "COLUMN v VARCHAR(100)",
     "ALTER TABLE a CONVERT TO CHARACTER SET utf8mb4",
     "ALTER TABLE a CONVERT TO CHARACTER SET latin1",
     "ALTER TABLE a COLLATE utf8mb4_general_ci",
-    "ALTER TABLE a ADD x1 CHAR(3) BINARY, ADD x2 VARCHAR(3) COLLATE latin1_bin, ADD x3 VARCHAR(9) CHARACTER SET utf8mb3",
+    "ALTER TABLE a ADD x1 CHAR(3) BINARY, ADD x2 VARCHAR(3) COLLATE latin1_bin, ADD x3 VARCHAR(9) CHARACTER SET "
+    "utf8mb3",
     "ALTER TABLE a COMMENT 'hello', ENGINE = InnoDB ROW_FORMAT=DYNAMIC, ALGORITHM=COPY",
     "ALTER TABLE a ALTER COLUMN d SET DEFAULT 1.5, ALTER v SET DEFAULT 'q'",
     "ALTER TABLE a ALTER d DROP DEFAULT, ORDER BY id, d",
@@ -60,7 +64,8 @@ WRITTEN = (
     "CREATE UNIQUE INDEX full_v ON prefixed (v)",
     "DROP INDEX v ON prefixed",
     "CREATE INDEX plain ON prefixed (v DESC)",
-    "CREATE TABLE cs (a VARCHAR(5), b TEXT) DEFAULT CHARSET=latin1 COLLATE=latin1_german1_ci COMMENT='c' AUTO_INCREMENT=5",
+    "CREATE TABLE cs (a VARCHAR(5), b TEXT) DEFAULT CHARSET=latin1 COLLATE=latin1_german1_ci COMMENT='c' "
+    "AUTO_INCREMENT=5",
     "CREATE TABLE `odd ``name``` (`a b` INT, `ü€` VARCHAR(3), `select` INT, `1x` INT, `x.y` INT)",
     "ALTER TABLE `odd ``name``` DROP `x.y`, ADD `neu😀` INT",
     "/* lead */ ALTER /* in */ TABLE a -- tail\n ADD COLUMN commented INT # end",
@@ -71,9 +76,10 @@ WRITTEN = (
         ON DELETE CASCADE ON UPDATE SET NULL, CONSTRAINT pos CHECK (id > 0), CHECK (id <> 3))""",
     "ALTER TABLE child DROP FOREIGN KEY fk, ADD CONSTRAINT other UNIQUE (p)",
     "ALTER TABLE child DROP CONSTRAINT other",
-    "CREATE TABLE parts (id INT NOT NULL, y INT NOT NULL, PRIMARY KEY (id, y)) PARTITION BY RANGE (y) (PARTITION p0 VALUES LESS THAN (10), "
-    "PARTITION p1 VALUES LESS THAN MAXVALUE)",
-    "ALTER TABLE parts REORGANIZE PARTITION p1 INTO (PARTITION p1 VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN MAXVALUE)",
+    "CREATE TABLE parts (id INT NOT NULL, y INT NOT NULL, PRIMARY KEY (id, y)) PARTITION BY RANGE (y) (PARTITION p0 "
+    "VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)",
+    "ALTER TABLE parts REORGANIZE PARTITION p1 INTO (PARTITION p1 VALUES LESS THAN (20), PARTITION p2 VALUES LESS "
+    "THAN MAXVALUE)",
     "ALTER TABLE parts TRUNCATE PARTITION p0, p1",
     "ALTER TABLE parts DROP PARTITION p0",
     "CREATE TABLE swapped LIKE parts",
@@ -86,9 +92,10 @@ WRITTEN = (
     "CREATE TEMPORARY TABLE temporary_one (id INT)",
     "CREATE OR REPLACE VIEW seen AS SELECT * FROM parent",
     "DROP VIEW seen",
-    "CREATE TABLE stamps (a TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, b DATETIME(3) DEFAULT CURRENT_TIMESTAMP(3), "
-    "c TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00', d INT DEFAULT -5, e VARCHAR(9) DEFAULT 'a\\\\b', f BIT(4) DEFAULT b'101',"
-    " g DOUBLE DEFAULT 1, "
+    "CREATE TABLE stamps (a TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, b DATETIME(3) "
+    "DEFAULT CURRENT_TIMESTAMP(3), "
+    "c TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00', d INT DEFAULT -5, e VARCHAR(9) DEFAULT 'a\\\\b', f BIT(4) "
+    "DEFAULT b'101', g DOUBLE DEFAULT 1, "
     "h VARBINARY(4) DEFAULT 'ab', i DATE DEFAULT '2020-02-02', j VARCHAR(40) DEFAULT (concat('a', 'b')))",
     "SET SESSION sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES')",
     'CREATE TABLE "ansi" ("id" INT, "two words" VARCHAR(5) DEFAULT \'x\')',
@@ -120,7 +127,8 @@ WRITTEN = (
 MYSQL = (
     "CREATE TABLE seen_b2 (a TEXT BINARY COLLATE latin1_german1_ci, "
     "b TEXT CHARACTER SET latin1 BINARY COLLATE latin1_german1_ci, "
-    "c TEXT BINARY CHARACTER SET latin1 COLLATE latin1_german1_ci, d TEXT BINARY COLLATE utf8mb4_general_ci, x CHAR(5) BINARY COLLATE binary)",
+    "c TEXT BINARY CHARACTER SET latin1 COLLATE latin1_german1_ci, d TEXT BINARY COLLATE utf8mb4_general_ci, x "
+    "CHAR(5) BINARY COLLATE binary)",
     "CREATE TABLE seen_s1 (a INT CHECK (a > 1) NOT NULL, k MEDIUMTEXT, b BINARY(20) NOT NULL, "
     "c BINARY(1) NOT NULL, z INT CHECK (z > 1) NOT ENFORCED NOT NULL)",
     "ALTER TABLE seen_s1 ALTER COLUMN k SET DEFAULT (1 + 2)",
@@ -162,7 +170,8 @@ MYSQL = (
 
 MARIADB = (
     "CREATE TABLE seen_s1 (a INT , b DATETIME ON UPDATE CURRENT_TIMESTAMP NOT NULL, "
-    "c TIMESTAMP(3) ON UPDATE NOW(3) NOT NULL, d DATETIME NOT NULL, e TIMESTAMP NOT NULL DEFAULT '2020-01-01' ON UPDATE NOW())",
+    "c TIMESTAMP(3) ON UPDATE NOW(3) NOT NULL, d DATETIME NOT NULL, e TIMESTAMP NOT NULL DEFAULT '2020-01-01' ON "
+    "UPDATE NOW())",
     "ALTER TABLE seen_s1 ADD z DATETIME ON UPDATE NOW() INVISIBLE NOT NULL, MODIFY b DATETIME NOT NULL",
     "CREATE TABLE seen_r1 (a INT)",
     "CREATE TABLE seen_r3 (a INT)",
@@ -173,7 +182,8 @@ MARIADB = (
     "CREATE TABLE seen_ch2 (a INT, FOREIGN KEY idx_name (a) REFERENCES seen_p (id))",
     "CREATE OR REPLACE TABLE gen (a INT, u UUID, i4 INET4, i6 INET6, z VARCHAR(100) COMPRESSED, zb BLOB COMPRESSED)",
     "ALTER TABLE IF EXISTS a ADD COLUMN IF NOT EXISTS id INT, ADD COLUMN IF NOT EXISTS extra INT",
-    "ALTER TABLE a DROP COLUMN IF EXISTS nothing, MODIFY COLUMN IF EXISTS nothing INT, CHANGE COLUMN IF EXISTS nothing x INT",
+    "ALTER TABLE a DROP COLUMN IF EXISTS nothing, MODIFY COLUMN IF EXISTS nothing INT, CHANGE COLUMN IF EXISTS "
+    "nothing x INT",
     "ALTER IGNORE TABLE a ADD INDEX IF NOT EXISTS d (d), DROP INDEX IF EXISTS nothing",
     "ALTER ONLINE TABLE a WAIT 5 ADD COLUMN onl INT",
     "ALTER TABLE a ADD COLUMN inv INT INVISIBLE DEFAULT 3",
@@ -249,10 +259,14 @@ class Random:
     def _type(self) -> str:
         choose = self.choose
         kind = choose.choice(
-            ["INT", "INT UNSIGNED", "TINYINT(1)", "BIGINT ZEROFILL", "DECIMAL(9,3)", "FLOAT", "DOUBLE UNSIGNED", "BIT(9)", "DATE", "DATETIME(2)",
-             "TIME(6)", "TIMESTAMP NULL", "YEAR", "VARCHAR(30)", "CHAR(7)", "TEXT", "TINYTEXT", "MEDIUMTEXT", "BLOB", "VARBINARY(20)", "BINARY(3)",
-             "ENUM('a','b','c')", "SET('x','y','z')", "JSON", "TEXT(1000)", "VARCHAR(8) CHARACTER SET latin2", "CHAR(3) COLLATE latin1_bin",
-             "SMALLINT NOT NULL DEFAULT 3", "VARCHAR(5) NOT NULL", "INT NOT NULL COMMENT 'a, b'", "ENUM('p') CHARACTER SET latin1", "POINT",
+            ["INT", "INT UNSIGNED", "TINYINT(1)", "BIGINT ZEROFILL", "DECIMAL(9,3)", "FLOAT", "DOUBLE UNSIGNED",
+                "BIT(9)", "DATE", "DATETIME(2)",
+             "TIME(6)", "TIMESTAMP NULL", "YEAR", "VARCHAR(30)", "CHAR(7)", "TEXT", "TINYTEXT", "MEDIUMTEXT", "BLOB",
+             "VARBINARY(20)", "BINARY(3)",
+             "ENUM('a','b','c')", "SET('x','y','z')", "JSON", "TEXT(1000)", "VARCHAR(8) CHARACTER SET latin2",
+             "CHAR(3) COLLATE latin1_bin",
+             "SMALLINT NOT NULL DEFAULT 3", "VARCHAR(5) NOT NULL", "INT NOT NULL COMMENT 'a, b'",
+             "ENUM('p') CHARACTER SET latin1", "POINT",
              "VARCHAR(11) BINARY", "TEXT CHARACTER SET utf8mb3", "MEDIUMINT UNSIGNED ZEROFILL"]
         )  # fmt: skip
         return str(kind)
@@ -293,7 +307,10 @@ class Random:
             columns[columns.index(column)] = new
             return f"RENAME COLUMN `{column}` TO `{new}`"
         if what < 0.78:
-            return f"CONVERT TO CHARACTER SET {choose.choice(['utf8mb4', 'latin1', 'utf8mb3', 'utf8mb4 COLLATE utf8mb4_bin', 'latin2'])}"
+            return (
+                "CONVERT TO CHARACTER SET "
+                f"{choose.choice(['utf8mb4', 'latin1', 'utf8mb3', 'utf8mb4 COLLATE utf8mb4_bin', 'latin2'])}"
+            )
         if what < 0.82:
             return f"DEFAULT CHARACTER SET {choose.choice(['utf8mb4', 'latin1', 'cp1251'])}"
         if what < 0.88:

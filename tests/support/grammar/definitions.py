@@ -29,8 +29,10 @@ def comparable(table: TableDefinition) -> dict[str, Any]:
             )
             for c in table.columns
         ],
-        "unique": sorted((i.name.lower(), tuple((n.lower(), p) for n, p in i.columns)) for i in table.indexes if i.unique),
-        "keys": sorted((i.name.lower(), tuple((n.lower(), p) for n, p in i.columns)) for i in table.indexes if not i.unique),
+        "unique": sorted((i.name.lower(), tuple((n.lower(), p) for n,
+            p in i.columns)) for i in table.indexes if i.unique),
+        "keys": sorted((i.name.lower(), tuple((n.lower(), p) for n,
+            p in i.columns)) for i in table.indexes if not i.unique),
         "comment": table.comment,
         "row_key": table.row_key,
         "collation": table.collation,

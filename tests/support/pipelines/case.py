@@ -1,4 +1,6 @@
-"""A pipeline for a test: fresh schemas on real servers or their twins, a YAML file in a temporary folder, connections in the environment."""
+"""A pipeline for a test: fresh schemas on real servers or their twins, a YAML file in a temporary folder, connections
+in the environment.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ HIDDEN = ".later"
 
 @dataclass
 class Case:
-    """One pipeline from ``source`` to ``target`` (stack servers, or twins of :mod:`tests.support.twins.servers`), with its own store and root."""
+    """One pipeline from ``source`` to ``target`` (stack servers, or twins of :mod:`tests.support.twins.servers`), with
+    its own store and root.
+    """
 
     folder: Path
     source: Any
@@ -139,10 +143,12 @@ def case(
     max_wait: str = "200ms",
     hidden: bool = False,
 ) -> Iterator[Case]:
-    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target; ``kind``: its type, "": its own.
+    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target;
+    ``kind``: its type, "": its own.
 
     ``hidden``: the Airflow of the folder does not see the file before it has its connections.
-    ``session_s`` is how long a killed process keeps its lease. A machine that stalls for longer loses the leases of a living one.
+    ``session_s`` is how long a killed process keeps its lease. A machine that stalls for longer loses the leases of a
+    living one.
     """
     (folder / "rules").mkdir(parents=True, exist_ok=True)
     kind = kind or (target.kind if isinstance(target, Twin) else "mysql")

@@ -29,7 +29,8 @@ class Network:
     """Servers by name, and pipelines from one to another; ``schema`` exists on all of them.
 
     Attributes:
-        links: pipeline -> port of a proxy before its target, which it alone goes through. session: ZooKeeper's session timeout.
+        links: pipeline -> port of a proxy before its target, which it alone goes through. session: ZooKeeper's session
+            timeout.
     """
 
     folder: Path
@@ -131,7 +132,9 @@ targets:
                 written.result()
 
     def lost(self, budget: Budget, statements: int, name: str) -> bool:
-        """Run a pipeline whose connections to its target are lost after so many statements; False if that was enough."""
+        """Run a pipeline whose connections to its target are lost after so many statements; False if that was
+        enough.
+        """
         kept.end()
         budget.left = statements
         try:
@@ -240,7 +243,10 @@ def two_sites(table: str) -> Any:
 
 
 def joined(made: Network, first: str = "a", second: str = "b", *, channel: str = "", **extra: str) -> str:
-    """A channel of two sites, whose pipelines have begun; its name. ``channel``: more lines of its file; ``extra``: see :meth:`Network.pipe`."""
+    """A channel of two sites, whose pipelines have begun; its name.
+
+    ``channel``: more lines of its file; ``extra``: see :meth:`Network.pipe`.
+    """
     name = made.channel(made.pipe(first, second, **extra), made.pipe(second, first, **extra), extra=channel)
     made.once()
     return name

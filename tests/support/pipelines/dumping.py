@@ -1,4 +1,6 @@
-"""What tests of dumps share: a pipeline that delivers in a thread, writers of the rows being dumped, and a watcher of the target."""
+"""What tests of dumps share: a pipeline that delivers in a thread, writers of the rows being dumped, and a watcher of
+the target.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def both(made: Case, sql: str) -> None:
 
 @contextmanager
 def delivering(made: Case, mode: str = "local") -> Iterator[None]:
-    """The pipeline runs in a thread, one batch after the other. A passing error is tried again, with the batch it hit, as a real run does.
+    """The pipeline runs in a thread, one batch after the other.
+
+    A passing error is tried again, with the batch it hit, as a real run does.
 
     ``mode``: of Spark, the same as that of whatever else uses it in this process.
     """
@@ -189,8 +193,10 @@ def dumped(made: Case, **asked: Any) -> Any:
 
 
 KEYS = {
-    "composite": ("a INT, b VARCHAR(20), c DATE, PRIMARY KEY (b, a, c)", "({i} % 7, CONCAT('k', {i} % 31), '2024-01-01' + INTERVAL {i} DAY, {i})"),
-    "text": ("a VARCHAR(30) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY", "(CONCAT(ELT(1 + {i} % 3, 'É', 'e', 'z '), {i}), {i})"),
+    "composite": ("a INT, b VARCHAR(20), c DATE, PRIMARY KEY (b, a, c)", "({i} % 7, CONCAT('k', {i} % 31), "
+    "'2024-01-01' + INTERVAL {i} DAY, {i})"),
+    "text": ("a VARCHAR(30) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY", "(CONCAT(ELT(1 + {i} % 3, 'É', 'e', 'z '), {i}), "
+    "{i})"),
     "latin1": ("a CHAR(20) CHARACTER SET latin1 PRIMARY KEY", "(CONCAT('ä', {i}), {i})"),
     "binary": ("a VARBINARY(16) PRIMARY KEY", "(UNHEX(LEFT(SHA2({i}, 256), 32)), {i})"),
     "decimal": ("a DECIMAL(30,10) PRIMARY KEY", "({i} / 3 - 50, {i})"),

@@ -1,4 +1,6 @@
-"""A pipeline from a real source to a real target of a kind, and how the target's rows are read in the source's terms."""
+"""A pipeline from a real source to a real target of a kind, and how the target's rows are read in the source's
+terms.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A pipeline in memory whose batches wait for a target of lake tables (``commit_every``), and one whose batches do not."""
+"""A pipeline in memory whose batches wait for a target of lake tables (``commit_every``), and one whose batches do
+not.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,10 @@ def later(runtime: Runtime, seconds: float) -> None:
 
 @contextmanager
 def bundled(folder: Path, kind: str, *, partitioned: bool = False, **config: Any) -> Iterator[Bundled]:
-    """``partitioned``: by the column v, of which Delta then takes no empty text. ``options``: where the tables are, if not in ``folder``."""
+    """``partitioned``: by the column v, of which Delta then takes no empty text.
+
+    ``options``: where the tables are, if not in ``folder``.
+    """
     lake = LAKES[kind](folder / "lake")
     where = config.pop("options", None) or (
         {"location": str(folder / "lake")}

@@ -18,7 +18,9 @@ def small_units(
 
 
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a few hundred bytes are as large as no process could take: they are spread over finer buckets, and loaded piece by piece."""
+    """Parts of a few hundred bytes are as large as no process could take: they are spread over finer buckets, and
+    loaded piece by piece.
+    """
     small_units(monkeypatch, 5, 3, most=8)
     monkeypatch.setattr("sluice.flows.transform.merge.most_bytes", lambda memory: 1_000)
     monkeypatch.setattr("sluice.model.packing.THIN_BYTES", 500)

@@ -23,7 +23,10 @@ from tests.support.pipelines.case import Case, case
 
 @dataclass
 class Read:
-    """What a stream had. ``marks``: what was said after each stored batch; ``resets``: before the rows of a snapshot, of which batch."""
+    """What a stream had.
+
+    ``marks``: what was said after each stored batch; ``resets``: before the rows of a snapshot, of which batch.
+    """
 
     schema: pa.Schema
     pieces: list[pa.RecordBatch] = field(default_factory=list)
@@ -132,12 +135,15 @@ class Exchanger:
 
 @contextmanager
 def serving(
-    made: Case, slots: Slots | None = None, *, client: dict[str, Any] | None = None, **options: Any
+    made: Case, slots: Slots | None = None, *, port: int = 0, client: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[tuple[FlightServer, Subscriber]]:
-    """The service of one pipeline, on a free port of this machine, and a reader. ``client``: options of its connection."""
+    """The service of one pipeline, on a port of this machine (0: a free one), and a reader.
+
+    ``client``: options of its connection.
+    """
     service = Service(lambda name: made.runtime(), lambda: [made.name], slots)
     scheme = "grpc+tls" if options.get("tls") else "grpc"
-    server = FlightServer(service, f"{scheme}://127.0.0.1:0", **options)
+    server = FlightServer(service, f"{scheme}://127.0.0.1:{port}", **options)
     reader = Subscriber(f"{scheme}://127.0.0.1:{server.port}", **client or {})
     try:
         yield server, reader

@@ -60,8 +60,10 @@ def read(server: Any, *topics: str, committed: bool = True, counts: dict[str, in
     if not places:
         return []
     consumer = Consumer({
-        "bootstrap.servers": server.bootstrap, "group.id": "test", "enable.auto.commit": False, "enable.partition.eof": True,
-        "isolation.level": "read_committed" if committed else "read_uncommitted", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10,
+        "bootstrap.servers": server.bootstrap, "group.id": "test", "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed" if committed else "read_uncommitted", "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 10,
     })  # fmt: skip
     found: list[Read] = []
     try:

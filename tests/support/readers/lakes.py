@@ -88,7 +88,9 @@ class IcebergLake:
 
 
 def delete_by_position(table: Any, column: str, value: Any) -> None:
-    """As an engine that merges on read does, for an unpartitioned Iceberg table: rows stay in their file, and a delete file names them."""
+    """As an engine that merges on read does, for an unpartitioned Iceberg table: rows stay in their file, and a delete
+    file names them.
+    """
     from pyiceberg.manifest import (
         DataFile,
         DataFileContent,
@@ -118,7 +120,8 @@ def delete_by_position(table: Any, column: str, value: Any) -> None:
     pq.write_table(pa.table(named, schema=schema), path.removeprefix("file://"))
     size = Path(path.removeprefix("file://")).stat().st_size
     file = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES, file_path=path, file_format=FileFormat.PARQUET, partition=Record(), record_count=len(named["pos"]),
+        content=DataFileContent.POSITION_DELETES, file_path=path, file_format=FileFormat.PARQUET, partition=Record(),
+        record_count=len(named["pos"]),
         file_size_in_bytes=size, spec_id=0,
     )  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""The command line inside this process: what a shell would see of it, without two seconds of imports for each command."""
+"""The command line inside this process: what a shell would see of it, without two seconds of imports for each
+command.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ def command_line(
 ) -> subprocess.CompletedProcess[str]:
     """``sluice ARGUMENTS`` without a terminal; its exit code and what it printed.
 
-    The variables, the working directory, the streams, signal handlers and the configuration of logging are those of before after it. An
-    exception for which the command line has no exit code is raised: a shell would see a traceback.
+    The variables, the working directory, the streams, signal handlers and the configuration of logging are those of
+    before after it. An exception for which the command line has no exit code is raised: a shell would see a traceback.
     """
     printed, said, code = _stream(), _stream(), 0
     with _as_before(), contextlib.chdir(folder):

@@ -1,7 +1,8 @@
 """Stand-ins for the flows, for tests of the DAG alone: a log is a counter in a file, a batch is a range of it.
 
-The fixture ``flows`` puts them where ``sluice.flows.*`` and ``sluice.operations.*`` would be. They keep the promises that the DAG
-builds on: one batch a claim, a load out of order is refused, a batch is not delivered twice. Everything that happens is a line in ``trace.jsonl``.
+The fixture ``flows`` puts them where ``sluice.flows.*`` and ``sluice.operations.*`` would be. They keep the promises
+that the DAG builds on: one batch a claim, a load out of order is refused, a batch is not delivered twice. Everything
+that happens is a line in ``trace.jsonl``.
 """
 
 from __future__ import annotations
@@ -150,7 +151,10 @@ def _drained(runtime: Any, *, claim: str, idle_wait_s: float) -> DrainOutcome:
 def run_microbatches(
     runtime: Any, *, claim: str, idle_wait_s: float, on_delivered: Any = None, stop: Any = None, is_over: Any = None
 ) -> microbatch_flow.MicrobatchOutcome:
-    """A loop of one batch, which is left to the tasks. ``{"carries": true}`` in ``settings.json``: that is delivered."""
+    """A loop of one batch, which is left to the tasks.
+
+    ``{"carries": true}`` in ``settings.json``: that is delivered.
+    """
     last = _drained(runtime, claim=claim, idle_wait_s=idle_wait_s)
     if last.batch is None or last.adopted or not _settings().get("carries"):
         return microbatch_flow.MicrobatchOutcome(last, (), "a stand-in")
@@ -284,7 +288,9 @@ class CatchUp:
 
 
 def deliver(runtime: Any, target: str, batch: int) -> Outcome | Quarantined | WaitingBatches:
-    """``{"quarantined": {target: error}}`` in ``settings.json``: that target is quarantined; ``{"waits": [target]}``: its batches wait."""
+    """``{"quarantined": {target: error}}`` in ``settings.json``: that target is quarantined; ``{"waits": [target]}``:
+    its batches wait.
+    """
     error = _settings().get("quarantined", {}).get(target)
     if target in _settings().get("waits", []):
         return WaitingBatches(target, 1, batch, 0)
@@ -341,8 +347,10 @@ def status(runtime: Any) -> _Status:
     lag = max((t["lag_ms"] for t in targets), default=0)
     return _Status({
         "pipeline": runtime.pipeline.pipeline, "state": "running" if lag else "idle", "head": _position(state["head"]),
-        "captured": _position(state["cursor"]), "subscriptions": [], "next_batch": state["next"], "lag_ms": lag, "lag_bytes": state["head"] - done,
-        "draining_by": None, "targets": targets, "in_flight": [b for b in batches if b["number"] > done], "recent": batches, "errors": [],
+        "captured": _position(state["cursor"]), "subscriptions": [], "next_batch": state["next"], "lag_ms": lag,
+        "lag_bytes": state["head"] - done,
+        "draining_by": None, "targets": targets, "in_flight": [b for b in batches if b["number"] > done],
+        "recent": batches, "errors": [],
         "warnings": [], "conflicts": None, "rules": [], "paused": "by a person" if _settings().get("paused") else "",
     })  # fmt: skip
 

@@ -34,7 +34,9 @@ def patiently(work: Callable[[], object], patience_s: float = 240) -> None:
 
 
 def ended(thread: threading.Thread, patience_s: float = 300) -> None:
-    """Wait for the end of a thread; one that goes on is a failure, not something to leave running into the next test."""
+    """Wait for the end of a thread; one that goes on is a failure, not something to leave running into the next
+    test.
+    """
     thread.join(patience_s)
     assert not thread.is_alive(), f"{thread.name} goes on after {patience_s:.0f} s"
 

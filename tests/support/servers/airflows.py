@@ -1,4 +1,7 @@
-"""A real Airflow for tests: every component a process of its own. Test files share one, each with pipelines of its own."""
+"""A real Airflow for tests: every component a process of its own.
+
+Test files share one, each with pipelines of its own.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ def pause(api: AirflowApi, dag: str, paused: bool = True) -> None:
 class Keeper:
     """Starts a component again that ended by itself, as ``sluice up``, systemd or Kubernetes do.
 
-    Airflow 3.3's scheduler may: where a task is cleared in the instant in which it ends, its update meets a row that has got another id,
-    and ``StaleDataError`` or ``IntegrityError`` ends the process (on SQLite, which locks no rows).
+    Airflow 3.3's scheduler may: where a task is cleared in the instant in which it ends, its update meets a row that
+    has got another id, and ``StaleDataError`` or ``IntegrityError`` ends the process (on SQLite, which locks no rows).
     """
 
     def __init__(self, components: Mapping[str, AirflowComponent]) -> None:
@@ -112,7 +115,10 @@ class TestAirflow:
         return found
 
     def connect(self, connection_id: str, notation: str) -> None:
-        """Store a connection in Airflow's database, as a person does; ``notation``: Airflow's JSON. One that is there is replaced."""
+        """Store a connection in Airflow's database, as a person does; ``notation``: Airflow's JSON.
+
+        One that is there is replaced.
+        """
         body = {"connection_id": connection_id, **json.loads(notation)}
         if isinstance(body.get("extra"), dict):
             body["extra"] = json.dumps(body["extra"])
@@ -182,12 +188,15 @@ def airflow(
     extra: Mapping[str, str] | None = None,
     of_api: Mapping[str, str] | None = None,
 ) -> Iterator[TestAirflow]:
-    """Started and healthy; ended with everything that it started. ``extra``: more variables, also Airflow's settings; ``of_api``: those of the
-    API server alone."""
+    """Started and healthy; ended with everything that it started.
+
+    ``extra``: more variables, also Airflow's settings; ``of_api``: those of the API server alone."""
     home = folder / "home"
     home.mkdir(parents=True)
     port, keys = ports.free_port(), new_secrets()
-    env = environment(home, port=port, keys=keys, connections=connections, extra={"SLUICE_PIPELINES": str(pipelines), **(extra or {})})  # fmt: skip
+    env = environment(
+        home, port=port, keys=keys, connections=connections, extra={"SLUICE_PIPELINES": str(pipelines), **(extra or {})}
+    )
     prepare_home(home, keys, env)
     own = {"api-server": {**env, **(of_api or {})}}
     components = {kind: AirflowComponent(folder, kind=kind, port=port, env=own.get(kind, env)) for kind in COMPONENTS}
@@ -235,14 +244,19 @@ class Gauges:
 
 BEATS = {"AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1"}
 JUDGES = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20"}
-"""Of the API server alone: it says after twenty seconds that a scheduler is gone, the default is thirty. A busy machine is no dead scheduler."""
+"""Of the API server alone: it says after twenty seconds that a scheduler is gone, the default is thirty.
+
+A busy machine is no dead scheduler.
+"""
 
 
 class SharedAirflow:
-    """The Airflow of all test files that do not stop one: started when the first asks, stopped when the next test needs none.
+    """The Airflow of all test files that do not stop one: started when the first asks, stopped when the next test needs
+    none.
 
     Attributes:
-        folder: its pipelines, with ``rules`` inside; the folder of each file's :class:`~tests.support.pipelines.case.Case`.
+        folder: its pipelines, with ``rules`` inside; the folder of each file's
+            :class:`~tests.support.pipelines.case.Case`.
         gauges: what it says of its pipelines.
     """
 
@@ -274,7 +288,9 @@ class SharedAirflow:
 
     @contextlib.contextmanager
     def running(self, connections: Mapping[str, str], *dags: str) -> Iterator[TestAirflow]:
-        """The pipelines of one test file, which stand in :attr:`folder`, until ``dags`` are there; after it they are gone."""
+        """The pipelines of one test file, which stand in :attr:`folder`, until ``dags`` are there; after it they are
+        gone.
+        """
         with self._hidden():  # the first run of a pipeline needs its connections
             started = self.started()
             for name, notation in connections.items():

@@ -30,7 +30,10 @@ _PATIENCE_MS = 180_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A running Chromium. Playwright drives only one in a process, with an event loop that other tests must not find running."""
+    """A running Chromium.
+
+    Playwright drives only one in a process, with an event loop that other tests must not find running.
+    """
     driver = pytest.importorskip("playwright.sync_api")
     driver.expect.set_options(timeout=_PATIENCE_MS)
     if CHROMIUM is None:

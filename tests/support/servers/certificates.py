@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def self_signed(folder: Path, *names: str, subject: str = "IP:127.0.0.1") -> Path:
-    """``NAME.pem`` and ``NAME.key`` in ``folder``, each its own authority, for two days. ``subject``: for whom they are."""
+    """``NAME.pem`` and ``NAME.key`` in ``folder``, each its own authority, for two days.
+
+    ``subject``: for whom they are.
+    """
     for name in names:
         subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",

@@ -41,7 +41,10 @@ AIRFLOWS: list[SharedAirflow] = []
 """That of this process, once a test asked for it."""
 
 UNSAFE = {"innodb_flush_method": "nosync"}
-"""A third of the seconds of a CREATE, ALTER or DROP waited for the disk. A killed server loses nothing by it; only a dead machine would."""
+"""A third of the seconds of a CREATE, ALTER or DROP waited for the disk.
+
+A killed server loses nothing by it; only a dead machine would.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -275,7 +278,9 @@ def spark_delta(server_folder: Path) -> Iterator[SparkConnectServer]:
 
 @pytest.fixture(scope="session")
 def shared_airflow(server_folder: Path) -> Iterator[SharedAirflow]:
-    """An Airflow for files that do not stop it; it runs only while the next test is one of those, see ``tests/conftest.py``."""
+    """An Airflow for files that do not stop it; it runs only while the next test is one of those, see
+    ``tests/conftest.py``.
+    """
     shared = SharedAirflow(server_folder / "airflow")
     AIRFLOWS.append(shared)
     yield shared
@@ -284,7 +289,9 @@ def shared_airflow(server_folder: Path) -> Iterator[SharedAirflow]:
 
 @pytest.fixture
 def fresh_schema() -> Iterator[Callable[..., str]]:
-    """``fresh_schema(server, ...)`` makes an empty schema of the same new name on each server; dropped after the test."""
+    """``fresh_schema(server, ...)`` makes an empty schema of the same new name on each server; dropped after the
+    test.
+    """
     made: list[tuple[MySQLServer, str]] = []
 
     def make(*servers: MySQLServer, prefix: str = "t", options: str = "") -> str:

@@ -46,7 +46,10 @@ OK = Reply()
 
 @dataclass
 class Receiver:
-    """The receiver, at a free port of the loopback. ``answer``: what it says to a request; a request that gets 2xx is in ``taken``."""
+    """The receiver, at a free port of the loopback.
+
+    ``answer``: what it says to a request; a request that gets 2xx is in ``taken``.
+    """
 
     answer: Callable[[Got], Reply] = lambda got: OK
     asked: list[Got] = field(default_factory=list)

@@ -180,7 +180,9 @@ def _reset(one: socket.socket) -> None:
 
 
 def _main(host: str, port: str) -> None:
-    """``python -m tests.support.servers.proxy HOST PORT``: prints its own port; each line of its input is a delay in seconds from then on."""
+    """``python -m tests.support.servers.proxy HOST PORT``: prints its own port; each line of its input is a delay in
+    seconds from then on.
+    """
     with TcpProxy(host, int(port)) as proxy:
         print(proxy.port, flush=True)
         for line in sys.stdin:

@@ -54,7 +54,9 @@ def seconds_of(file: str) -> float:
 
 
 def in_order(nodeids: list[str]) -> list[int]:
-    """Places of the tests, the longest unit first, each unit's tests as they were: two workers end at about the same time."""
+    """Places of the tests, the longest unit first, each unit's tests as they were: two workers end at about the same
+    time.
+    """
     tests = Counter(file_of(nodeid) for nodeid in nodeids)
     units: Counter[str] = Counter()
     for nodeid in nodeids:

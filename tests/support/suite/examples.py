@@ -11,7 +11,10 @@ PROFILES = {"quick": (20, 15), "ci": (40, 20), "full": (400, 50)}
 
 
 def load() -> None:
-    """Load the profile that the environment names. Properties have no deadline: on a busy machine a slow example is not a wrong one."""
+    """Load the profile that the environment names.
+
+    Properties have no deadline: on a busy machine a slow example is not a wrong one.
+    """
     for name, (count, steps) in PROFILES.items():
         settings.register_profile(
             name,

@@ -1,4 +1,6 @@
-"""What a run says at its end: counts, reasons of skipped tests, seconds of each room, the ten longest tests; and the page of a full run."""
+"""What a run says at its end: counts, reasons of skipped tests, seconds of each room, the ten longest tests; and the
+page of a full run.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ class Report:
             "# The last full run",
             "",
             f"- {self._when()}",
-            f"- {os.cpu_count()} cores, {memory} GB, {system}, load {os.getloadavg()[2]:.1f} over the last quarter of an hour",
+            f"- {os.cpu_count()} cores, {memory} GB, {system}, load {os.getloadavg()[2]:.1f} over the last quarter of "
+            "an hour",
         ]
         failed = ["", "## Failed", *self._failed(), ""] if self.failed else [""]
         return "\n".join([*head, "", "```", *self.lines(), "```", *failed])

@@ -1,4 +1,7 @@
-"""Tests, many times, while busy loops take the processor: ``make test-stress FILES="tests/a tests/b.py"``. What fails here depends on speed."""
+"""Tests, many times, while busy loops take the processor: ``make test-stress FILES="tests/a tests/b.py"``.
+
+What fails here depends on speed.
+"""
 
 from __future__ import annotations
 

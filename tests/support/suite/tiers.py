@@ -1,4 +1,6 @@
-"""Which tests ``make test-fast`` and ``make test`` leave out (``tests/tiers.yaml``) and which promise each test keeps (``tests/promises.yaml``)."""
+"""Which tests ``make test-fast`` and ``make test`` leave out (``tests/tiers.yaml``) and which promise each test keeps
+(``tests/promises.yaml``).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Rule:
-    """One entry of ``tests/tiers.yaml``: tests that only ``make test-all`` runs (mark ``full``) or that ``make test-fast`` leaves out (``slow``).
+    """One entry of ``tests/tiers.yaml``: tests that only ``make test-all`` runs (mark ``full``) or that
+    ``make test-fast`` leaves out (``slow``).
 
-    id: a folder, a file, a function or a case. having: only cases whose parameters have all of these words. kept: files, functions or cases of
-    ``id`` that ``make test`` runs all the same.
+    id: a folder, a file, a function or a case. having: only cases whose parameters have all of these words. kept:
+    files, functions or cases of ``id`` that ``make test`` runs all the same.
     """
 
     id: str
@@ -91,7 +94,9 @@ def promises(path: Path = TESTS / "promises.yaml") -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Function:
-    """A test function as its file has it: id without parameters, numbers of its promises, and whether its marks say ``full``."""
+    """A test function as its file has it: id without parameters, numbers of its promises, and whether its marks say
+    ``full``.
+    """
 
     nodeid: str
     promises: tuple[str, ...]

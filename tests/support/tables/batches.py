@@ -1,4 +1,6 @@
-"""Batches made by hand, without a log: tables of changes go through the real store, merge, rules, mapping and target."""
+"""Batches made by hand, without a log: tables of changes go through the real store, merge, rules, mapping and
+target.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ class Delivery:
         return open_target(self.config.targets[0], self.resolver, self.config.pipeline)
 
     def write(self, tables: Mapping[TableSchema, Sequence[Row] | pa.Table]) -> SegmentManifest:
-        """The next batch. Rows are dicts of column values with ``_op`` and, for updates, ``_before``; a key change makes its ``k`` row."""
+        """The next batch.
+
+        Rows are dicts of column values with ``_op`` and, for updates, ``_before``; a key change makes its ``k`` row.
+        """
         self.batch += 1
         writer = SegmentWriter(self.store, self.batch, 1)
         changes = 0

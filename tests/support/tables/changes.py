@@ -27,7 +27,8 @@ KEYLESS = TableSchema(SCHEMA.table, SCHEMA.columns)
 def change(op: str, seq: int, row: tuple[Any, ...], before: tuple[Any, ...] | None = None) -> dict[str, Any]:
     names = ("a", "b", "v")
     return {
-        **dict(zip(names, row, strict=True)), "_op": op, "_seq": seq, "_file": "binlog.000001", "_offset": seq, "_row": 0,
+        **dict(zip(names, row, strict=True)), "_op": op, "_seq": seq, "_file": "binlog.000001", "_offset": seq,
+        "_row": 0,
         "_commit_ts": COMMIT, "_gtid": None, "_txn": seq, "_origin": 1, "_bucket": 0, "_present": None,
         "_before": None if before is None else dict(zip(names, before, strict=True)),
     }  # fmt: skip

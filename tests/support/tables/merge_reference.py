@@ -1,5 +1,6 @@
-"""What :func:`sluice.merge.compact.compact` must give, said a row at a time: slow and obviously right. The kernels are tested against it,
-those for whole rows and those for rows of which the log brought a part."""
+"""What :func:`sluice.merge.compact.compact` must give, said a row at a time: slow and obviously right.
+
+The kernels are tested against it, those for whole rows and those for rows of which the log brought a part."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _MERGED = {
 def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str]) -> list[Row]:
     """One dict a key (user columns, ``_op``, ``_seq``, ``_before``), unordered. ``changes`` are segment rows as dicts.
 
-    Where some change holds a part of its columns, each row also says which are known (``_known``, a set of names); the others are None.
+    Where some change holds a part of its columns, each row also says which are known (``_known``, a set of names); the
+    others are None.
     """
     if not key:
         return _count_rows(changes, users)
@@ -49,7 +51,10 @@ def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
 
 @dataclass
 class _Followed:
-    """A row on its way through the batch. ``origin``: its key before the batch, and ``before`` what was told of it then; None: inserted in it."""
+    """A row on its way through the batch.
+
+    ``origin``: its key before the batch, and ``before`` what was told of it then; None: inserted in it.
+    """
 
     origin: tuple[Any, ...] | None
     before: Row | None
@@ -102,7 +107,9 @@ def _follow_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
 
 
 def _replaced(first: Row, last: Row, users: Sequence[str], key: Sequence[str]) -> Row | None:
-    """Of the row whose place a new one takes, by the first change of the key: what a dump read, or the key alone; None: there was none."""
+    """Of the row whose place a new one takes, by the first change of the key: what a dump read, or the key alone; None:
+    there was none.
+    """
     if first["_op"] == "r":
         return {name: first[name] for name in users} if first is not last else None
     stayed = first["_op"] == "u" and all(first["_before"][name] == first[name] for name in key)
@@ -112,7 +119,9 @@ def _replaced(first: Row, last: Row, users: Sequence[str], key: Sequence[str]) -
 
 
 def _known(change: Row, users: Sequence[str]) -> list[str]:
-    """Names of the columns that a change's image holds: bits of the first half of ``_present``, least significant first."""
+    """Names of the columns that a change's image holds: bits of the first half of ``_present``, least significant
+    first.
+    """
     present = change["_present"]
     return [name for i, name in enumerate(users) if present is None or present[i >> 3] >> (i & 7) & 1]
 

@@ -17,7 +17,10 @@ from tests.support.twins.servers import Twin
 def numbered_pipeline(
     folder: Path, source: Any, target: Any, zookeeper: Any, fresh_schema: Callable[..., str], *, begin: bool = True
 ) -> Iterator[Case]:
-    """A pipeline with the table at both sides. ``begin``: it has been drained once, so that what is inserted from now on is delivered."""
+    """A pipeline with the table at both sides.
+
+    ``begin``: it has been drained once, so that what is inserted from now on is delivered.
+    """
     if not isinstance(source, Twin):
         warm_up()
     schema = fresh_schema(source, target)

@@ -45,7 +45,10 @@ def orders_case(
 
 
 def change(made: Case) -> None:
-    """Write a row to each table, and change the newest five orders. The number is the next one, whatever other tests wrote."""
+    """Write a row to each table, and change the newest five orders.
+
+    The number is the next one, whatever other tests wrote.
+    """
     [(number,)] = made.source.execute(f"SELECT COALESCE(MAX(id), 0) + 1 FROM {made.schema}.orders")
     made.source.execute(
         f"INSERT INTO {made.schema}.orders VALUES ({number}, 'n')",
@@ -92,7 +95,9 @@ class History:
             )
 
     def assert_in_order(self) -> None:
-        """Each batch once, one after the other; at least the three that every test waits for, whichever tests of its file ran before it."""
+        """Each batch once, one after the other; at least the three that every test waits for, whichever tests of its
+        file ran before it.
+        """
         moves = self._made.target.execute(f"SELECT old, new FROM {self._made.schema}._history ORDER BY id")
         assert len(moves) >= 3, moves
         assert all(new == old + 1 for old, new in moves)

@@ -30,7 +30,8 @@ def planned_changes(
     exclude: Sequence[str] = (),
     mariadb: bool = False,
 ) -> tuple[SchemaChange, ...]:
-    """Return what a target that offers this much has to do for the last statement; those before it made the definitions.
+    """Return what a target that offers this much has to do for the last statement; those before it made the
+    definitions.
 
     The schema is ``s``, captured but for tables that ``exclude`` names and those of online schema changes.
     """
@@ -45,10 +46,12 @@ def planned_changes(
     })  # fmt: skip
     place = Offset.at("u", "log", 4)
     manifest = SegmentManifest(
-        pipeline="p", batch=1, epoch=1, first=place, last=place, changes=0, transactions=0, log_bytes=0, files=(), ddl=(record,)
+        pipeline="p", batch=1, epoch=1, first=place, last=place, changes=0, transactions=0, log_bytes=0, files=(),
+        ddl=(record,)
     )  # fmt: skip
     config = PipelineConfig.model_validate({
-        "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["s\\..*"], "exclude": list(exclude)}, "mapping": list(mapping),
+        "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["s\\..*"], "exclude": list(exclude)},
+        "mapping": list(mapping),
         "targets": [{"name": "copy", "type": "mysql", "connection": "c", "ddl": policy}],
     })  # fmt: skip
     effects = lambda change, ran: row_effects(change, ran, mariadb=mariadb)  # noqa: E731

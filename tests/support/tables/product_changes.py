@@ -36,7 +36,8 @@ def change(
     op: str, before: dict[str, Any] | None, after: dict[str, Any] | None, fields=PRODUCTS, key=("id",), **values: Any
 ) -> Change:
     given = {
-        "table": TableId("inventory", "products"), "op": op, "seq": 9, "file": "mysql-bin.000003", "offset": 484, "row": 0,
+        "table": TableId("inventory", "products"), "op": op, "seq": 9, "file": "mysql-bin.000003", "offset": 484,
+        "row": 0,
         "commit_time_us": US, "gtid": GTID, "txn": 3, "origin": 223344, "last_in_txn": True, "txn_row": 2,
     }  # fmt: skip
     return Change(before=before, after=after, fields=fields, key=key, **(given | values))

@@ -1,4 +1,6 @@
-"""Applications of a site: threads that write rows of the site's own, of which every change is counted, or rows that other sites write, too."""
+"""Applications of a site: threads that write rows of the site's own, of which every change is counted, or rows that
+other sites write, too.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,18 @@ import pymysql
 from tests.support.running.waiting import ended
 
 ITEMS = (
-    "CREATE TABLE items (id INT PRIMARY KEY, uid INT NOT NULL, site VARCHAR(10) NOT NULL, n INT NOT NULL, code VARCHAR(40) {unique}, "
-    "note TEXT, KEY (uid))"
+    "CREATE TABLE items (id INT PRIMARY KEY, uid INT NOT NULL, site VARCHAR(10) NOT NULL, n INT NOT NULL, code "
+    "VARCHAR(40) {unique}, note TEXT, KEY (uid))"
 )
 JOURNAL = "CREATE TABLE journal (site VARCHAR(10) NOT NULL, uid INT NOT NULL, n INT NOT NULL{key})"
-"""A row for each change of a row of items, in its transaction. Without a key a change that was loaded twice is there twice."""
-SHARED = "CREATE TABLE shared (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0, code VARCHAR(40) {unique}, note TEXT)"
+"""A row for each change of a row of items, in its transaction.
+
+Without a key a change that was loaded twice is there twice.
+"""
+SHARED = (
+    "CREATE TABLE shared (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0, code "
+    "VARCHAR(40) {unique}, note TEXT)"
+)
 SHARED_KEYS = 60
 
 _MOVED = 100_000_000
@@ -44,9 +52,12 @@ def committed(connection: Any, *statements: str) -> None:
 
 
 class Writer:
-    """One application, until :meth:`stop`. ``step``: a transaction, given a cursor; the writer commits it, or takes it back where it lost a race.
+    """One application, until :meth:`stop`.
 
-    It outlives its server: once there is one again, ``step.ask`` (if there is one), given a cursor, learns what was committed, and it goes on.
+    ``step``: a transaction, given a cursor; the writer commits it, or takes it back where it lost a race.
+
+    It outlives its server: once there is one again, ``step.ask`` (if there is one), given a cursor, learns what was
+    committed, and it goes on.
     """
 
     def __init__(self, server: Any, schema: str, step: Callable[[Any], None], pause_s: float = 0.01) -> None:
@@ -95,7 +106,8 @@ class Writer:
 
 
 class OwnRows:
-    """Steps of a writer of rows that only this site writes: inserts, updates, new keys, values that rows swap, rows that go and come again.
+    """Steps of a writer of rows that only this site writes: inserts, updates, new keys, values that rows swap, rows
+    that go and come again.
 
     Attributes:
         changes: uid -> how often the row was changed. gone: uids of rows that were deleted.
@@ -134,13 +146,15 @@ class OwnRows:
         self.gone = self.changes.keys() - {uid for (uid,) in cursor.fetchall()}
 
     def large(self, cursor: Any, rows: int) -> None:
-        """One transaction of so many row changes: rows are inserted, all of them are changed, and each change is in the journal."""
+        """One transaction of so many row changes: rows are inserted, all of them are changed, and each change is in the
+        journal.
+        """
         first = self._next = self._next + 1
         last = self._next = first + rows // 4 - 1
         cursor.execute("SET SESSION cte_max_recursion_depth = 10000000")
         cursor.execute(
-            "INSERT INTO items (id, uid, site, n, code) WITH RECURSIVE s (i) AS (SELECT %s UNION ALL SELECT i + 1 FROM s WHERE i < %s) "
-            "SELECT i, i, %s, 1, CONCAT(%s, i) FROM s",
+            "INSERT INTO items (id, uid, site, n, code) WITH RECURSIVE s (i) AS (SELECT %s UNION ALL SELECT i + 1 "
+            "FROM s WHERE i < %s) SELECT i, i, %s, 1, CONCAT(%s, i) FROM s",
             (first, last, self.site, self.site),
         )
         mine = "WHERE uid BETWEEN %s AND %s"

@@ -30,11 +30,14 @@ def rows(schema: TableSchema, ids: list[int], seq: int = 0) -> pa.Table:
     keys = pa.array(ids, pa.int64())
     fields = [schema.field(c) for c in schema.columns]
     data = {
-        "id": keys, "v": pa.array([f"v{i}" for i in ids]), "_op": pa.array(["i"] * count), "_seq": pa.array(range(seq, seq + count), pa.uint64()),
-        "_file": pa.array(["binlog.000001"] * count), "_offset": pa.array(range(count), pa.uint64()), "_row": pa.array([0] * count, pa.uint32()),
+        "id": keys, "v": pa.array([f"v{i}" for i in ids]), "_op": pa.array(["i"] * count),
+        "_seq": pa.array(range(seq, seq + count), pa.uint64()),
+        "_file": pa.array(["binlog.000001"] * count), "_offset": pa.array(range(count), pa.uint64()),
+        "_row": pa.array([0] * count, pa.uint32()),
         "_commit_ts": pa.array([1] * count, pa.timestamp("us", tz="UTC")), "_gtid": pa.nulls(count, pa.string()),
         "_txn": pa.array(range(seq, seq + count), pa.uint64()), "_origin": pa.array([1] * count, pa.uint32()),
-        "_bucket": pa.array(key_bucket("s.1", schema.table.table, [keys]), pa.uint8()), "_present": pa.nulls(count, pa.binary()),
+        "_bucket": pa.array(key_bucket("s.1", schema.table.table, [keys]), pa.uint8()),
+        "_present": pa.nulls(count, pa.binary()),
         "_before": pa.nulls(count, pa.struct(fields)),
     }  # fmt: skip
     return pa.table(data, schema=schema.arrow_schema)

@@ -1,4 +1,6 @@
-"""A pipeline from a source in memory to targets in memory, through the flows of a real one; and the command line on it."""
+"""A pipeline from a source in memory to targets in memory, through the flows of a real one; and the command line on
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Stand-ins for the servers of a test: a source, a target and a ZooKeeper in memory, with the methods of ``devstack``'s servers.
+"""Stand-ins for the servers of a test: a source, a target and a ZooKeeper in memory, with the methods of ``devstack``'s
+servers.
 
-A test of a flow asks for ``twin_source``, ``twin_target`` and ``twin_zookeeper`` where another one asks for ``mysql_source`` and so on, and writes
-the same statements. They are as fast as the flow itself. Statements about definitions are understood by :mod:`sluice.mysql.ddl`, the others by
-SQLite (:mod:`tests.support.twins.sql`): what one of them does not know fails.
+A test of a flow asks for ``twin_source``, ``twin_target`` and ``twin_zookeeper`` where another one asks for
+``mysql_source`` and so on, and writes the same statements. They are as fast as the flow itself. Statements about
+definitions are understood by :mod:`sluice.mysql.ddl`, the others by SQLite (:mod:`tests.support.twins.sql`): what one
+of them does not know fails.
 """
 
 from __future__ import annotations
@@ -281,7 +283,10 @@ class TwinSource(Twin):
 
 
 class TwinTarget(Twin):
-    """A :class:`sluice.targets.memory.store.MemoryStore` that is read and changed by SQL. Its columns refuse what is too long or lacks a value."""
+    """A :class:`sluice.targets.memory.store.MemoryStore` that is read and changed by SQL.
+
+    Its columns refuse what is too long or lacks a value.
+    """
 
     @property
     def store(self) -> targets.MemoryStore:

@@ -47,7 +47,10 @@ def pipeline(name: str, kind: str, schema: str, **more: Any) -> PipelineConfig:
 
 @dataclass
 class SourceCase(ABC):
-    """A source with a schema of its own. Tables are (id INT, v text), the id their primary key, unless a test makes others."""
+    """A source with a schema of its own.
+
+    Tables are (id INT, v text), the id their primary key, unless a test makes others.
+    """
 
     schema: str
     config: PipelineConfig

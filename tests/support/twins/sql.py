@@ -1,7 +1,7 @@
 """SQL on rows in memory: a statement of a test runs in SQLite on a copy of the rows, which says what it changed.
 
-It is for statements that any SQL server does alike. What depends on MySQL (collations, its conversions, its functions) belongs on a real server:
-SQLite refuses most of it.
+It is for statements that any SQL server does alike. What depends on MySQL (collations, its conversions, its functions)
+belongs on a real server: SQLite refuses most of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _BYTES = {K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR}
 
 @dataclass(frozen=True)
 class Rows:
-    """A table for a statement. ``columns``: SQLite's words for each; ``key``: its primary key; ``unique``: keys besides it."""
+    """A table for a statement.
+
+    ``columns``: SQLite's words for each; ``key``: its primary key; ``unique``: keys besides it.
+    """
 
     columns: Mapping[str, str]
     key: Sequence[str]

@@ -27,7 +27,8 @@ _DECIMALS = (
     "9999999999.99999",
 )
 _TIMES = (
-    "1999-12-31 23:59:59.5", "1999-12-31 23:59:59.999999", "2024-02-29 12:00:00.123456", "1970-01-02 00:00:00.4999", "2024-07-01 00:00:00.0005",
+    "1999-12-31 23:59:59.5", "1999-12-31 23:59:59.999999", "2024-02-29 12:00:00.123456", "1970-01-02 00:00:00.4999",
+    "2024-07-01 00:00:00.0005",
     "2024-01-01 00:00:00", "1985-03-04 05:06:07.5", "9999-12-31 23:59:59.6", "2030-05-05 05:05:05.0000005",
 )  # fmt: skip
 _SPANS = (
@@ -78,30 +79,38 @@ VALUES: dict[str, tuple[str, ...]] = {
 }
 
 TYPES = (
-    "TINYINT", "TINYINT UNSIGNED", "SMALLINT", "MEDIUMINT UNSIGNED", "INT", "INT UNSIGNED", "INT(5) ZEROFILL", "BIGINT", "BIGINT UNSIGNED", "YEAR",
+    "TINYINT", "TINYINT UNSIGNED", "SMALLINT", "MEDIUMINT UNSIGNED", "INT", "INT UNSIGNED", "INT(5) ZEROFILL", "BIGINT",
+    "BIGINT UNSIGNED", "YEAR",
     "BIT(4)", "BIT(8)", "BIT(40)",
     "DECIMAL(20,5)", "DECIMAL(10,1)", "DECIMAL(10,2)", "DECIMAL(4,2)", "DECIMAL(2,0)", "DECIMAL(12,0) UNSIGNED",
     "DECIMAL(30,10)", "DECIMAL(6,3) ZEROFILL",
     "FLOAT", "FLOAT(7,2)", "DOUBLE", "DOUBLE(9,2)", "DOUBLE UNSIGNED",
-    "DATE", "DATETIME", "DATETIME(3)", "DATETIME(6)", "DATETIME(1)", "TIMESTAMP NULL", "TIMESTAMP(3) NULL", "TIMESTAMP(6) NULL",
+    "DATE", "DATETIME", "DATETIME(3)", "DATETIME(6)", "DATETIME(1)", "TIMESTAMP NULL", "TIMESTAMP(3) NULL",
+    "TIMESTAMP(6) NULL",
     "TIME", "TIME(2)", "TIME(6)",
-    "CHAR(3)", "CHAR(10)", "CHAR(10) CHARACTER SET latin1", "VARCHAR(2)", "VARCHAR(10)", "VARCHAR(40)", "VARCHAR(10) CHARACTER SET latin1",
-    "VARCHAR(10) CHARACTER SET ascii", "VARCHAR(20) CHARACTER SET utf16", "VARCHAR(300)", "VARCHAR(10) COLLATE utf8mb4_bin",
+    "CHAR(3)", "CHAR(10)", "CHAR(10) CHARACTER SET latin1", "VARCHAR(2)", "VARCHAR(10)", "VARCHAR(40)",
+    "VARCHAR(10) CHARACTER SET latin1",
+    "VARCHAR(10) CHARACTER SET ascii", "VARCHAR(20) CHARACTER SET utf16", "VARCHAR(300)",
+    "VARCHAR(10) COLLATE utf8mb4_bin",
     "TINYTEXT", "TEXT", "LONGTEXT", "TEXT CHARACTER SET latin1",
     "BINARY(3)", "BINARY(5)", "BINARY(8)", "VARBINARY(3)", "VARBINARY(5)", "VARBINARY(20)", "TINYBLOB", "BLOB",
-    "ENUM('a','b','c')", "ENUM('a','b','c','new')", "ENUM('c','b','a')", "ENUM('new','a','b','c')", "ENUM('a','c')", "ENUM('A','B','C')",
+    "ENUM('a','b','c')", "ENUM('a','b','c','new')", "ENUM('c','b','a')", "ENUM('new','a','b','c')", "ENUM('a','c')",
+    "ENUM('A','B','C')",
     "ENUM('1','2','3')", "ENUM('x','y','1')", "ENUM('a','b','c') CHARACTER SET latin1",
     "SET('a','b','c')", "SET('c','b','a')", "SET('a','b','c','new')", "SET('a','new','b','c')", "SET('b','c')", "JSON",
 )  # fmt: skip
 
-LIKELY = (("decimal", "decimal"), ("char", "varchar"), ("varchar", "char"), ("varchar", "varchar"), ("enum", "enum"), ("set", "set"),
-          ("varbinary", "binary"), ("binary", "binary"), ("datetime", "datetime"), ("timestamp", "timestamp"), ("time", "time"),
+LIKELY = (("decimal", "decimal"), ("char", "varchar"), ("varchar", "char"), ("varchar", "varchar"), ("enum", "enum"),
+    ("set", "set"),
+          ("varbinary", "binary"), ("binary", "binary"), ("datetime", "datetime"), ("timestamp", "timestamp"),
+          ("time", "time"),
           ("int", "varchar"), ("decimal", "int"), ("bigint", "int"))  # fmt: skip
 """Families of types between which people convert."""
 
 STRICT, LAX = "STRICT_TRANS_TABLES", ""
 BITS = {
-    "STRICT_TRANS_TABLES": 1 << 21, "STRICT_ALL_TABLES": 1 << 22, "NO_AUTO_VALUE_ON_ZERO": 1 << 19, "PAD_CHAR_TO_FULL_LENGTH": 1 << 31,
+    "STRICT_TRANS_TABLES": 1 << 21, "STRICT_ALL_TABLES": 1 << 22, "NO_AUTO_VALUE_ON_ZERO": 1 << 19,
+    "PAD_CHAR_TO_FULL_LENGTH": 1 << 31,
     "TIME_TRUNCATE_FRACTIONAL": 1 << 32, "TIME_ROUND_FRACTIONAL": 1 << 34, "ALLOW_INVALID_DATES": 1 << 25,
 }  # fmt: skip
 

@@ -24,8 +24,10 @@ def _json(text: str) -> Any:
 
 
 _FORMS: Mapping[str, Callable[[Any], Any]] = {
-    "float": _double, "double": _double, "bit": int, "year": int, "datetime": _moment, "timestamp": _moment, "time": int, "json": _json,
-    **dict.fromkeys(("binary", "varbinary", "longblob", "geometry", "vector"), lambda value: bytes(value).hex().upper()),
+    "float": _double, "double": _double, "bit": int, "year": int, "datetime": _moment, "timestamp": _moment,
+    "time": int, "json": _json,
+    **dict.fromkeys(("binary", "varbinary", "longblob", "geometry", "vector"),
+        lambda value: bytes(value).hex().upper()),
     **dict.fromkeys(("varchar", "char", "longtext", "enum", "set"), lambda text: text.encode().hex().upper()),
 }  # fmt: skip
 

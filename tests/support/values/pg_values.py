@@ -37,12 +37,16 @@ FORMS: dict[str, Form] = {
     "double": ("CAST({} AS DOUBLE)", "encode(float8send({}), 'hex')", _double, _same),
     "bit": ("CAST({} + 0 AS CHAR)", "{}::text", int, lambda text: int(text, 2)),
     "year": ("CAST({} AS CHAR)", "{}::text", int, int),
-    "datetime": ("DATE_FORMAT({}, '%%Y-%%m-%%d %%H:%%i:%%s.%%f')", "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", _same, _same),
-    "timestamp": ("DATE_FORMAT({}, '%%Y-%%m-%%d %%H:%%i:%%s.%%f')", "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", _same, _same),
+    "datetime": ("DATE_FORMAT({}, '%%Y-%%m-%%d %%H:%%i:%%s.%%f')", "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", _same,
+        _same),
+    "timestamp": ("DATE_FORMAT({}, '%%Y-%%m-%%d %%H:%%i:%%s.%%f')", "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", _same,
+        _same),
     "time": ("CAST({} AS CHAR)", "(extract(epoch FROM {}) * 1000000)::numeric(30)::text", _micros, int),
     "json": ("CAST({} AS CHAR)", "{}::text", _json, _json),
-    **dict.fromkeys(("binary", "varbinary", "longblob", "geometry", "vector"), ("HEX({})", "upper(encode({}, 'hex'))", _same, _same)),
-    **dict.fromkeys(("varchar", "char", "longtext", "enum", "set"), ("HEX(CONVERT({} USING utf8mb4))", _UTF8, _same, _same)),
+    **dict.fromkeys(("binary", "varbinary", "longblob", "geometry", "vector"),
+        ("HEX({})", "upper(encode({}, 'hex'))", _same, _same)),
+    **dict.fromkeys(("varchar", "char", "longtext", "enum", "set"),
+        ("HEX(CONVERT({} USING utf8mb4))", _UTF8, _same, _same)),
 }  # fmt: skip
 
 
@@ -55,7 +59,10 @@ def rows(server: Any, table: str, types: dict[str, str], *, mysql: bool) -> list
         column = quote.format(name)
         sql = form[0 if mysql else 1].replace("{}", column).replace("%%", "%")
         if mysql and kind.startswith(("date", "timestamp")):
-            sql = f"IF(DAYNAME({column}) IS NULL OR CAST({column} AS CHAR) LIKE '0000%' OR DAY(LAST_DAY({column})) < DAY({column}), NULL, {sql})"
+            sql = (
+                f"IF(DAYNAME({column}) IS NULL OR CAST({column} AS CHAR) LIKE '0000%' OR DAY(LAST_DAY({column})) < "
+                f"DAY({column}), NULL, {sql})"
+            )
         asked.append(sql)
     found = server.execute(f"SELECT {', '.join(asked)} FROM {table}")
     made = [

@@ -1,7 +1,5 @@
 """Random values of every column type, as SQL literals."""
 
-# ruff: noqa: E501 - a table of types reads best one a line
-
 from __future__ import annotations
 
 import datetime as dt
@@ -150,14 +148,20 @@ def inet6(r: random.Random) -> str:
 LATIN = "abcXYZ äöüÿéñ£€ß'\\"
 EMOJI = "ab é中文😀👍\u0301ß'\\\""
 TYPES: dict[str, tuple[str, Any]] = {
-    **{f"i{b}": (f"{n}", integer(b, False)) for n, b in (("tinyint", 8), ("smallint", 16), ("mediumint", 24), ("int", 32), ("bigint", 64))},
-    **{f"un{b}": (f"{n} unsigned", integer(b, True)) for n, b in (("tinyint", 8), ("smallint", 16), ("mediumint", 24), ("int", 32), ("bigint", 64))},
+    **{f"i{b}": (f"{n}", integer(b, False)) for n, b in (("tinyint", 8), ("smallint", 16), ("mediumint", 24),
+        ("int", 32), ("bigint", 64))},
+    **{f"un{b}": (f"{n} unsigned", integer(b, True)) for n, b in (("tinyint", 8), ("smallint", 16), ("mediumint", 24),
+        ("int", 32), ("bigint", 64))},
     "zf": ("int(7) unsigned zerofill", integer(32, True)),
     "b1": ("tinyint(1)", integer(8, False)),
-    **{f"dec{p}_{s}": (f"decimal({p},{s})", decimal(p, s)) for p, s in ((1, 0), (9, 9), (10, 2), (18, 4), (19, 0), (20, 10), (38, 20), (39, 1), (65, 30), (65, 0), (30, 30), (14, 4))},
+    **{f"dec{p}_{s}": (f"decimal({p},{s})", decimal(p, s)) for p,
+        s in ((1, 0), (9, 9), (10, 2), (18, 4), (19, 0), (20, 10), (38, 20), (39, 1), (65, 30), (65, 0), (30, 30),
+            (14, 4))},
     "fl": ("float", lambda r: repr(r.choice([0.0, 1.5, -2.25, r.uniform(-1e30, 1e30), 3.4e38, 1e-30]))),
-    "db": ("double", lambda r: repr(r.choice([0.0, 1.5, r.uniform(-1, 1) * 10 ** r.randint(-300, 300), 1.7e308, 5e-324]))),
-    **{f"bit{n}": (f"bit({n})", lambda r, n=n: str(r.choice([0, 2**n - 1, r.randrange(2**n)]))) for n in (1, 3, 8, 9, 17, 33, 63, 64)},
+    "db": ("double", lambda r: repr(r.choice([0.0, 1.5, r.uniform(-1, 1) * 10 ** r.randint(-300, 300), 1.7e308,
+        5e-324]))),
+    **{f"bit{n}": (f"bit({n})", lambda r, n=n: str(r.choice([0, 2**n - 1, r.randrange(2**n)]))) for n in (1, 3, 8, 9,
+        17, 33, 63, 64)},
     "dt": ("date", date),
     **{f"dtm{n}": (f"datetime({n})", datetime(n)) for n in range(7)},
     **{f"ts{n}": (f"timestamp({n}) null", timestamp(n)) for n in range(7)},
@@ -194,17 +198,22 @@ TYPES: dict[str, tuple[str, Any]] = {
     "en2": ("enum('x','y')", lambda r: r.choice(["'x'", "'y'", "'nonsense'"])),
     "enb": ("enum(" + ",".join(f"'v{i}'" for i in range(300)) + ")", lambda r: f"'v{r.randrange(300)}'"),
     "st": ("set('p','q','ré','s')", lambda r: r.choice(["''", "'p'", "'p,q,s'", "'ré,p'"])),
-    "st64": ("set(" + ",".join(f"'m{i}'" for i in range(64)) + ")", lambda r: "'" + ",".join(f"m{i}" for i in range(64) if r.random() < 0.3) + "'"),
+    "st64": ("set(" + ",".join(f"'m{i}'" for i in range(64)) + ")",
+        lambda r: "'" + ",".join(f"m{i}" for i in range(64) if r.random() < 0.3) + "'"),
     "js": ("json", json_value),
-    "geo": ("geometry", lambda r: r.choice([f"ST_GeomFromText('POINT({r.randint(-9, 9)} {r.random()})')", "ST_GeomFromText('LINESTRING(0 0,1 1,2 5)')", "ST_GeomFromText('POLYGON((0 0,4 0,4 4,0 0))', 4326)"])),
+    "geo": ("geometry", lambda r: r.choice([f"ST_GeomFromText('POINT({r.randint(-9, 9)} {r.random()})')",
+        "ST_GeomFromText('LINESTRING(0 0,1 1,2 5)')", "ST_GeomFromText('POLYGON((0 0,4 0,4 4,0 0))', 4326)"])),
     "pt": ("point", lambda r: f"ST_GeomFromText('POINT({r.randint(-9, 9)} 1)', 4326)"),
-    "vec": ("vector(5)", lambda r: f"STRING_TO_VECTOR('[{','.join(str(r.uniform(-9, 9)) for _ in range(r.randint(1, 5)))}]')"),
+    "vec": ("vector(5)",
+        lambda r: f"STRING_TO_VECTOR('[{','.join(str(r.uniform(-9, 9)) for _ in range(r.randint(1, 5)))}]')"),
 }  # fmt: skip
 
 
 MARIADB_TYPES: dict[str, tuple[str, Any]] = {
-    "uu": ("uuid", lambda r: f"'{r.choice([uuid.UUID(int=r.getrandbits(128), version=r.randint(1, 5)), uuid.UUID(int=r.getrandbits(64) << 64)])}'"),
-    "i4": ("inet4", lambda r: f"'{ipaddress.IPv4Address(r.choice([0, 2**32 - 1, r.getrandbits(32), r.getrandbits(16) << 16]))}'"),
+    "uu": ("uuid",
+        lambda r: f"'{r.choice([uuid.UUID(int=r.getrandbits(128), version=r.randint(1, 5)), uuid.UUID(int=r.getrandbits(64) << 64)])}'"),
+    "i4": ("inet4",
+        lambda r: f"'{ipaddress.IPv4Address(r.choice([0, 2**32 - 1, r.getrandbits(32), r.getrandbits(16) << 16]))}'"),
     "i6": ("inet6", inet6),
     "b16": ("binary(16)", binary(16)),
     "b4": ("binary(4)", binary(4)),

@@ -1,4 +1,5 @@
-"""Mutated command lines on a pipeline that has batches, a dead letter and a dump: each ends soon, as one that was meant, or with an error of ours.
+"""Mutated command lines on a pipeline that has batches, a dead letter and a dump: each ends soon, as one that was
+meant, or with an error of ours.
 
 How many: see :mod:`tests.support.grammar.mutations`.
 """

@@ -1,4 +1,6 @@
-"""Standard output that is closed, full, or a pipe whose reader has gone: no traceback, and an exit code that says so."""
+"""Standard output that is closed, full, or a pipe whose reader has gone: no traceback, and an exit code that says
+so.
+"""
 
 from __future__ import annotations
 

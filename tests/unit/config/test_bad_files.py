@@ -1,4 +1,6 @@
-"""Whatever a file that a person wrote is, reading it ends with its values or with a ConfigError that names it, and no other file is hidden."""
+"""Whatever a file that a person wrote is, reading it ends with its values or with a ConfigError that names it, and no
+other file is hidden.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Problems that pydantic finds are said once, in our words, with the name that was probably meant, and without values."""
+"""Problems that pydantic finds are said once, in our words, with the name that was probably meant, and without
+values.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def problems(given: dict[str, Any], **words: Any) -> list[Problem]:
             {"named": {"a": {"after": 1, "aftr": 1}}},
             ["options.named.a.aftr: there is no such key; did you mean 'after'?"],
         ),
-        ({"parts": [{"after": "many"}]}, ["options.parts.0.after: Input should be a valid integer, unable to parse string as an integer"]),
+        ({"parts": [{"after": "many"}]},
+            ["options.parts.0.after: Input should be a valid integer, unable to parse string as an integer"]),
     ],
 )  # fmt: skip
 def test_a_problem_is_a_field_and_a_sentence(given: dict[str, Any], said: list[str]) -> None:

@@ -1,4 +1,6 @@
-"""The nodes of a pipeline that did everything: the tree drawn in ``layout`` is the tree there is, and every format bends without breaking."""
+"""The nodes of a pipeline that did everything: the tree drawn in ``layout`` is the tree there is, and every format
+bends without breaking.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,10 @@ def state_of(tree: MemoryTree) -> PipelineState:
 
 
 def everything(tree: MemoryTree) -> dict[str, Any]:
-    """All that is read, in plain values. The order is one in which each node is met first by the reader that it belongs to."""
+    """All that is read, in plain values.
+
+    The order is one in which each node is met first by the reader that it belongs to.
+    """
     state = state_of(tree)
     dumps = state.dumps
     return {

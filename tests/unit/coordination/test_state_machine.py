@@ -1,8 +1,9 @@
 """The batch protocol as a model: any interleaving of drains, loads, crashes and session losses keeps the promises.
 
-Each actor is a process that did the first half of its work and may finish it much later (it was paused), die, or lose its session; people
-pause, resume, roll back and redeliver in between. After every step nothing is acknowledged that its target does not hold, batches have no
-gap, no write of a replaced owner has gone through, and nothing that was made before a rollback is delivered after it.
+Each actor is a process that did the first half of its work and may finish it much later (it was paused), die, or lose
+its session; people pause, resume, roll back and redeliver in between. After every step nothing is acknowledged that its
+target does not hold, batches have no gap, no write of a replaced owner has gone through, and nothing that was made
+before a rollback is delivered after it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def position(offset: int) -> Offset:
 
 
 class Protocol(RuleBasedStateMachine):
-    """``holds``: what each target itself says that it holds; the data and this number move together there, under the loader's epoch."""
+    """``holds``: what each target itself says that it holds; the data and this number move together there, under the
+    loader's epoch.
+    """
 
     drains = Bundle("drains")
     merges = Bundle("merges")
@@ -137,7 +140,7 @@ class Protocol(RuleBasedStateMachine):
         else:
             assert kept == known or now.round == switch.round
 
-    # -- load and acknowledge --------------------------------------------------------------------------------------------
+    # -- load and acknowledge ------------------------------------------------------------------------------------------
     @rule(target=loads, name=st.sampled_from(TARGETS))
     def start_load(self, name):
         _, session = self.session()
@@ -197,7 +200,7 @@ class Protocol(RuleBasedStateMachine):
             assert after.batch in {before.batch, before.batch + 1}
             assert after.batch == before.batch or (after.batch == batch.number and before.version == seen.version)
 
-    # -- what people do --------------------------------------------------------------------------------------------------
+    # -- what people do ------------------------------------------------------------------------------------------------
     @rule(name=st.sampled_from(TARGETS), back=st.integers(1, 3))
     def restore_and_redeliver(self, name, back) -> None:
         """The target is put back to an older state; its acknowledgement follows."""
@@ -230,7 +233,7 @@ class Protocol(RuleBasedStateMachine):
         for number in state.undelivered():
             state.batches.unmerge(number)
 
-    # -- what must hold --------------------------------------------------------------------------------------------------
+    # -- what must hold ------------------------------------------------------------------------------------------------
     def process(self, name: str):
         process = self.session()[0].acks.get(name)
         assert process is not None

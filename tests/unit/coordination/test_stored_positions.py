@@ -1,4 +1,6 @@
-"""Positions as earlier versions stored them, in ZooKeeper, manifests and acknowledgement rows, are read and carried on."""
+"""Positions as earlier versions stored them, in ZooKeeper, manifests and acknowledgement rows, are read and carried
+on.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def test_the_nodes_of_an_earlier_version_are_read(state: PipelineState) -> None:
 
 
 def test_they_are_carried_on(state: PipelineState) -> None:
-    """What is written for them now is the same to an earlier version: no field is gone, and only the format's version is new."""
+    """What is written for them now is the same to an earlier version: no field is gone, and only the format's version
+    is new.
+    """
     cursor, batch = state.cursor(), state.batches.get(7)
     assert cursor is not None
     assert batch is not None
@@ -135,8 +139,10 @@ def test_a_format_of_a_newer_version_is_refused() -> None:
 
 def test_a_manifest_of_an_earlier_version_says_its_positions(tmp_path: Path) -> None:
     data: dict[str, Any] = {
-        "format_version": 1, "pipeline": "shop", "batch": 7, "epoch": 3, "first": json.loads(BEFORE), "last": json.loads(CURSOR)["position"],
-        "first_commit_time_us": 0, "last_commit_time_us": 0, "changes": 0, "transactions": 0, "log_bytes": 0, "files": [],
+        "format_version": 1, "pipeline": "shop", "batch": 7, "epoch": 3, "first": json.loads(BEFORE),
+        "last": json.loads(CURSOR)["position"],
+        "first_commit_time_us": 0, "last_commit_time_us": 0, "changes": 0, "transactions": 0, "log_bytes": 0,
+        "files": [],
     }  # fmt: skip
     manifest = SegmentManifest.model_validate(data)
     assert manifest.first == Offset.from_json(data["first"])

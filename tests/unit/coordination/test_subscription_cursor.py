@@ -1,4 +1,6 @@
-"""The cursor of a named subscription: only the client that connected last moves it, forwards, whatever the order of what they do."""
+"""The cursor of a named subscription: only the client that connected last moves it, forwards, whatever the order of
+what they do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The compose file, as far as it can be checked without Docker; ``docker compose config`` too where the client is there."""
+"""The compose file, as far as it can be checked without Docker; ``docker compose config`` too where the client is
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``changes: all``: every change in log order, through rules and mapping, to a target that takes it. Without a server."""
+"""``changes: all``: every change in log order, through rules and mapping, to a target that takes it.
+
+Without a server.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +63,9 @@ def reader(tmp_path: Path, rules: str = "", mapping: str = "[]", files: dict[str
         (folder / "engine.yaml").write_text(f"rules: {rules}\n")
     path = tmp_path / "p.yaml"
     path.write_text(
-        f"version: 1\npipeline: p\nsource: {{connection: s}}\nmapping: {mapping}\n{'rules: engine.yaml' if rules else ''}\n"
-        f"capture: {{include: ['shop\\..*'], segments: {{uri: '{tmp_path.as_uri()}'}}}}\n"
-        "targets: [{name: copy, type: memory, connection: t, changes: all}]\n"
+        "version: 1\npipeline: p\nsource: {connection: s}\nmapping: "
+        f"{mapping}\n{'rules: engine.yaml' if rules else ''}\ncapture: {{include: ['shop\\..*'], segments: {{uri: "
+        f"'{tmp_path.as_uri()}'}}}}\ntargets: [{{name: copy, type: memory, connection: t, changes: all}}]\n"
     )
     pipe = Delivery(tmp_path, None)
     manifest = written(pipe)
@@ -74,13 +77,15 @@ def reader(tmp_path: Path, rules: str = "", mapping: str = "[]", files: dict[str
 
 def told(changes: list[Change]) -> list[tuple[Any, ...]]:
     return [
-        (one.table.table, one.op, one.before and one.before["points"], one.after and one.after["points"], one.txn, one.txn_row)
+        (one.table.table, one.op, one.before and one.before["points"], one.after and one.after["points"], one.txn,
+            one.txn_row)
         for one in changes
     ]  # fmt: skip
 
 
 WHOLE = [
-    ("one", "i", None, 1, 0, 0), ("two", "i", None, 1, 0, 1), ("one", "u", 1, 2, 1, 0), ("one", "u", 2, 3, 1, 1), ("two", "d", 1, None, 1, 2),
+    ("one", "i", None, 1, 0, 0), ("two", "i", None, 1, 0, 1), ("one", "u", 1, 2, 1, 0), ("one", "u", 2, 3, 1, 1),
+    ("two", "d", 1, None, 1, 2),
     ("one", "u", 3, 3, 2, 0), ("two", "i", None, 5, 3, 0),
 ]  # fmt: skip
 
@@ -116,7 +121,8 @@ def transform(row, context):
     changes = list(reader(tmp_path, rules, files={"tenfold.py": rule}).changes())
     plain = [one for one in told(changes) if one[0] != "audit"]
     assert plain == [
-        ("one", "i", None, 10, 0, 0), ("two", "i", None, 10, 0, 1), ("one", "d", 10, None, 1, 0), ("one", "i", None, 30, 1, 1),
+        ("one", "i", None, 10, 0, 0), ("two", "i", None, 10, 0, 1), ("one", "d", 10, None, 1, 0),
+        ("one", "i", None, 30, 1, 1),
         ("two", "d", 10, None, 1, 2), ("one", "u", 30, 30, 2, 0), ("two", "i", None, 50, 3, 0),
     ]  # fmt: skip
     assert [one.seq for one in changes] == sorted(one.seq for one in changes)
@@ -134,7 +140,10 @@ def test_the_mapping_names_tables_and_columns(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_rejects_a_change_keeps_it_with_its_place(tmp_path: Path) -> None:
-    rule = "def transform(row, context):\n    if row['points'] == 3:\n        raise ValueError('no three')\n    return row\n"
+    rule = (
+        "def transform(row, context):\n    if row['points'] == 3:\n        raise ValueError('no three')\n    "
+        "return row\n"
+    )
     rules = "[{name: picky, path: picky.py, type: row, on_error: dead_letter}]"
     made = reader(tmp_path, rules, files={"picky.py": rule})
     for _ in range(2):

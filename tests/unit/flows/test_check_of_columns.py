@@ -40,8 +40,8 @@ def lines(said: Any, severity: str) -> list[tuple[str, str, str]]:
 @pytest.mark.promise("B21", "B22")
 def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
     mapping = (
-        f"mapping:\n  - {{from: {shop.schema}.people, to: {shop.schema}.persons, columns: {{exclude: [name], rename: {{email: mail}}}}}}\n"
-        f"  - {{from: {shop.schema}.heap, to: {shop.schema}.heap}}\n"
+        f"mapping:\n  - {{from: {shop.schema}.people, to: {shop.schema}.persons, columns: {{exclude: [name], rename: "
+        f"{{email: mail}}}}}}\n  - {{from: {shop.schema}.heap, to: {shop.schema}.heap}}\n"
     )
     shop.path.write_text(shop.yaml + mapping, encoding="utf-8")
     shop.target.execute(

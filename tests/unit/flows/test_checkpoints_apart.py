@@ -1,5 +1,6 @@
-"""A target's checkpoint and ZooKeeper's state that do not speak of the same batches: nothing is written or acknowledged, and the way on that is
-printed leads to equal sides. Every way in which they can differ: tests/unit/flows/test_disagreements.py."""
+"""A target's checkpoint and ZooKeeper's state that do not speak of the same batches: nothing is written or
+acknowledged, and the way on that is printed leads to equal sides. Every way in which they can differ:
+tests/unit/flows/test_disagreements.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Older batches in archives: each is read as before, by whoever reads it and whenever, and an end of the compaction at any point loses nothing."""
+"""Older batches in archives: each is read as before, by whoever reads it and whenever, and an end of the compaction at
+any point loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -273,7 +275,9 @@ def test_an_end_at_any_write_or_delete_loses_and_doubles_nothing(tmp_path: Path)
 def test_a_reader_that_begins_anywhere_gets_each_change_once_in_order(
     tmp_path_factory: pytest.TempPathFactory, seed: int, days: int
 ) -> None:
-    """Histories with compaction and retention at random places; begun inside an archive, at its edge, in a folder, or before all there is."""
+    """Histories with compaction and retention at random places; begun inside an archive, at its edge, in a folder, or
+    before all there is.
+    """
     chance = random.Random(seed)
     with piped(tmp_path_factory.mktemp("history"), compact_after="1d", retain="5d") as made:
         written: list[tuple[int, int]] = []

@@ -1,4 +1,6 @@
-"""Rows that rules or targets do not take: kept, shown without secrets, replayed behind the fence and never over a newer row."""
+"""Rows that rules or targets do not take: kept, shown without secrets, replayed behind the fence and never over a newer
+row.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from sluice.operations.deadletters.store import letters, prune_letters
 from tests.support.pipelines.case import Case, case
 
 TABLE = "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, name VARCHAR(80), paid INT)"
-BROKEN = "def transform(row, context):\n    if row['paid'] == 13:\n        raise ValueError(f\"unlucky {row['email']}\")\n    return row\n"
+BROKEN = (
+    "def transform(row, context):\n    if row['paid'] == 13:\n        raise ValueError(f\"unlucky "
+    "{row['email']}\")\n    return row\n"
+)
 FINE = "def transform(row, context):\n    return {**row, 'name': 'mended'}\n"
 
 
@@ -77,7 +82,8 @@ def outcomes(shop: Case, *ids: str) -> list[str]:
     return [done.outcome for done in replay(shop.runtime(), ids, by="test")]
 
 
-# rules -------------------------------------------------------------------------------------------------------------------
+# rules
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_on_which_a_rule_raises_is_kept_and_the_others_go_on(ruled: Case) -> None:
@@ -199,7 +205,8 @@ def test_letters_of_a_later_stage_are_replayed_from_that_stage(ruled: Case) -> N
     assert target(ruled) == [(1, "a!", 13), (2, "b!", 2)]
 
 
-# loads -------------------------------------------------------------------------------------------------------------------
+# loads
+# -------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("consistency", ["table", "batch"])
@@ -230,7 +237,8 @@ def test_a_table_without_a_key_is_replayed_once(loading: Case) -> None:
     assert got == ["ok", "ok", "too long", "too long"]
 
 
-# whole batches, and what people see -----------------------------------------------------------------------------------------
+# whole batches, and what people see
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_skipped_batch_is_a_dead_letter_and_is_replayed_without_what_changed_since(loading: Case) -> None:

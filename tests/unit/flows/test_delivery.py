@@ -1,4 +1,6 @@
-"""The whole way from drain to acknowledgement, and what a person does to it, without a server: source and target in memory."""
+"""The whole way from drain to acknowledgement, and what a person does to it, without a server: source and target in
+memory.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A target's checkpoint and the state in ZooKeeper that do not describe the same batches: nothing is written or acknowledged, and the command
-that the error prints leads to equal sides. The same with a MySQL and a ZooKeeper: tests/integration/flows/test_checkpoints.py."""
+"""A target's checkpoint and the state in ZooKeeper that do not describe the same batches: nothing is written or
+acknowledged, and the command that the error prints leads to equal sides. The same with a MySQL and a ZooKeeper:
+tests/integration/flows/test_checkpoints.py."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def said(made: Pipe) -> Any:
     return checkpoint
 
 
-# -- what happens after two batches ------------------------------------------------------------------------------------------
+# -- what happens after two batches ------------------------------------------------------------------------------------
 
 
 def deleted_node(made: Pipe) -> None:
@@ -111,7 +112,8 @@ def empty_target(made: Pipe) -> None:
 
 
 WITH_POSITION = [
-    deleted_node, deleted_root, deleted_cursor, deleted_node_and_epoch, batch_ahead, batch_far_ahead, epoch_ahead, another_identity,
+    deleted_node, deleted_root, deleted_cursor, deleted_node_and_epoch, batch_ahead, batch_far_ahead, epoch_ahead,
+    another_identity,
 ]  # fmt: skip
 WITHOUT = [older_target, no_checkpoint, empty_target]
 

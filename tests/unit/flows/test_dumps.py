@@ -1,4 +1,6 @@
-"""Dumps beside the log: whatever writers do meanwhile, the target ends equal, and no row of it ever goes back to an older value."""
+"""Dumps beside the log: whatever writers do meanwhile, the target ends equal, and no row of it ever goes back to an
+older value.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,9 @@ def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) 
 def test_a_table_without_a_key_is_copied_once(
     busy: bool, tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema
 ) -> None:
-    """Its rows are counted, so a copy that held a row twice would show: duplicates, deletes and updates while it is copied."""
+    """Its rows are counted, so a copy that held a row twice would show: duplicates, deletes and updates while it is
+    copied.
+    """
     schema = fresh_schema(twin_source, twin_target)
     with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema, start="dump") as made:
         both(made, "CREATE TABLE log (a INT, b VARCHAR(20))")

@@ -90,7 +90,8 @@ def test_an_unknown_table_at_the_target_holds_and_goes_on(shop: Case) -> None:
 @pytest.mark.promise("A21")
 def test_a_broken_rule_names_its_line_and_goes_on(shop: Case) -> None:
     (shop.folder / "rules/engine.yaml").write_text(
-        f"rules:\n  - {{name: shout, path: shout.py, type: row, order: 1, match: {{schema: '{shop.schema}', table: customers}}}}\n"
+        f"rules:\n  - {{name: shout, path: shout.py, type: row, order: 1, match: {{schema: '{shop.schema}', table: "
+        "customers}}\n"
     )
     rule = shop.folder / "rules/shout.py"
     rule.write_text("def transform(row, context):\n    row['name'] = row['name'].upper()\n    return row\n")

@@ -1,4 +1,6 @@
-"""Two targets, one of which fails: the other goes on, nothing that the failing one needs is removed, and it catches up by itself."""
+"""Two targets, one of which fails: the other goes on, nothing that the failing one needs is removed, and it catches up
+by itself.
+"""
 
 from __future__ import annotations
 

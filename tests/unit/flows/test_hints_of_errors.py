@@ -1,4 +1,6 @@
-"""What an error says to do next is done, word for word, until the pipeline goes on: commands by the command line, SQL by the server that is meant."""
+"""What an error says to do next is done, word for word, until the pipeline goes on: commands by the command line, SQL
+by the server that is meant.
+"""
 
 from __future__ import annotations
 

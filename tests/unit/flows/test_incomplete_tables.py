@@ -1,4 +1,6 @@
-"""A table or a column that a target lacked is made by hand: the pipeline goes on, and says so until the rows from before were copied or verified."""
+"""A table or a column that a target lacked is made by hand: the pipeline goes on, and says so until the rows from
+before were copied or verified.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ class Stored:
         count = len(ids)
         return pa.table({
             "id": pa.array(ids, pa.int32()), "_seq": pa.array(seqs, pa.uint64()), "_file": ["log.000001"] * count,
-            "_offset": pa.array([150] * count, pa.uint64()), "_gtid": pa.nulls(count, pa.string()), "_present": pa.nulls(count, pa.binary()),
+            "_offset": pa.array([150] * count, pa.uint64()), "_gtid": pa.nulls(count, pa.string()),
+            "_present": pa.nulls(count, pa.binary()),
         })  # fmt: skip
 
     def chunk(self, chunk: Chunk, identity: tuple[str, ...]) -> tuple[TableSchema, pa.Table] | None:
@@ -80,7 +81,8 @@ def mark(text: str, seq: int) -> MarkRecord:
 
 def file(path: str) -> SegmentFile:
     return SegmentFile.model_validate({
-        "path": path, "schema": "s", "table": "t", "schema_version": SCHEMA.version, "primary_key": ("id",), "rows": 1, "inserts": 1,
+        "path": path, "schema": "s", "table": "t", "schema_version": SCHEMA.version, "primary_key": ("id",), "rows": 1,
+        "inserts": 1,
         "updates": 0, "deletes": 0, "reads": 0, "size_bytes": 1, "crc32": "00000000", "bucket_min": 0, "bucket_max": 63,
     })  # fmt: skip
 

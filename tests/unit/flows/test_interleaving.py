@@ -1,4 +1,6 @@
-"""Chunks of a dump between changes, on a source in memory: whatever is written and drained while a chunk is read, nothing is lost or goes back."""
+"""Chunks of a dump between changes, on a source in memory: whatever is written and drained while a chunk is read,
+nothing is lost or goes back.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,8 @@ def test_a_table_redefined_in_the_window_is_read_again(made: Serverless) -> None
 
 ids = st.integers(0, 7)
 write = st.one_of(
-    st.tuples(st.just("set"), ids, st.integers(0, 99)), st.tuples(st.just("remove"), ids), st.tuples(st.just("move"), ids, ids),
+    st.tuples(st.just("set"), ids, st.integers(0, 99)), st.tuples(st.just("remove"), ids),
+    st.tuples(st.just("move"), ids, ids),
     st.tuples(st.just("drain")),
 )  # fmt: skip
 

@@ -68,7 +68,8 @@ def pager(orders: Case) -> Iterator[list[dict[str, Any]]]:
     with HTTPServer(("127.0.0.1", 0), Webhook) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         orders.connections["pager"] = json.dumps({
-            "conn_type": "http", "host": "127.0.0.1", "port": server.server_port, "password": "t0ken", "extra": {"path": "/hooks/1"},
+            "conn_type": "http", "host": "127.0.0.1", "port": server.server_port, "password": "t0ken",
+            "extra": {"path": "/hooks/1"},
         })  # fmt: skip
         yield told
         server.shutdown()

@@ -1,5 +1,5 @@
-"""Files of an undelivered batch are damaged or gone: each error names commands that lead on, and none promises what it cannot keep.
-Every kind of damage: tests/unit/flows/test_damaged_batches.py."""
+"""Files of an undelivered batch are damaged or gone: each error names commands that lead on, and none promises what it
+cannot keep. Every kind of damage: tests/unit/flows/test_damaged_batches.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A column that the mapping misspells stops the pipeline before a row goes over, with the name that was probably meant."""
+"""A column that the mapping misspells stops the pipeline before a row goes over, with the name that was probably
+meant.
+"""
 
 from __future__ import annotations
 

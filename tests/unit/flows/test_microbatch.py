@@ -1,4 +1,7 @@
-"""Loops: one run that delivers batch after batch, without a server. Whatever ends one, its run's own tasks finish what it left."""
+"""Loops: one run that delivers batch after batch, without a server.
+
+Whatever ends one, its run's own tasks finish what it left.
+"""
 
 from __future__ import annotations
 
@@ -348,7 +351,9 @@ def killed(made: Pipe, claim: str, tell: Callable[[DeliveredBatch], None]) -> No
 def test_a_loop_that_is_killed_anywhere_loses_and_doubles_nothing(
     two: Pipe, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Killed at any write to ZooKeeper, by either thread; then the same claim tries again, is killed again, and its tasks finish."""
+    """Killed at any write to ZooKeeper, by either thread; then the same claim tries again, is killed again, and its
+    tasks finish.
+    """
     choose = random.Random(seed)
     small_batches(two)
     two.made.case.config = two.made.case.config.model_copy(update={"window": choose.choice((1, 2, 3))})

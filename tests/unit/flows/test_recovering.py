@@ -78,7 +78,7 @@ def goes_on(made: Case, *numbers: int) -> None:
     made.assert_equal()
 
 
-# -- segments ------------------------------------------------------------------------------------------------------------------
+# -- segments ----------------------------------------------------------------------------------------------------------
 
 
 def store(made: Case) -> Path:
@@ -176,7 +176,10 @@ def test_lost_rows_of_a_dump_are_copied_again(made: Case) -> None:
 
 @pytest.mark.parametrize("lost", [folder_gone, data_damaged], ids=lambda f: f.__name__)
 def test_the_log_is_purged_too(made: Case, lost: Callable[..., None]) -> None:
-    """The tables are copied anew, deletes and all. What a target that takes every change lacks then: tests/unit/flows/test_recovery_plan.py."""
+    """The tables are copied anew, deletes and all.
+
+    What a target that takes every change lacks then: tests/unit/flows/test_recovery_plan.py.
+    """
     deliver(made, 1, 2)
     made.source.execute(f"DELETE FROM `{made.schema}`.t WHERE id = 1")
     batch = drained(made, 3)
@@ -211,7 +214,7 @@ def test_the_log_was_purged_before_it_was_drained(made: Case) -> None:
     assert rows(made, made.target) == [2, 3, 4]
 
 
-# -- ZooKeeper -----------------------------------------------------------------------------------------------------------------
+# -- ZooKeeper ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("with_store", [True, False], ids=["with segments", "without segments"])
@@ -307,7 +310,7 @@ def test_zookeeper_and_a_part_of_the_segments_are_lost(made: Case) -> None:
     goes_on(made, 5)
 
 
-# -- targets ---------------------------------------------------------------------------------------------------------------------
+# -- targets -----------------------------------------------------------------------------------------------------------
 
 
 def checkpoint(made: Case) -> Checkpoint:
@@ -385,7 +388,9 @@ def edited(made: Case) -> None:
 
 
 def edited_to_fit(made: Case) -> None:
-    """Batch and position of a batch that was delivered, as ZooKeeper knows it: the rows from there on would be loaded again, or left out."""
+    """Batch and position of a batch that was delivered, as ZooKeeper knows it: the rows from there on would be loaded
+    again, or left out.
+    """
     with made.runtime().state() as state:
         before = state.batches.get(state.acks.get("copy").batch - 1)
     assert before is not None
@@ -429,7 +434,7 @@ def test_a_batch_whose_worker_is_lost_is_taken_over_after_the_grace(made: Case) 
     goes_on(made, 2)
 
 
-# -- the source ------------------------------------------------------------------------------------------------------------------
+# -- the source --------------------------------------------------------------------------------------------------------
 
 
 def without_ranges(monkeypatch: pytest.MonkeyPatch, listed: str = "") -> None:
@@ -460,7 +465,9 @@ def purged(made: Case) -> None:
 def test_rows_that_a_copy_cannot_remove_are_in_the_plan_and_in_the_exit_status(
     made: Case, monkeypatch: pytest.MonkeyPatch, listed: str
 ) -> None:
-    """Lake tables and PostgreSQL's text keys have no ranges: the copy keeps the rows, and what removes them is named."""
+    """Lake tables and PostgreSQL's text keys have no ranges: the copy keeps the rows, and what removes them is
+    named.
+    """
     without_ranges(monkeypatch, listed)
     deliver(made, 1, 2)
     purged(made)

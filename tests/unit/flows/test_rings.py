@@ -21,15 +21,23 @@ def resolver(connection: str) -> Endpoint:
 
 
 def found(tmp_path: Path, name: str, *pipelines: str, channels: tuple[str, ...] = (), more: str = "") -> list[str]:
-    """``pipelines``: names such as ab, each from a server to another one; ``channels``: such as ab, of ab and ba, or ab:loop_back."""
+    """``pipelines``: names such as ab, each from a server to another one; ``channels``: such as ab, of ab and ba, or
+    ab:loop_back.
+    """
     folder = tmp_path / "pipelines"
     folder.mkdir(exist_ok=True)
     (tmp_path / "channels").mkdir(exist_ok=True)
     for one in pipelines:
-        text = f"pipeline: {one}\nsource: {{connection: {one[0]}}}\ntargets: [{{name: t, type: mysql, connection: {one[1]}}}]\n"
+        text = (
+            f"pipeline: {one}\nsource: {{connection: {one[0]}}}\ntargets: [{{name: t, type: mysql, connection: "
+            f"{one[1]}}}]\n"
+        )
         (folder / f"{one}.yaml").write_text(text + more)
     for one in channels:
-        text = f"channel: {one[:2]}\npipelines: [{one[:2]}, {one[1::-1]}]\nmain: {one[:2]}\nconsistency: {one[3:] or 'none'}\n"
+        text = (
+            f"channel: {one[:2]}\npipelines: [{one[:2]}, {one[1::-1]}]\nmain: {one[:2]}\nconsistency: "
+            f"{one[3:] or 'none'}\n"
+        )
         one = one[:2]
         (tmp_path / "channels" / f"{one}.yaml").write_text(text)
     return ring(name, channels=Channels(tmp_path / "channels"), pipelines_folder=folder, resolver=resolver)
@@ -88,7 +96,10 @@ def test_a_target_is_the_server_that_is_read(tmp_path: Path) -> None:
     def config(text: str) -> PipelineConfig:
         return PipelineConfig.model_validate(yaml.safe_load(f"pipeline: p\n{text}"))
 
-    both = "source: {connection: a}\ntargets: [{name: here, type: mysql, connection: a}, {name: there, type: mysql, connection: b}]\n"
+    both = (
+        "source: {connection: a}\ntargets: [{name: here, type: mysql, connection: a}, {name: there, type: mysql, "
+        "connection: b}]\n"
+    )
     mark = LoadMark("p", "", "once", "")
     assert sent_to_itself(config(both), None, resolver) == {"here"}
     assert sent_to_itself(config(both + "mark: once\nignore_marks: [once]\n"), mark, resolver) == frozenset()

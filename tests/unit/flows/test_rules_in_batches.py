@@ -64,7 +64,8 @@ def next_batch(made: Case) -> int:
 def test_builtin_rules_end_to_end(shop: Case) -> None:
     shop.target.execute(
         f"ALTER TABLE `{shop.schema}`.customers DROP COLUMN note, RENAME COLUMN paid TO amount, MODIFY n VARCHAR(30), "
-        "ADD deleted TINYINT NOT NULL DEFAULT 0, ADD deleted_at TIMESTAMP(6) NULL, ADD origin VARCHAR(9), ADD phone VARCHAR(9)"
+        "ADD deleted TINYINT NOT NULL DEFAULT 0, ADD deleted_at TIMESTAMP(6) NULL, ADD origin VARCHAR(9), ADD phone "
+        "VARCHAR(9)"
     )
     rules(
         shop,
@@ -132,7 +133,8 @@ def transform(row, context):
     assert target(shop, "SELECT * FROM {db}.trail ORDER BY id") == [(1, "update", "shop"), (2, "insert", "shop")]
 
 
-# tasks of their own ------------------------------------------------------------------------------------------------------
+# tasks of their own
+# ------------------------------------------------------------------------------------------------------
 
 OWN = """\
   - {name: first, path: first.sql, type: sql, order: 1}

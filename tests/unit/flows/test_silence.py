@@ -1,4 +1,6 @@
-"""Servers that accept connections and stay silent: who asks them has an answer within seconds, and the others are not delayed."""
+"""Servers that accept connections and stay silent: who asks them has an answer within seconds, and the others are not
+delayed.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def mute() -> Iterator[Mute]:
     made.close()
 
 
-# -- the mechanism -----------------------------------------------------------------------------------------------------------
+# -- the mechanism -----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def held() -> Iterator[threading.Event]:
     event = threading.Event()
@@ -115,7 +117,7 @@ def test_a_server_that_refuses_is_asked_each_time_and_keeps_its_since() -> None:
     assert questions.ask("s", lambda: 1) == Answer(1)
 
 
-# -- the status ----------------------------------------------------------------------------------------------------------------
+# -- the status --------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines for tests: a mute server is given up soon, one that lives long before."""
@@ -222,7 +224,9 @@ def test_a_login_that_is_never_answered_has_the_time_of_a_connection(mute: Mute)
 
 
 def test_a_server_of_a_group_that_leaves_changes_out_is_a_warning_of_the_status(tmp_path: Path) -> None:
-    """GTIDs do not show what a replica filters: the status says so as long as that server is read, also where it gives no answer just then."""
+    """GTIDs do not show what a replica filters: the status says so as long as that server is read, also where it gives
+    no answer just then.
+    """
     for made in pipe(tmp_path, "copy"):
         config = made.made.case.config
         data = config.model_dump(mode="json", by_alias=True, exclude_unset=True)

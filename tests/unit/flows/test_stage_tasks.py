@@ -1,4 +1,6 @@
-"""Stages as tasks of their own: each with a session of its own, as a process would have; told of each other by ZooKeeper."""
+"""Stages as tasks of their own: each with a session of its own, as a process would have; told of each other by
+ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,10 @@ def ran(made: Pipe, *only: str, claim: str = RUN, marked: tuple[str, ...] = ()) 
 def tried_again(
     made: Pipe, *chosen: str, claim: str = RUN, marked: tuple[str, ...] = ()
 ) -> dict[str, Future[StageOutcome]]:
-    """Further attempts of tasks. One that begins before the stage that it needs has begun anew waits in the triggerer, which starts it again."""
+    """Further attempts of tasks.
+
+    One that begins before the stage that it needs has begun anew waits in the triggerer, which starts it again.
+    """
     done: dict[str, Future[StageOutcome]] = {}
     left: list[str] = list(chosen)
     for _ in range(50):
@@ -207,7 +212,9 @@ def test_a_rule_that_fails_is_its_own_tasks_failure_and_the_next_attempt_goes_on
 
 
 def test_a_batch_does_not_stay_open_for_stages_that_gave_up(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The merge fails while the capture reads on; ``sense`` and ``drain`` each have made a batch that nobody merges in this run."""
+    """The merge fails while the capture reads on; ``sense`` and ``drain`` each have made a batch that nobody merges in
+    this run.
+    """
     configured(one, rule=RIGHT.replace("'v'", "'w'"))
     insert(one, 1, 2)
     sense(one)

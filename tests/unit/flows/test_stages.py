@@ -27,7 +27,10 @@ source: {connection: a}
 rules: engine.yaml
 targets: [{name: one, type: mysql, connection: b}, {name: two, type: mysql, connection: c}]
 """
-OWN = "rules: [{name: fused, path: f.py}, {name: late, path: l.py, task: own, order: 9}, {name: early, path: e.py, type: spark, order: 1}]"
+OWN = (
+    "rules: [{name: fused, path: f.py}, {name: late, path: l.py, task: own, order: 9}, {name: early, path: e.py, "
+    "type: spark, order: 1}]"
+)
 PATIENCE_S = 60
 
 
@@ -61,7 +64,8 @@ def test_the_list_says_what_each_stage_needs(tmp_path: Path) -> None:
         (OWN, ["merge + 1 rule"], {"merge": ["fused"], "rule.early": ["early"], "rule.late": ["late"]}),
         ("rules: []", [], {"merge": []}),
         (
-            "rules: [{name: a, path: a}, {name: b, builtin: mask}, {name: c, path: c, task: own}, {name: d, path: d}, {name: e, path: e}]",
+            "rules: [{name: a, path: a}, {name: b, builtin: mask}, {name: c, path: c, task: own}, {name: d, path: d}, "
+            "{name: e, path: e}]",
             ["merge + 2 rules", "rule.c + 2 rules"],
             {"merge": ["a", "b"], "rule.c": ["c", "d", "e"]},
         ),
@@ -107,7 +111,7 @@ def test_a_changed_engine_yaml_is_read_again_and_a_wrong_one_gives_no_rule(tmp_p
     assert rules_of(pipeline, tmp_path) == ()
 
 
-# -- the loop ------------------------------------------------------------------------------------------------------------------
+# -- the loop ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -244,7 +248,7 @@ def test_a_process_that_ends_begins_nothing(tmp_path: Path) -> None:
     assert {type(one.exception()) for name, one in under_way.items() if name != "merge"} == {NeverReady}
 
 
-# -- who runs it -----------------------------------------------------------------------------------------------------------------
+# -- who runs it -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -31,8 +31,10 @@ SCHEMA = TableSchema(
     ("n", "w", "d"),
 )
 STORED = {
-    "schema": "shop", "table": "orders", "dump": "d1", "chunk": "0000-00000001", "key": ["n", "w", "d"], "flavour": "mysql",
-    "lower": ["1.55", "_utf8mb4 x'61'", "_utf8mb4 x'323032342d30322d3239'"], "upper": [], "listed": "", "kept": "kept.parquet",
+    "schema": "shop", "table": "orders", "dump": "d1", "chunk": "0000-00000001", "key": ["n", "w", "d"],
+    "flavour": "mysql",
+    "lower": ["1.55", "_utf8mb4 x'61'", "_utf8mb4 x'323032342d30322d3239'"], "upper": [], "listed": "",
+    "kept": "kept.parquet",
     "after": ["2.0", "_utf8mb4 x'c3a9'", "'0000-00-00'"], "upto": ["7.5", "_utf8mb4 x''", "'2024-02-29'"],
 }  # fmt: skip
 """A range in the form of manifests of 0.1: literals that the source wrote, and such that a person typed."""

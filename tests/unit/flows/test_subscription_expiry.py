@@ -1,4 +1,6 @@
-"""What retention keeps for named subscriptions, what operators learn of them, and when one has expired; on a pipeline without servers."""
+"""What retention keeps for named subscriptions, what operators learn of them, and when one has expired; on a pipeline
+without servers.
+"""
 
 from __future__ import annotations
 

@@ -42,13 +42,15 @@ POSITION = Offset.at("u", "binlog.000001", 4)
 
 def pipeline(**target: Any) -> PipelineConfig:
     return PipelineConfig.model_validate({
-        "pipeline": "p", "source": {"connection": "s"}, "targets": [{"name": "t", "type": "mysql", "connection": "c", **target}],
+        "pipeline": "p", "source": {"connection": "s"}, "targets": [{"name": "t", "type": "mysql", "connection": "c",
+            **target}],
     })  # fmt: skip
 
 
 def segment(table: str, rows: int, *, key: tuple[str, ...] = ("id",), part: int = 0) -> SegmentFile:
     return SegmentFile(
-        path=f"batch=0000000001/s.{table}/v-{part}.parquet", schema_="s", table=table, schema_version="v", primary_key=key, rows=rows,
+        path=f"batch=0000000001/s.{table}/v-{part}.parquet", schema_="s", table=table, schema_version="v",
+        primary_key=key, rows=rows,
         inserts=rows, size_bytes=rows * 40, crc32="00000000", bucket_min=0, bucket_max=63 if key else 0,
     )  # fmt: skip
 
@@ -142,7 +144,8 @@ def test_a_broken_rule_is_found_while_planning(store: SegmentStore, tmp_path: Pa
         plan_merge(store, manifest(segment("t", 5)), pipeline(), tmp_path / "engine.yaml", "a")
 
 
-# load ------------------------------------------------------------------------------------------------------------------
+# load
+# ------------------------------------------------------------------------------------------------------------------
 
 
 class FakeTarget:
@@ -171,7 +174,8 @@ def changed(
 ) -> ChangesetTable:
     made = tuple(
         ChangesetFile(
-            path=f"{table}/{i}.parquet", rows=rows, inserts=rows - deletes - updates, updates=updates, deletes=deletes, size_bytes=rows * 20,
+            path=f"{table}/{i}.parquet", rows=rows, inserts=rows - deletes - updates, updates=updates, deletes=deletes,
+            size_bytes=rows * 20,
             crc32="00000000", bucket_min=i, bucket_max=i,
         )
         for i in range(files)
@@ -254,7 +258,8 @@ def test_a_small_family_is_one_transaction_in_order_and_looked_at_behind(store: 
     [[unit]] = phases(store, *tables, children=FAMILY)
     assert unit.one_transaction
     assert [one for one in halves([unit]) if one[0] != "staff"] == [
-        ("grandchild", "leaves"), ("child", "leaves"), ("parent", "leaves"), ("parent", "comes"), ("child", "comes"), ("grandchild", "comes"),
+        ("grandchild", "leaves"), ("child", "leaves"), ("parent", "leaves"), ("parent", "comes"), ("child", "comes"),
+        ("grandchild", "comes"),
         ("parent", "verify"), ("child", "verify"),
     ]  # fmt: skip
     assert halves([unit])[-3:].count(("staff", "verify")) == 1
@@ -264,7 +269,8 @@ def test_a_large_family_is_written_level_by_level(store: SegmentStore) -> None:
     tables = [changed(name, 4, UNIT_ROWS, deletes=2) for name in ("child", "parent", "staff")]
     made = [set(halves(units)) for units in phases(store, *tables, children=FAMILY)]
     assert made == [
-        {("child", "leaves")}, {("parent", "leaves"), ("staff", "leaves")}, {("parent", "comes"), ("staff", "comes")}, {("child", "comes")},
+        {("child", "leaves")}, {("parent", "leaves"), ("staff", "leaves")}, {("parent", "comes"), ("staff", "comes")},
+        {("child", "comes")},
         {("parent", "verify"), ("staff", "verify"), ("child", "verify")},
     ]  # fmt: skip
 

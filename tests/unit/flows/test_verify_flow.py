@@ -1,4 +1,6 @@
-"""``sluice verify``: planted differences of every kind are found while writers work, and repaired; nothing else is reported."""
+"""``sluice verify``: planted differences of every kind are found while writers work, and repaired; nothing else is
+reported.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-# ruff: noqa: E501 - a table of values reads best one type a line
 """Whole documents, field by field and in order, as Debezium, Maxwell and canal publish them for the same changes.
 
-The expected documents are those of the projects' own documentation and of their serializers; where we deviate, ``docs/formats.md`` says so.
+The expected documents are those of the projects' own documentation and of their serializers; where we deviate,
+``docs/formats.md`` says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def debezium(op: str, before: Any, after: Any, **source: Any) -> dict[str, Any]:
         "before": before,
         "after": after,
         "source": {
-            "version": __version__, "connector": "mysql", "name": "shop", "ts_ms": 1589373560798, "snapshot": "false", "db": "inventory",
+            "version": __version__, "connector": "mysql", "name": "shop", "ts_ms": 1589373560798, "snapshot": "false",
+            "db": "inventory",
             "sequence": None, "ts_us": US, "ts_ns": US * 1000, "table": "products", "server_id": 223344, "gtid": GTID,
             "file": "mysql-bin.000003", "pos": 484, "row": 0, "thread": None, "query": None, **source,
         },
@@ -82,31 +83,38 @@ MOVED = {**ROW, "id": 112}
 PROGRAMS = ["debezium-json", "maxwell-json", "canal-json"]
 
 WHOLE = {
-    "insert": (change("i", None, ROW), [debezium("c", None, SHOWN)], [maxwell("insert", SHOWN)], [canal("INSERT", TEXTS)]),
+    "insert": (change("i", None, ROW), [debezium("c", None, SHOWN)], [maxwell("insert", SHOWN)],
+        [canal("INSERT", TEXTS)]),
     "update": (
         change("u", OLD, ROW), [debezium("u", WAS, SHOWN)], [maxwell("update", SHOWN, old={"weight": Decimal("5.15")})],
         [canal("UPDATE", TEXTS, [{"weight": "5.15"}])],
     ),
     "delete": (
-        change("d", OLD, None), [debezium("d", WAS, None)], [maxwell("delete", WAS)], [canal("DELETE", {**TEXTS, "weight": "5.15"})],
+        change("d", OLD, None), [debezium("d", WAS, None)], [maxwell("delete", WAS)],
+        [canal("DELETE", {**TEXTS, "weight": "5.15"})],
     ),
     "key change": (
         change("u", ROW, MOVED), [debezium("d", SHOWN, None), debezium("c", None, {**SHOWN, "id": 112})],
-        [maxwell("update", {**SHOWN, "id": 112}, old={"id": 111})], [canal("UPDATE", {**TEXTS, "id": "112"}, [{"id": "111"}])],
+        [maxwell("update", {**SHOWN, "id": 112}, old={"id": 111})],
+        [canal("UPDATE", {**TEXTS, "id": "112"}, [{"id": "111"}])],
     ),
     "nothing changed": (
-        change("u", ROW, dict(ROW)), [debezium("u", SHOWN, SHOWN)], [maxwell("update", SHOWN)], [canal("UPDATE", TEXTS)],
+        change("u", ROW, dict(ROW)), [debezium("u", SHOWN, SHOWN)], [maxwell("update", SHOWN)],
+        [canal("UPDATE", TEXTS)],
     ),
     "row read by a dump": (
         change("r", None, ROW, gtid=None), [debezium("r", None, SHOWN, snapshot="true", gtid=None)],
-        [{"database": "inventory", "table": "products", "type": "bootstrap-insert", "ts": 1589373560, "position": "mysql-bin.000003:484",
+        [{"database": "inventory", "table": "products", "type": "bootstrap-insert", "ts": 1589373560,
+            "position": "mysql-bin.000003:484",
           "data": SHOWN}],
         [canal("INSERT", TEXTS, gtid="")],
     ),
     "minimal image": (
         change("u", {"id": 111}, {"weight": ROW["weight"]}),
-        [debezium("u", {"id": 111}, {"id": 111, "weight": Decimal("5.18")})], [maxwell("update", {"id": 111, "weight": Decimal("5.18")})],
-        [canal("UPDATE", {"id": "111", "weight": "5.18"}, mysqlType={"id": "int", "weight": "float"}, sqlType={"id": 4, "weight": 7})],
+        [debezium("u", {"id": 111}, {"id": 111, "weight": Decimal("5.18")})],
+        [maxwell("update", {"id": 111, "weight": Decimal("5.18")})],
+        [canal("UPDATE", {"id": "111", "weight": "5.18"}, mysqlType={"id": "int", "weight": "float"},
+            sqlType={"id": 4, "weight": 7})],
     ),
     "minimal image, deleted": (
         change("d", {"id": 111}, None), [debezium("d", {"id": 111}, None)], [maxwell("delete", {"id": 111})],
@@ -170,17 +178,25 @@ VALUES: list[tuple[str, pa.DataType, Any, Any, Any, str, int]] = [
     ("bit(10)", pa.uint64(), 0x201, "AQI=", 0x201, "513", -7),
     ("bit(64)", pa.uint64(), 2**64 - 1, "//////////8=", 2**64 - 1, "18446744073709551615", -7),
     ("date", pa.date32(), DAY, 19782, "2024-02-29", "2024-02-29", 91),
-    ("datetime", pa.timestamp("us"), MOMENT.replace(microsecond=0), 1529501823000, "2018-06-20 13:37:03", "2018-06-20 13:37:03", 93),
-    ("datetime(3)", pa.timestamp("us"), MOMENT, 1529501823120, "2018-06-20 13:37:03.120", "2018-06-20 13:37:03.120", 93),
-    ("datetime(6)", pa.timestamp("us"), MOMENT, 1529501823120000, "2018-06-20 13:37:03.120000", "2018-06-20 13:37:03.120000", 93),
-    ("datetime(2)", pa.timestamp("us"), dt.datetime(1, 1, 1, 0, 0, 0, 10_000), -62135596799990, "0001-01-01 00:00:00.01", "0001-01-01 00:00:00.01", 93),
-    ("timestamp", pa.timestamp("us", "UTC"), MOMENT.replace(microsecond=0), "2018-06-20T13:37:03Z", "2018-06-20 13:37:03", "2018-06-20 13:37:03", 93),
-    ("timestamp(3)", pa.timestamp("us", "UTC"), MOMENT, "2018-06-20T13:37:03.120Z", "2018-06-20 13:37:03.120", "2018-06-20 13:37:03.120", 93),
-    ("time(2)", pa.duration("us"), dt.timedelta(microseconds=-3020399_990_000), -3020399990000, "-838:59:59.99", "-838:59:59.99", 92),
+    ("datetime", pa.timestamp("us"), MOMENT.replace(microsecond=0), 1529501823000, "2018-06-20 13:37:03",
+        "2018-06-20 13:37:03", 93),
+    ("datetime(3)", pa.timestamp("us"), MOMENT, 1529501823120, "2018-06-20 13:37:03.120", "2018-06-20 13:37:03.120",
+        93),
+    ("datetime(6)", pa.timestamp("us"), MOMENT, 1529501823120000, "2018-06-20 13:37:03.120000",
+        "2018-06-20 13:37:03.120000", 93),
+    ("datetime(2)", pa.timestamp("us"), dt.datetime(1, 1, 1, 0, 0, 0, 10_000), -62135596799990,
+        "0001-01-01 00:00:00.01", "0001-01-01 00:00:00.01", 93),
+    ("timestamp", pa.timestamp("us", "UTC"), MOMENT.replace(microsecond=0), "2018-06-20T13:37:03Z",
+        "2018-06-20 13:37:03", "2018-06-20 13:37:03", 93),
+    ("timestamp(3)", pa.timestamp("us", "UTC"), MOMENT, "2018-06-20T13:37:03.120Z", "2018-06-20 13:37:03.120",
+        "2018-06-20 13:37:03.120", 93),
+    ("time(2)", pa.duration("us"), dt.timedelta(microseconds=-3020399_990_000), -3020399990000, "-838:59:59.99",
+        "-838:59:59.99", 92),
     ("year", pa.uint16(), 2155, 2155, 2155, "2155", 12),
     ("year", pa.uint16(), 0, 0, 0, "0000", 12),
     ("char(3)", pa.string(), "é", "é", "é", "é", 1),
-    ("longtext", pa.string(), 'a"\n\u2028\ue00012', 'a"\n\u2028\ue00012', 'a"\n\u2028\ue00012', 'a"\n\u2028\ue00012', 2005),
+    ("longtext", pa.string(), 'a"\n\u2028\ue00012', 'a"\n\u2028\ue00012', 'a"\n\u2028\ue00012', 'a"\n\u2028\ue00012',
+        2005),
     ("binary(3)", pa.binary(), b"\x00\xff\x00", "AP8A", "AP8A", "\x00ÿ\x00", 2004),
     ("mediumblob", pa.binary(), b"", "", "", "", 2004),
     ("enum('a','bé','')", pa.string(), "bé", "bé", "bé", "2", 4),
@@ -189,14 +205,22 @@ VALUES: list[tuple[str, pa.DataType, Any, Any, Any, str, int]] = [
     ("enum('a','it''s')", pa.string(), "", "", "", "0", 4),
     ("set('p','q','r')", pa.string(), "p,r", "p,r", ["p", "r"], "5", -7),
     ("set('p','q','r')", pa.string(), "", "", [], "0", -7),
-    ("json", pa.string(), '{"a": 1.10, "b": [null]}', '{"a": 1.10, "b": [null]}', {"a": Decimal("1.10"), "b": [None]}, '{"a": 1.10, "b": [null]}', 12),
-    ("geometry", pa.binary(), stored(0, POINT), {"wkb": "AQEAAAAAAAAAAADwPwAAAAAAAABA", "srid": None}, "POINT (1 2)", stored(0, POINT).decode("latin-1"), 2004),
-    ("point", pa.binary(), stored(4326, POINT), {"x": Decimal("1.0"), "y": Decimal("2.0"), "wkb": "AQEAAAAAAAAAAADwPwAAAAAAAABA", "srid": 4326}, "POINT (1 2)", stored(4326, POINT).decode("latin-1"), 2004),
-    ("vector(2)", pa.binary(), b"\x00\x00\x80?\xcd\xcc\x8c?", [Decimal("1.0"), Decimal("1.1")], "AACAP83MjD8=", "\x00\x00\x80?ÍÌ\x8c?", 2004),
+    ("json", pa.string(), '{"a": 1.10, "b": [null]}', '{"a": 1.10, "b": [null]}', {"a": Decimal("1.10"), "b": [None]},
+        '{"a": 1.10, "b": [null]}', 12),
+    ("geometry", pa.binary(), stored(0, POINT), {"wkb": "AQEAAAAAAAAAAADwPwAAAAAAAABA", "srid": None}, "POINT (1 2)",
+        stored(0, POINT).decode("latin-1"), 2004),
+    ("point", pa.binary(), stored(4326, POINT), {"x": Decimal("1.0"), "y": Decimal("2.0"),
+        "wkb": "AQEAAAAAAAAAAADwPwAAAAAAAABA", "srid": 4326}, "POINT (1 2)", stored(4326, POINT).decode("latin-1"),
+        2004),
+    ("vector(2)", pa.binary(), b"\x00\x00\x80?\xcd\xcc\x8c?", [Decimal("1.0"), Decimal("1.1")], "AACAP83MjD8=",
+        "\x00\x00\x80?ÍÌ\x8c?", 2004),
     ("date", pa.date32(), "2024-00-15", None, "2024-00-15", "2024-00-15", 91),
-    ("datetime", pa.timestamp("us"), "0000-00-00 00:00:00.000000", None, "0000-00-00 00:00:00", "0000-00-00 00:00:00", 93),
-    ("datetime(3)", pa.timestamp("us"), "2024-05-00 01:02:03.456000", None, "2024-05-00 01:02:03.456", "2024-05-00 01:02:03.456", 93),
-    ("timestamp(1)", pa.timestamp("us", "UTC"), "0000-00-00 00:00:00.000000", None, "0000-00-00 00:00:00.0", "0000-00-00 00:00:00.0", 93),
+    ("datetime", pa.timestamp("us"), "0000-00-00 00:00:00.000000", None, "0000-00-00 00:00:00", "0000-00-00 00:00:00",
+        93),
+    ("datetime(3)", pa.timestamp("us"), "2024-05-00 01:02:03.456000", None, "2024-05-00 01:02:03.456",
+        "2024-05-00 01:02:03.456", 93),
+    ("timestamp(1)", pa.timestamp("us", "UTC"), "0000-00-00 00:00:00.000000", None, "0000-00-00 00:00:00.0",
+        "0000-00-00 00:00:00.0", 93),
 ]  # fmt: skip
 
 
@@ -214,7 +238,8 @@ def test_a_value_of_each_type(sql_type, arrow, value, debezium_value, maxwell_va
 
 @pytest.mark.parametrize(
     ("sql_type", "arrow", "epoch"),
-    [("date", pa.date32(), 0), ("datetime(6)", pa.timestamp("us"), 0), ("timestamp", pa.timestamp("us", "UTC"), "1970-01-01T00:00:00Z")],
+    [("date", pa.date32(), 0), ("datetime(6)", pa.timestamp("us"), 0),
+        ("timestamp", pa.timestamp("us", "UTC"), "1970-01-01T00:00:00Z")],
 )  # fmt: skip
 def test_a_zero_date_that_must_not_be_null_is_the_epoch_to_debezium(sql_type, arrow, epoch) -> None:
     fields = (field("c", sql_type, arrow, required=True),)
@@ -224,7 +249,8 @@ def test_a_zero_date_that_must_not_be_null_is_the_epoch_to_debezium(sql_type, ar
 
 @pytest.mark.parametrize(
     ("sql_type", "java"),
-    [("text", -4), ("tinytext", -3), ("set('a')", -2), ("json", 1111), ("point", -2), ("binary(2)", -2), ("varbinary(2)", -3),
+    [("text", -4), ("tinytext", -3), ("set('a')", -2), ("json", 1111), ("point", -2), ("binary(2)", -2),
+        ("varbinary(2)", -3),
      ("blob", -4), ("int", 4), ("bigint unsigned", -5), ("enum('a')", 4)],
 )  # fmt: skip
 def test_null_has_types_of_its_own_in_canal(sql_type, java) -> None:
@@ -235,7 +261,8 @@ def test_null_has_types_of_its_own_in_canal(sql_type, java) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0.0, "0.0"), (-0.0, "-0.0"), (100.0, "100.0"), (1e7, "1.0E7"), (12345678.9, "1.23456789E7"), (9999999.0, "9999999.0"),
+    [(0.0, "0.0"), (-0.0, "-0.0"), (100.0, "100.0"), (1e7, "1.0E7"), (12345678.9, "1.23456789E7"),
+        (9999999.0, "9999999.0"),
      (0.001, "0.001"), (0.00012, "1.2E-4"), (-5e-324, "-5.0E-324"), (1.7976931348623157e308, "1.7976931348623157E308")],
 )  # fmt: skip
 def test_numbers_as_java_prints_them(number, text) -> None:
@@ -320,8 +347,10 @@ MAXWELL_DEFINITION = {
 
 def column(position: int, name: str, jdbc: int, type_name: str, **more: Any) -> dict[str, Any]:
     return {
-        "name": name, "jdbcType": jdbc, "nativeType": None, "typeName": type_name, "typeExpression": type_name, "charsetName": None,
-        "length": None, "scale": None, "position": position, "optional": True, "autoIncremented": False, "generated": False,
+        "name": name, "jdbcType": jdbc, "nativeType": None, "typeName": type_name, "typeExpression": type_name,
+        "charsetName": None,
+        "length": None, "scale": None, "position": position, "optional": True, "autoIncremented": False,
+        "generated": False,
         "comment": None, "defaultValueExpression": None, "enumValues": [], **more,
     }  # fmt: skip
 
@@ -343,7 +372,8 @@ DEBEZIUM_TABLE = {
 STATEMENTS = {
     "create": ((ChangeKind.CREATE_TABLE,), None, CUSTOMERS, None, "CREATE", "CREATE", "table-create"),
     "alter": ((ChangeKind.ADD_COLUMN,), CUSTOMERS, CUSTOMERS, None, "ALTER", "ALTER", "table-alter"),
-    "rename": ((ChangeKind.RENAME_TABLE,), CUSTOMERS, CUSTOMERS, TableId("inventory", "buyers"), "ALTER", "RENAME", "table-alter"),
+    "rename": ((ChangeKind.RENAME_TABLE,), CUSTOMERS, CUSTOMERS, TableId("inventory", "buyers"), "ALTER", "RENAME",
+        "table-alter"),
     "drop": ((ChangeKind.DROP_TABLE,), CUSTOMERS, None, None, "DROP", "ERASE", "table-drop"),
     "truncate": ((ChangeKind.TRUNCATE_TABLE,), CUSTOMERS, CUSTOMERS, None, "ALTER", "TRUNCATE", None),
 }  # fmt: skip
@@ -369,8 +399,10 @@ def test_a_statement_as_a_whole(case) -> None:
         }
     ]
     assert read["canal-json"] == [{
-        "data": None, "database": "inventory", "es": 1589373560798, "gtid": GTID, "id": 0, "isDdl": True, "mysqlType": None, "old": None,
-        "pkNames": None, "sql": "the SQL", "sqlType": None, "table": "customers", "ts": 1589373560798, "type": canal_type,
+        "data": None, "database": "inventory", "es": 1589373560798, "gtid": GTID, "id": 0, "isDdl": True,
+        "mysqlType": None, "old": None,
+        "pkNames": None, "sql": "the SQL", "sqlType": None, "table": "customers", "ts": 1589373560798,
+        "type": canal_type,
     }]  # fmt: skip
     expected: dict[str, Any] = {"type": maxwell_type, "database": "inventory", "table": "customers"}
     if maxwell_type == "table-alter":

@@ -42,7 +42,8 @@ def test_there_and_back() -> None:
     assert made.metadata[b"sluice.type"] == b"timestamp(3)"
     assert made.type == moved.type == pa.timestamp("us", tz="UTC")
     assert text(moved) == [
-        "2024-07-01 10:00:00", "2023-12-31 23:30:00", None, "2024-10-27 00:30:00", "2024-03-31 01:00:00", "0000-00-00 00:00:00",
+        "2024-07-01 10:00:00", "2023-12-31 23:30:00", None, "2024-10-27 00:30:00", "2024-03-31 01:00:00",
+        "0000-00-00 00:00:00",
     ]  # fmt: skip
     made, back = converted(made, moved, ColumnConversion(time_zone="Europe/Berlin", type="datetime(3)"), "s.t")
     assert made.type == back.type == pa.timestamp("us")

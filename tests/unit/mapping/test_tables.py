@@ -30,7 +30,8 @@ def rows() -> pa.Table:
     return pa.Table.from_pylist(
         [
             {"id": 1, "ts": "t", "note": "n", "_op": "i", "_seq": 1, "_commit_ts": commit, "_before": None},
-            {"id": 2, "ts": "t", "note": "n", "_op": "u", "_seq": 2, "_commit_ts": commit, "_before": {"id": 2, "ts": "s", "note": "m"}},
+            {"id": 2, "ts": "t", "note": "n", "_op": "u", "_seq": 2, "_commit_ts": commit,
+                "_before": {"id": 2, "ts": "s", "note": "m"}},
         ],
         schema=merged_schema(ORDERS.arrow_schema),
     )  # fmt: skip

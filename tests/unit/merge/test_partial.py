@@ -1,4 +1,6 @@
-"""Rows with a part of their columns: what merge makes of them, laid over the table as it was, gives the table as it is."""
+"""Rows with a part of their columns: what merge makes of them, laid over the table as it was, gives the table as it
+is.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ def change(seq: int, op: str, known: dict[str, Any], before: dict[str, Any] | No
     after = bits(set(known))
     old = bits(set(before)) if before is not None else 7
     return {
-        **{n: known.get(n) for n in NAMES}, "_op": op, "_seq": seq, "_file": "f", "_offset": seq, "_row": 0, "_commit_ts": 0, "_txn": 0, "_origin": 1,
+        **{n: known.get(n) for n in NAMES}, "_op": op, "_seq": seq, "_file": "f", "_offset": seq, "_row": 0,
+        "_commit_ts": 0, "_txn": 0, "_origin": 1,
         "_bucket": 0, "_before": None if before is None else {n: before.get(n) for n in NAMES},
         "_present": None if after == old == 7 else bytes([after, old]),
     }  # fmt: skip
@@ -80,7 +83,9 @@ def logged(table: dict[int, dict[str, Any]], steps: list[Any]) -> list[dict[str,
 
 
 def applied(table: dict[int, dict[str, Any]], merged: pa.Table) -> dict[int, dict[str, Any]]:
-    """What a target does with merged rows: read what moves, delete, write whole rows, update the known columns of the others."""
+    """What a target does with merged rows: read what moves, delete, write whole rows, update the known columns of the
+    others.
+    """
     known = masks(merged["_present"], len(NAMES))[0] if "_present" in merged.schema.names else None
     rows = merged.to_pylist()
     carried = {}
@@ -119,8 +124,9 @@ def test_merged_rows_end_in_the_same_table(begin: dict[int, Any], steps: list[An
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """What a log may say of a few rows, each change with the columns that the server chose to write: a session may change its row image at any
-    time. Rows come from before the batch, are inserted, dumped, moved (also back, and onto keys that were left), and come in any order."""
+    """What a log may say of a few rows, each change with the columns that the server chose to write: a session may
+    change its row image at any time. Rows come from before the batch, are inserted, dumped, moved (also back, and onto
+    keys that were left), and come in any order."""
     live: set[int] = draw(st.sets(KEYS))
     changes: list[dict[str, Any]] = []
     some = st.sets(st.sampled_from(["a", "b"]))

@@ -18,7 +18,9 @@ from tests.support.tables.merge_reference import compact_rows
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Legal histories of a few rows whose key (a, b) may move; the table itself has no key, so capture writes no ``k`` rows."""
+    """Legal histories of a few rows whose key (a, b) may move; the table itself has no key, so capture writes no ``k``
+    rows.
+    """
     live: dict[tuple[int, str], int] = {}
     changes: list[dict[str, Any]] = []
     for seq in range(draw(st.integers(1, 25))):

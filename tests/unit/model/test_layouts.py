@@ -99,7 +99,9 @@ RULES = "  - {name: r, path: r.py, type: row, match: {schema: shop, table: custo
 
 
 def test_a_column_of_a_user_may_have_any_name_that_the_rules_use(tmp_path: Path) -> None:
-    """``_revived`` was taken for a column of ours, once a rule kept a deleted row; ``_image`` and the like are stored with a $."""
+    """``_revived`` was taken for a column of ours, once a rule kept a deleted row; ``_image`` and the like are stored
+    with a $.
+    """
     ours = ("_revived", "_image", "_table", "_row", "_op")
     merged = rows(row("d", {"email": "a"}), row("u", {"email": "b"}, id=2))
     users = [(name, f"a column named {name}") for name in ours]

@@ -1,4 +1,5 @@
-"""Two sites that write the same rows, and a channel that loops back: whatever happens in whatever order, both end with the same rows.
+"""Two sites that write the same rows, and a channel that loops back: whatever happens in whatever order, both end with
+the same rows.
 
 A model: sites, logs and batches are lists here. What a drain leaves out is asked of the channel itself.
 """
@@ -60,7 +61,10 @@ class Pipe:
     at: int = 0
 
     def batch(self, changes: int, *, read_back: bool = False) -> int:
-        """The next changes of the log, merged to one a key and loaded; how many there were. ``read_back``: each row as it is now."""
+        """The next changes of the log, merged to one a key and loaded; how many there were.
+
+        ``read_back``: each row as it is now.
+        """
         taken = self.source.log[self.at : self.at + changes]
         self.at += len(taken)
         merged: dict[int, Change] = {}

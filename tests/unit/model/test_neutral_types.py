@@ -41,7 +41,8 @@ def test_it_is_stored_and_comes_back(made: ColumnType) -> None:
 def test_a_field_says_it(made: ColumnType) -> None:
     plain = made.plain
     column = Column(
-        "c", plain.kind, "whatever", True, plain.unsigned, plain.precision, plain.scale, plain.digits, plain.length, plain.charset,
+        "c", plain.kind, "whatever", True, plain.unsigned, plain.precision, plain.scale, plain.digits, plain.length,
+        plain.charset,
         plain.collation, plain.labels, shape=plain.shape,
     )  # fmt: skip
     assert column.type == plain

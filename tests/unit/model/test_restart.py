@@ -46,7 +46,9 @@ def test_an_idle_queue_with_an_older_position_does_not_count_among_those_behind(
 
 @pytest.mark.parametrize("turn", range(9))
 def test_three_tables_with_nine_queues_between_them_in_any_order(turn: int) -> None:
-    """Delivered and enqueued of each queue; three are behind, and the smallest delivered of these counts, not the older ones of idle tables."""
+    """Delivered and enqueued of each queue; three are behind, and the smallest delivered of these counts, not the older
+    ones of idle tables.
+    """
     pairs = [(50, 50), (10, 10), (60, 60), (200, 1000), (100, 1000), (10, 10), (1000, 10000), (200, 200), (2000, 2000)]
     queues = [Queue(at(enqueued), at(delivered)) for delivered, enqueued in pairs[turn:] + pairs[:turn]]
     assert restart(at(10000), *queues) == at(100)

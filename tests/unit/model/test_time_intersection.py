@@ -1,6 +1,8 @@
-"""Two sites that write the same rows, and a channel that sends back only what is in conflict: whatever happens in whatever order, both end equal.
+"""Two sites that write the same rows, and a channel that sends back only what is in conflict: whatever happens in
+whatever order, both end equal.
 
-A model: sites, logs and batches are lists here. What a drain leaves out, what it learns from marks, and what a merge sends is asked of the product.
+A model: sites, logs and batches are lists here. What a drain leaves out, what it learns from marks, and what a merge
+sends is asked of the product.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Logged:
     token: str
 
     def after(self, earlier: Sent, *, begun: bool) -> Sent:
-        """What is sent of the row, with changes before it that are sent, too (if there are: ``begun``): of an update what any of them changed."""
+        """What is sent of the row, with changes before it that are sent, too (if there are: ``begun``): of an update
+        what any of them changed.
+        """
         if self.row is None or self.before is None or (begun and not isinstance(earlier, dict)):
             return self.row
         changed = {at: now for at, (then, now) in enumerate(zip(self.before, self.row, strict=True)) if then != now}
@@ -57,7 +61,9 @@ class Site:
     log: list[Logged] = field(default_factory=list)
 
     def set(self, key: int, row: Sent, token: str = "") -> None:
-        """As a server: what changes nothing is not logged, and an update of columns of a row that is not there changes nothing."""
+        """As a server: what changes nothing is not logged, and an update of columns of a row that is not there changes
+        nothing.
+        """
         before = self.rows.get(key)
         if isinstance(row, dict):
             if before is None:
@@ -141,7 +147,9 @@ class Pipe:
             self.copying.high = len(self.source.log)
 
     def copied(self) -> list[Logged]:
-        """The rows of the copy but those that the log changed since they were read; of what the partner loaded, a main site's drain knows nothing."""
+        """The rows of the copy but those that the log changed since they were read; of what the partner loaded, a main
+        site's drain knows nothing.
+        """
         assert self.copying is not None
         since = self.source.log[self.copying.low : self.at]
         known = {
@@ -200,7 +208,10 @@ class Pipe:
 
 
 def pipes(consistency: str = "time_intersection", *, changed_columns: bool = False) -> tuple[Pipe, Pipe]:
-    """From the main site to the other one, and back. ``changed_columns``: of an update both send the columns that any change of a batch changed."""
+    """From the main site to the other one, and back.
+
+    ``changed_columns``: of an update both send the columns that any change of a batch changed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         text = f"channel: a_b\npipelines: [a_to_b, b_to_a]\nmain: a\nconsistency: {consistency}\n"
         (Path(folder) / "a_b.yaml").write_text(text)

@@ -1,4 +1,6 @@
-"""Chunks in key order: conditions cut any set of keys into ranges that meet without overlap; literals are exact; windows drop what changed."""
+"""Chunks in key order: conditions cut any set of keys into ranges that meet without overlap; literals are exact;
+windows drop what changed.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,10 @@ def test_borders_cut_every_key_into_exactly_one_chunk(rows, borders) -> None:
 @pytest.mark.parametrize(
     ("column", "values", "wanted"),
     [
-        (Column("c", K.BIGINT, "bigint unsigned", unsigned=True), pa.array([2**64 - 1], pa.uint64()), "18446744073709551615"),
-        (Column("c", K.DECIMAL, "decimal(30,2)", precision=30, scale=2), pa.array([Decimal("-1E+3")], pa.decimal128(30, 2)), "-1000.00"),
+        (Column("c", K.BIGINT, "bigint unsigned", unsigned=True), pa.array([2**64 - 1], pa.uint64()),
+            "18446744073709551615"),
+        (Column("c", K.DECIMAL, "decimal(30,2)", precision=30, scale=2),
+            pa.array([Decimal("-1E+3")], pa.decimal128(30, 2)), "-1000.00"),
         (Column("c", K.FLOAT, "float"), pa.array([0.1], pa.float32()), "0.10000000149011612e0"),
         (Column("c", K.VARCHAR, "varchar(9)", charset="latin1"), pa.array(["é'\\"]), "_utf8mb4 x'c3a9275c'"),
         (Column("c", K.VARBINARY, "varbinary(9)"), pa.array([b""]), "x''"),
@@ -74,8 +78,10 @@ def test_a_typed_value_is_a_literal_whatever_it_holds() -> None:
 
 
 MOMENTS = [
-    (K.DATE, ["2026-02-28", "2024-02-29", "0000-00-00", "2026-00-31", "2026-2-3"], ["2026-02-29", "2026-13-01", "yesterday", "20260228", ""]),
-    (K.DATETIME, ["2026-02-28", "2026-02-28 23:59:59.123456", "2026-02-28T10:00"], ["2026-02-28 24:00:00", "2026-02-28 10:60", "2026-02-28 noon"]),
+    (K.DATE, ["2026-02-28", "2024-02-29", "0000-00-00", "2026-00-31", "2026-2-3"],
+        ["2026-02-29", "2026-13-01", "yesterday", "20260228", ""]),
+    (K.DATETIME, ["2026-02-28", "2026-02-28 23:59:59.123456", "2026-02-28T10:00"],
+        ["2026-02-28 24:00:00", "2026-02-28 10:60", "2026-02-28 noon"]),
     (K.TIME, ["-838:59:59", "00:00", "12:30:01.5"], ["839:00:00", "12:61:00", "2026-02-28", "-"]),
     (K.ENUM, ["small", "LARGE"], ["huge", "2"]),
 ]  # fmt: skip

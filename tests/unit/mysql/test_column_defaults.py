@@ -82,7 +82,9 @@ UTC = StatementSession(1_718_454_896_789_012, "+00:00")
 
 @pytest.mark.parametrize("text", ["'2020-01-01 00:00:01'", "CURRENT_TIMESTAMP"])
 def test_the_time_zone_of_the_machine_is_named_with_the_way_on(text: str) -> None:
-    """TIMESTAMP literals and DATETIME clocks mean the session's time zone; SYSTEM is one that only the machine knows."""
+    """TIMESTAMP literals and DATETIME clocks mean the session's time zone; SYSTEM is one that only the machine
+    knows.
+    """
     sql_type = "datetime" if text == "CURRENT_TIMESTAMP" else "timestamp"
     made = SqlType.parse(sql_type).neutral()
     assert made is not None

@@ -1,4 +1,6 @@
-"""Every user of the registry of column types has an answer for every row of it, and nobody keeps a list of types of its own."""
+"""Every user of the registry of column types has an answer for every row of it, and nobody keeps a list of types of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ PACKAGE = Path(__file__).parents[3] / "include" / "sluice"
 COLLATIONS = {255: ("utf8mb4_0900_ai_ci", "utf8mb4"), 63: ("binary", "binary")}
 NUMBERS = {name: number for number, (name, _) in COLLATIONS.items()}
 _INSIDE = {
-    Brackets.PRECISION: "(10,2)", Brackets.BITS: "(9)", Brackets.DIGITS: "(3)", Brackets.CHARACTERS: "(5)", Brackets.BYTES: "(5)",
+    Brackets.PRECISION: "(10,2)", Brackets.BITS: "(9)", Brackets.DIGITS: "(3)", Brackets.CHARACTERS: "(5)",
+    Brackets.BYTES: "(5)",
     Brackets.LABELS: "('a','b')", Brackets.DIMENSION: "(3)",
 }  # fmt: skip
 rows = pytest.mark.parametrize("row", TYPES, ids=[row.word for row in TYPES])
@@ -88,7 +91,8 @@ def log_of(row: MysqlType, form: LogForm) -> bytes:
     size = 5 * 4 if row.charset else 5
     string = bytes([form.code, row.binary_bytes or size])
     meta = {
-        Meta.NONE: b"", Meta.UNSAID: b"", Meta.SIZE: b"\4", Meta.DIGITS: b"\3", Meta.PRECISION: b"\x0a\x02", Meta.BITS: b"\1\1",
+        Meta.NONE: b"", Meta.UNSAID: b"", Meta.SIZE: b"\4", Meta.DIGITS: b"\3", Meta.PRECISION: b"\x0a\x02",
+        Meta.BITS: b"\1\1",
         Meta.BYTES: struct.pack("<H", size), Meta.STRING: string, Meta.LABELS: bytes([form.code, 1]),
         Meta.LENGTH_BYTES: bytes([row.length_bytes]),
     }[form.meta]  # fmt: skip
@@ -135,7 +139,9 @@ def column_of(row: MysqlType) -> Column:
 
 
 def as_listed(row: MysqlType) -> tuple[Any, ...]:
-    """What information_schema.COLUMNS says of :func:`definition_of`: DATA_TYPE, COLUMN_TYPE, octets, precision, scale, digits."""
+    """What information_schema.COLUMNS says of :func:`definition_of`: DATA_TYPE, COLUMN_TYPE, octets, precision, scale,
+    digits.
+    """
     numbers = definition_of(row).arguments
     octets = numbers[0] * (4 if row.charset else 1) if row.brackets in {Brackets.CHARACTERS, Brackets.BYTES} else None
     precision = {Brackets.PRECISION: 10, Brackets.BITS: 9}.get(row.brackets)
@@ -143,7 +149,7 @@ def as_listed(row: MysqlType) -> tuple[Any, ...]:
     return row.word, definition_of(row).type, octets, precision, 2 if precision == 10 else None, digits
 
 
-# -- the registry itself ------------------------------------------------------------------------------------------------------
+# -- the registry itself -----------------------------------------------------------------------------------------------
 
 
 def test_a_word_names_one_type() -> None:
@@ -179,7 +185,7 @@ def test_an_unknown_type_is_refused_by_its_name() -> None:
         type_named("money(3)")
 
 
-# -- its users ----------------------------------------------------------------------------------------------------------------
+# -- its users ---------------------------------------------------------------------------------------------------------
 
 
 @forms
@@ -297,7 +303,9 @@ def test_formats(row: MysqlType) -> None:
 
 @rows
 def test_a_mysql_target(row: MysqlType) -> None:
-    """The neutral type of a column makes the same column, and loses nothing in it; so it is where a batch does not say it yet."""
+    """The neutral type of a column makes the same column, and loses nothing in it; so it is where a batch does not say
+    it yet.
+    """
     column = column_of(row)
     field = TableSchema(TableId("s", "t"), (column,)).field(column)
     assert target_types.own_type(column.type) == definition_of(row).type
@@ -325,7 +333,7 @@ def test_every_target_has_a_type_for_every_kind() -> None:
     assert set(target_types.OWN) == set(memory_types.OWN) == set(ColumnKind)
 
 
-# -- nobody else --------------------------------------------------------------------------------------------------------------
+# -- nobody else -------------------------------------------------------------------------------------------------------
 
 _LISTED = re.compile(r"""["'](mediumint|mediumtext|mediumblob|multipolygon|inet6)\b""")
 """Types that nobody names for their own sake: where one of them stands, there is a list of types."""

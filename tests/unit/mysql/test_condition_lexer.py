@@ -1,6 +1,7 @@
 """Check that conditions are split as every other SQL text is: by the lexer of the grammar, and as they always were.
 
-Conditions are stored in pipelines and in dumps that are begun, so what was accepted must be accepted, and be sent in the same form.
+Conditions are stored in pipelines and in dumps that are begun, so what was accepted must be accepted, and be sent in
+the same form.
 """
 
 from __future__ import annotations
@@ -90,16 +91,20 @@ def now(text: str) -> str | None:
 
 
 ACCEPTED = [
-    "id = 1", "ID=1 or v<=>null and not v like '%x'", "t.id + s.t.id * 2 ^ 3", "`a``b` in (1, 'it''s', \"q\")", "v = 'a' 'b'",
-    "v = _utf8mb4 x'c3a9' 'b'", "id=x'41'and 1", "v='a'or'b'=v", "id in(.5,2.,1e1,1.5e-3)", "id-1>-1", "id - -1", "v->'$.a'=1", "v->>'$.a'<>1",
-    "t . id", "t.`select`=1", "day > now() - interval 1 day", "v = 'a\\'\\%\\_\\Z\\0\\q'", "näme&1|2^3<<4>>5%6", "id&&1", "id!=~1", "id\n=\t1\r",
+    "id = 1", "ID=1 or v<=>null and not v like '%x'", "t.id + s.t.id * 2 ^ 3", "`a``b` in (1, 'it''s', \"q\")",
+    "v = 'a' 'b'",
+    "v = _utf8mb4 x'c3a9' 'b'", "id=x'41'and 1", "v='a'or'b'=v", "id in(.5,2.,1e1,1.5e-3)", "id-1>-1", "id - -1",
+    "v->'$.a'=1", "v->>'$.a'<>1",
+    "t . id", "t.`select`=1", "day > now() - interval 1 day", "v = 'a\\'\\%\\_\\Z\\0\\q'", "näme&1|2^3<<4>>5%6",
+    "id&&1", "id!=~1", "id\n=\t1\r",
 ]  # fmt: skip
 PIECES = [
     *VALUES, *NAMES, *ACCEPTED, *(one for one in ATTACKS if len(one) < 40), "(", ")", ",", ".", "=", "<", ">", "!",
     "|", "&", "-", "--", "-- ", "->", "+",
     "*", "/", "/*", "*/", "#", "\\", "\\N", "'", '"', "`", "``", "1", "1a", "1.", ".1", "1e", "1e5", "0x", "0X41",
     "x'4'", "x'41'", "0b2", "b'1'", "_utf8mb4",
-    "_utf8mb4 x'41'", "_utf8mb4 x'ff'", "_utf8mb4 0x41", "AND", "or", "not", "t", "id", "v", "NULL", "😀", "é", "\ud800", "\x00", "@", ":=", ";", "?",
+    "_utf8mb4 x'41'", "_utf8mb4 x'ff'", "_utf8mb4 0x41", "AND", "or", "not", "t", "id", "v", "NULL", "😀", "é", "\ud800",
+    "\x00", "@", ":=", ";", "?",
 ]  # fmt: skip
 _RUNS_INTO_LETTERS = re.compile(r"0x[0-9A-Fa-f]+[A-Za-z_$\u0080-\uffff]|0b[01]+[A-Za-z0-9_$\u0080-\uffff]")
 """The server reads a name there (``0x41or 1``), so what was accepted was not what it means."""

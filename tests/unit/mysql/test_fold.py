@@ -1,4 +1,6 @@
-"""Statements, parsed and folded without a server: what is understood, what is not, and what kinds of change a reader is told."""
+"""Statements, parsed and folded without a server: what is understood, what is not, and what kinds of change a reader is
+told.
+"""
 
 from __future__ import annotations
 
@@ -145,9 +147,11 @@ def test_any_text_gives_a_statement_or_a_decode_error(text: str) -> None:
 
 SEEDS = (
     TABLE,
-    "ALTER TABLE t ADD COLUMN `x y` ENUM('a', x'62', b'1') CHARACTER SET latin1 DEFAULT 'a' COMMENT 'it''s' AFTER id, DROP n, RENAME TO u",
+    "ALTER TABLE t ADD COLUMN `x y` ENUM('a', x'62', b'1') CHARACTER SET latin1 DEFAULT 'a' COMMENT 'it''s' AFTER id, "
+    "DROP n, RENAME TO u",
     "CREATE DEFINER=`a`@`%` TRIGGER tr BEFORE INSERT ON t FOR EACH ROW SET @`x` = 'y', @@global.x = 1e5",
-    "CREATE TABLE s.20151214 (a SERIAL, b DECIMAL(19.5) DEFAULT -1.5, FOREIGN KEY f (b) REFERENCES t (id), KEY (b), CHECK (a > 0)) CHARSET = DEFAULT",
+    "CREATE TABLE s.20151214 (a SERIAL, b DECIMAL(19.5) DEFAULT -1.5, FOREIGN KEY f (b) REFERENCES t (id), KEY (b), "
+    "CHECK (a > 0)) CHARSET = DEFAULT",
     "RENAME TABLE t TO `a``b`, d.v TO v /*!50003 , x TO y */ -- end",
     "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u, CONVERT TO CHARACTER SET utf8mb4 COLLATE DEFAULT",
     "CREATE OR REPLACE DATABASE d CHARACTER SET DEFAULT COLLATE nothing",
@@ -249,14 +253,20 @@ GERMAN = Collations(
 @pytest.mark.parametrize(
     ("clauses", "mysql", "mariadb", "column"),
     [
-        ("CONVERT TO CHARACTER SET latin1, COLLATE latin1_german1_ci", "latin1_german1_ci", "latin1_german1_ci", "latin1_swedish_ci"),
-        ("DEFAULT CHARACTER SET utf8mb4, CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "utf8mb4_bin", "utf8mb4_0900_ai_ci", "utf8mb4_bin"),
-        ("COLLATE utf8mb4_general_ci, CONVERT TO CHARACTER SET utf8mb4", "utf8mb4_0900_ai_ci", "utf8mb4_general_ci", "utf8mb4_0900_ai_ci"),
-        ("CONVERT TO CHARACTER SET utf8mb4, DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "utf8mb4_bin", "utf8mb4_bin", "utf8mb4_0900_ai_ci"),
+        ("CONVERT TO CHARACTER SET latin1, COLLATE latin1_german1_ci", "latin1_german1_ci", "latin1_german1_ci",
+            "latin1_swedish_ci"),
+        ("DEFAULT CHARACTER SET utf8mb4, CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "utf8mb4_bin",
+            "utf8mb4_0900_ai_ci", "utf8mb4_bin"),
+        ("COLLATE utf8mb4_general_ci, CONVERT TO CHARACTER SET utf8mb4", "utf8mb4_0900_ai_ci", "utf8mb4_general_ci",
+            "utf8mb4_0900_ai_ci"),
+        ("CONVERT TO CHARACTER SET utf8mb4, DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "utf8mb4_bin",
+            "utf8mb4_bin", "utf8mb4_0900_ai_ci"),
     ],
 )  # fmt: skip
 def test_a_default_charset_beside_a_conversion(clauses: str, mysql: str, mariadb: str, column: str) -> None:
-    """What MySQL 8.0 and 9.7 and MariaDB 10.11 and 11.8 said (their names of the default collation of utf8mb4 differ)."""
+    """What MySQL 8.0 and 9.7 and MariaDB 10.11 and 11.8 said (their names of the default collation of utf8mb4
+    differ).
+    """
     for is_mariadb, wanted in ((False, mysql), (True, mariadb)):
         made = SchemaState(
             Flavour(is_mariadb, 110800 if is_mariadb else 90000, GERMAN), server_collation="latin1_swedish_ci"

@@ -1,4 +1,6 @@
-"""What an ALTER TABLE is said to do to stored values, conversion by conversion; ``test_row_effects_truth`` asks the servers."""
+"""What an ALTER TABLE is said to do to stored values, conversion by conversion; ``test_row_effects_truth`` asks the
+servers.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ CASES = [
     ("int(5) unsigned zerofill", "int unsigned", SAME, SAME),
     ("int", "decimal(12,2)", SAME, SAME),
     ("int", "decimal(5,2)", SAME, (Step(S.WITHIN, low=-999, high=999),)),
-    ("decimal(20,5)", "decimal(10,1)", (Step(S.ROUND, 1),), (Step(S.ROUND, 1), Step(S.WITHIN, low=-(10**9 - 1), high=10**9 - 1))),
+    ("decimal(20,5)", "decimal(10,1)", (Step(S.ROUND, 1),), (Step(S.ROUND, 1),
+        Step(S.WITHIN, low=-(10**9 - 1), high=10**9 - 1))),
     ("decimal(10,5)", "decimal(10,1)", (Step(S.ROUND, 1),), (Step(S.ROUND, 1),)),
     ("decimal(10,2)", "decimal(12,4)", SAME, SAME),
     ("decimal(10,2)", "int", (Step(S.ROUND, 0),), (Step(S.ROUND, 0),)),
@@ -156,7 +159,9 @@ def changed(old: str, new: str, text: str, mode: int, engine: str = "InnoDB", **
 
 
 def test_what_protects_values() -> None:
-    """IGNORE takes strict mode away, a table without transactions is not protected by STRICT_TRANS_TABLES, and other programs copy as they like."""
+    """IGNORE takes strict mode away, a table without transactions is not protected by STRICT_TRANS_TABLES, and other
+    programs copy as they like.
+    """
     statement = "ALTER TABLE t MODIFY v INT"
     assert changed("bigint", "int", statement, 1 << 21)[0].same
     assert not changed("bigint", "int", statement, 1 << 21, engine="MyISAM")[0].same

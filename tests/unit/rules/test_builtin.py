@@ -131,7 +131,10 @@ def test_cast_never_cuts(use, columns: str, value: str, words: str) -> None:
 
 
 def test_add_constants_and_metadata(use) -> None:
-    text = "{constants: {origin: shop, live: true, rate: 1.5, none: null}, metadata: {t: table, s: schema, op: op, at: commit_time, who: origin}}"
+    text = (
+        "{constants: {origin: shop, live: true, rate: 1.5, none: null}, metadata: {t: table, s: schema, op: op, "
+        "at: commit_time, who: origin}}"
+    )
     got = applied(use("add", text), row("u", {"email": "b"}))[0]
     assert (got["origin"], got["live"], got["rate"], got["none"]) == ("shop", 1, 1.5, None)
     assert (got["s"], got["t"], got["op"], got["at"], got["who"]) == ("shop", "customers", "update", COMMIT, 7)

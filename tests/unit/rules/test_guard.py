@@ -65,7 +65,8 @@ def test_the_same_while_it_is_loaded(tmp_path: Path, how: str) -> None:
 
 ENDLESS = {
     "a loop": "while True: pass",
-    "a loop that catches": "\n    while True:\n        try:\n            while True: pass\n        except Exception: pass",
+    "a loop that catches": "\n    while True:\n        try:\n            while True: pass\n        except Exception: "
+    "pass",
     "a call into the system": "__import__('threading').Event().wait()",
     "a long sleep": "__import__('time').sleep(1000)",
 }
@@ -97,7 +98,10 @@ def test_one_that_never_ends_to_load(tmp_path: Path) -> None:
 
 
 def test_a_query_that_takes_too_long(tmp_path: Path) -> None:
-    body = "SELECT rows.* FROM rows WHERE (SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + b.range % 7 = 3) > 0"
+    body = (
+        "SELECT rows.* FROM rows WHERE (SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + "
+        "b.range % 7 = 3) > 0"
+    )
     made = rules(tmp_path, body, kind="sql", extra=", timeout: 300ms")
     with pytest.raises(RuleError, match="rule 'odd' stopped on"):
         made.apply(rows(), CUSTOMERS)
@@ -121,7 +125,8 @@ def test_an_exit_on_one_row_is_that_rows_error(tmp_path: Path) -> None:
 def test_what_a_rule_prints_is_not_in_the_programs_output(tmp_path: Path) -> None:
     (tmp_path / "changes").mkdir()
     (tmp_path / "rule.py").write_text(
-        "import sys\nprint('loading')\ndef transform(row, context):\n    print('seen', row['id'])\n    sys.stdout.write('more')\n    return row\n"
+        "import sys\nprint('loading')\ndef transform(row, context):\n    print('seen', row['id'])\n    "
+        "sys.stdout.write('more')\n    return row\n"
     )
     (tmp_path / "engine.yaml").write_text("rules: [{name: odd, path: rule.py}]")
     (tmp_path / "changes" / "odd.yaml").write_text("{table: s.t, key: [id], changes: [{insert: {id: 7}}]}")

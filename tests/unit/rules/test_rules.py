@@ -176,7 +176,10 @@ def test_a_rule_that_changes_the_key_moves_the_row(rules) -> None:
 
 
 def test_one_row_becomes_many(rules) -> None:
-    code = "def transform(row, context):\n    return [{**row, 'id': row['id'] * 10 + i} for i in range(int(row['paid']))]\n"
+    code = (
+        "def transform(row, context):\n    return [{**row, 'id': row['id'] * 10 + i} for i in "
+        "range(int(row['paid']))]\n"
+    )
     got = applied(rules(code), row("u", {"paid": Decimal(3)}, paid=Decimal(2)))
     assert [(r["id"], r["_op"]) for r in got] == [(10, "u"), (11, "u"), (12, "d")]
 
@@ -207,7 +210,10 @@ def test_the_same_row_twice_is_that_row(rules) -> None:
 
 
 def test_columns_are_added_and_taken_away(rules) -> None:
-    code = "def transform(row, context):\n    del row['paid']\n    return {**row, 'len': len(row['email']), '_op': 'mine'}\n"
+    code = (
+        "def transform(row, context):\n    del row['paid']\n    return {**row, 'len': len(row['email']), '_op': "
+        "'mine'}\n"
+    )
     result = rules(code).apply(rows(row(), row("u", {"email": "B@xx"}, id=2)), TABLE).tables[TABLE]
     assert "paid" not in result.schema.names
     assert result["len"].to_pylist() == [3, 3]
@@ -240,7 +246,10 @@ def transform(row, context):
 
 
 def test_arrow_and_pandas_rules(rules) -> None:
-    arrow = "import pyarrow.compute as pc\ndef transform(rows, context):\n    return rows.filter(pc.equal(rows['email'], 'keep'))\n"
+    arrow = (
+        "import pyarrow.compute as pc\ndef transform(rows, context):\n    return "
+        "rows.filter(pc.equal(rows['email'], 'keep'))\n"
+    )
     item = row("u", {"email": "keep"}, email="no")
     assert [r["_op"] for r in applied(rules(arrow, type="arrow"), item)] == ["d"]
     pandas = "def transform(frame, context):\n    return frame[frame['email'] == 'keep'].assign(x=1)\n"
@@ -249,7 +258,8 @@ def test_arrow_and_pandas_rules(rules) -> None:
     assert got[1]["paid"] == Decimal("1.50")
 
 
-# errors ----------------------------------------------------------------------------------------------------------------
+# errors
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def raised(rules: RuleSet, *items: dict[str, Any]) -> RuleError:
@@ -277,7 +287,10 @@ FAILING = (
 def test_rows_that_fail_are_left_out_with_all_their_images(rules, kind: str, on_error: str) -> None:
     code = FAILING
     if kind == "arrow":
-        code = "def transform(rows, context):\n    if 'bad' in rows['email'].to_pylist():\n        raise ValueError('bad')\n    return rows\n"
+        code = (
+            "def transform(rows, context):\n    if 'bad' in rows['email'].to_pylist():\n        raise "
+            "ValueError('bad')\n    return rows\n"
+        )
     items = (
         row("i", id=1), row("i", id=2, email="bad"), row("u", {"email": "good"}, id=3, email="bad"),
         row("u", {"email": "bad"}, id=4), row("d", {"email": "bad"}, id=5, email="bad"), row("u", {"email": "x"}, id=6),
@@ -412,7 +425,8 @@ def test_what_hides_values_has_to_see_every_row(tmp_path: Path, builtin: str, ma
     with pytest.raises(ConfigError, match=f"{builtin} must see every insert and update"):
         RuleSet.load(path)
     path.write_text(
-        f"rules: [{{name: hide, builtin: {builtin}, match: {{events: [insert, update]}}, params: {{columns: [email]}}}}]\n"
+        f"rules: [{{name: hide, builtin: {builtin}, match: {{events: [insert, update]}}, params: {{columns: "
+        "[email]}}]\n"
     )
     assert len(RuleSet.load(path)) == 1
 
@@ -437,7 +451,8 @@ _BY_ORIGIN = {
     "row": ("py", "def transform(row, context):\n    return row if context.origin != 9 else None\n"),
     "arrow": (
         "py",
-        "import pyarrow.compute as pc\ndef transform(rows, context):\n    return rows.filter(pc.not_equal(rows['_origin'], 9))\n",
+        "import pyarrow.compute as pc\ndef transform(rows, context):\n    return "
+        "rows.filter(pc.not_equal(rows['_origin'], 9))\n",
     ),
     "pandas": ("py", "def transform(frame, context):\n    return frame[frame['_origin'] != 9]\n"),
     "sql": ("sql", "SELECT * FROM rows WHERE _origin <> 9"),

@@ -62,7 +62,10 @@ def test_where_is_a_filter_that_rows_enter_and_leave(sql, item: dict[str, Any], 
 
 
 def test_columns_are_replaced_added_and_left_out(sql) -> None:
-    text = "SELECT * EXCLUDE (raw) REPLACE (lower(email) AS email), paid * 2 AS twice, [1, 2] AS list, born IS NULL AS flag FROM rows"
+    text = (
+        "SELECT * EXCLUDE (raw) REPLACE (lower(email) AS email), paid * 2 AS twice, [1, 2] AS list, born IS NULL "
+        "AS flag FROM rows"
+    )
     made = sql(text).apply(rows(row()), TABLE).tables[TABLE]
     assert "raw" not in made.schema.names
     assert made.schema.field("email").metadata[b"sluice.type"] == b"varchar(80)"
@@ -71,7 +74,10 @@ def test_columns_are_replaced_added_and_left_out(sql) -> None:
 
 
 def test_before_operation_and_changed_columns_are_visible(sql) -> None:
-    text = "SELECT * REPLACE (CASE WHEN _op = 'u' AND _before.paid > paid THEN 'cheaper' ELSE email END AS email) FROM rows"
+    text = (
+        "SELECT * REPLACE (CASE WHEN _op = 'u' AND _before.paid > paid THEN 'cheaper' ELSE email END AS email) "
+        "FROM rows"
+    )
     got = result(sql(text).apply(rows(row("u", {"paid": Decimal(7)}), row("i", id=2)), TABLE))
     assert [r["email"] for r in got] == ["cheaper", "A@x"]
 
@@ -90,7 +96,10 @@ def test_rows_go_to_another_table_with_its_own_key(sql) -> None:
     UNION ALL BY NAME
     SELECT _row, 'audit' AS _table, id, email, 'changed' AS what FROM rows WHERE _image = 'after'
     """
-    extra = ", emits: {shop.audit: {key: [id, what], columns: [id, email, what]}, shop.customers: {columns: [id, email, paid]}}"
+    extra = (
+        ", emits: {shop.audit: {key: [id, what], columns: [id, email, what]}, shop.customers: {columns: [id, "
+        "email, paid]}}"
+    )
     ruled = sql(text, extra).apply(rows(row("u", {"email": "old"})), TABLE)
     audit = ruled.tables[TableId("shop", "audit")]
     assert audit.schema.names[:3] == ["id", "email", "what"]
@@ -100,7 +109,10 @@ def test_rows_go_to_another_table_with_its_own_key(sql) -> None:
 
 
 def test_parameters_have_types_and_defaults(sql) -> None:
-    text = "-- param floor: decimal = 1.5   \n-- param names: list[str] = [a, b]\nSELECT * FROM rows WHERE paid >= $floor AND len($names) = 2"
+    text = (
+        "-- param floor: decimal = 1.5   \n-- param names: list[str] = [a, b]\nSELECT * FROM rows WHERE paid >= "
+        "$floor AND len($names) = 2"
+    )
     assert len(result(sql(text).apply(rows(row()), TABLE))) == 1
     assert len(result(sql(text, ", params: {floor: 2}").apply(rows(row()), TABLE))) == 0
     with pytest.raises(RuleError, match=r"params\.floor: .*valid decimal") as caught:

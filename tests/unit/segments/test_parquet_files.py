@@ -1,4 +1,6 @@
-"""A small batch is stored as Parquet files that other tools open by their paths; batches that were packed before are read as ever."""
+"""A small batch is stored as Parquet files that other tools open by their paths; batches that were packed before are
+read as ever.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,8 @@ def test_a_chain_of_the_version_before_is_read_and_ends(schemas: SchemaStore) ->
     for number in range(1, 6):
         state.put(table(number))
         data = {
-            "format_version": 1, "position": place(4 + number).to_json(), "parent": path, "depth": number, "part": state.part(state.touched),
+            "format_version": 1, "position": place(4 + number).to_json(), "parent": path, "depth": number,
+            "part": state.part(state.touched),
         }  # fmt: skip
         state.touched.clear()
         path = f"schema/uuid.binlog/{1:010d}-{4 + number:012d}-e000001-old{number}.schema"

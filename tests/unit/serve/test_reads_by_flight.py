@@ -36,7 +36,8 @@ def write_orders(made: Case) -> list[int]:
     return [
         write(made, "INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, NULL)"),
         write(made, "UPDATE orders SET v = v + 1 WHERE id < 3", "UPDATE orders SET note = 'c' WHERE id = 2"),
-        write(made, "UPDATE orders SET id = 9 WHERE id = 1", "DELETE FROM orders WHERE id = 3", "INSERT INTO orders VALUES (4, 40, 'd')"),
+        write(made, "UPDATE orders SET id = 9 WHERE id = 1", "DELETE FROM orders WHERE id = 3",
+            "INSERT INTO orders VALUES (4, 40, 'd')"),
     ]  # fmt: skip
 
 
@@ -170,17 +171,18 @@ def test_a_value_that_is_masked_or_excluded_is_never_sent(shop: Case, form: str,
     (shop.folder / "rules" / "engine.yaml").write_text(ENGINE)
     (shop.folder / "rules" / "copy.py").write_text(COPY)
     shop.source.execute(
-        f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, email VARCHAR(40), phone VARCHAR(20), born VARCHAR(20), "
-        "salary INT, town VARCHAR(20))"
+        f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, email VARCHAR(40), phone VARCHAR(20), born "
+        "VARCHAR(20), salary INT, town VARCHAR(20))"
     )
     shop.target.execute(
-        f"CREATE TABLE {shop.schema}.persons (id INT PRIMARY KEY, mail VARCHAR(40), `call` VARCHAR(20), born VARCHAR(20), "
-        "town VARCHAR(20), again VARCHAR(20))"
+        f"CREATE TABLE {shop.schema}.persons (id INT PRIMARY KEY, mail VARCHAR(40), `call` VARCHAR(20), born "
+        "VARCHAR(20), town VARCHAR(20), again VARCHAR(20))"
     )
     write(
         shop,
         f"INSERT INTO people VALUES (1, '{SECRETS[2]}', '{SECRETS[0]}', '{SECRETS[6]}', {SECRETS[4]}, 'here')",
-        f"UPDATE people SET email = '{SECRETS[3]}', phone = '{SECRETS[1]}', salary = {SECRETS[5]}, born = '{SECRETS[7]}', town = 'there'",
+        f"UPDATE people SET email = '{SECRETS[3]}', phone = '{SECRETS[1]}', salary = {SECRETS[5]}, born = "
+        f"'{SECRETS[7]}', town = 'there'",
         "DELETE FROM people",
         f"INSERT INTO people VALUES (2, '{SECRETS[2]}', '{SECRETS[0]}', '{SECRETS[6]}', {SECRETS[4]}, 'here')",
     )
@@ -328,8 +330,10 @@ def test_a_stream_that_follows_goes_on_after_its_session_is_lost(shop: Case, mon
 
 
 @pytest.mark.parametrize("wrong", [
-    {"table": ["x"]}, {"columns": []}, {"from": {"batch": True}}, {"to": 2**63}, {"tables": ["["]}, {"x": 1}, {"form": "all"}, {"to": "1"},
-    {"predicate": {"column": "id", "is": "=", "value": 10**30}}, {"predicate": {"column": "id", "is": "in", "values": [1, 10**400]}},
+    {"table": ["x"]}, {"columns": []}, {"from": {"batch": True}}, {"to": 2**63}, {"tables": ["["]}, {"x": 1},
+    {"form": "all"}, {"to": "1"},
+    {"predicate": {"column": "id", "is": "=", "value": 10**30}},
+    {"predicate": {"column": "id", "is": "in", "values": [1, 10**400]}},
     {"predicate": {"column": "id", "is": "=", "values": [1]}}, {"predicate": {"column": "id", "is": "="}},
     {"predicate": {"column": "ID", "is": "null"}},
 ])  # fmt: skip

@@ -1,4 +1,6 @@
-"""The HTTP server of ``sluice serve``: documents replay to the source, streams go on where they broke off, errors say what to do."""
+"""The HTTP server of ``sluice serve``: documents replay to the source, streams go on where they broke off, errors say
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_every_format_says_what_tail_says(shop: Case) -> None:
 
 
 def _without_time(document: dict[str, Any]) -> dict[str, Any]:
-    """What differs from one writing of a document to the next, and a change's place in its transaction, which a read does not ask for."""
+    """What differs from one writing of a document to the next, and a change's place in its transaction, which a read
+    does not ask for.
+    """
     return {
         name: value for name, value in document.items() if name not in {"xoffset", "commit", "ts", "id", "transaction"}
     }
@@ -211,6 +215,11 @@ NAMES = (
     "marks",
     "wait",
     "on_lost_batches",
+    "transactions",
+    "piece_rows",
+    "piece_bytes",
+    "max_rows",
+    "max_bytes",
 )
 BIG = (2**63, 2**64, 10**19, 10**30, 10**75, 10**76, 10**400, -(2**63) - 1, -(10**30))
 
@@ -231,14 +240,22 @@ def said_to(answer: httpx.Response) -> str:
 
 
 NOT_READ = [
-    ("table=x.orders", "tables"), ("from_batchs=9", "from_batch"), ("colums=id", "columns"), ("From=latest", "from"), ("folow=true", "follow"),
-    ("nonsense=1", ""), ("%20tables=x", "tables"), ("tables[]=x", "tables"), ("from_=latest", "from"), ("predicate=1", ""),
+    ("table=x.orders", "tables"), ("from_batchs=9", "from_batch"), ("colums=id", "columns"), ("From=latest", "from"),
+    ("folow=true", "follow"),
+    ("nonsense=1", ""), ("%20tables=x", "tables"), ("tables[]=x", "tables"), ("from_=latest", "from"),
+    ("predicate=1", ""),
 ]  # fmt: skip
 """Parameters that nothing reads, and the one that is meant."""
 WRONG = [
-    "to=1&to=900", "from_batch=2&from_batch=1", "follow=false&follow=true", "from=latest&from_batch=1", "from=snapshot&from_position=b.1:4",
-    "columns=", "tables=", "to=", "follow=", "from_batch=", "from_batch=1.5", "to=-1", "wait=nan", "wait=inf", "wait=301", "from_position=9",
-    "from_timestamp=yesterday", "from_timestamp=2026-01-01", "on_lost_batches=go", f"to={2**63}", f"from_batch={10**40}", "to=0x10", "marks=2",
+    "to=1&to=900", "from_batch=2&from_batch=1", "follow=false&follow=true", "from=latest&from_batch=1",
+    "from=snapshot&from_position=b.1:4",
+    "columns=", "tables=", "to=", "follow=", "from_batch=", "from_batch=1.5", "to=-1", "wait=nan", "wait=inf",
+    "wait=2592001", "wait=long", "from_position=9", "piece_rows=0", "piece_bytes=-1", "max_rows=0", "max_bytes=1.5",
+    "follow=true&max_rows=1",
+    "transactions=2",
+    "transactions=true&format=canal-json",
+    "from_timestamp=yesterday", "from_timestamp=2026-01-01", "on_lost_batches=go", f"to={2**63}",
+    f"from_batch={10**40}", "to=0x10", "marks=2",
 ]  # fmt: skip
 
 
@@ -258,10 +275,13 @@ def test_a_parameter_that_is_wrong_is_refused(filled: httpx.Client) -> None:
 
 def test_a_ticket_with_what_is_not_read_is_refused(filled: httpx.Client) -> None:
     for wrong in (
-        {"table": ["x"]}, {"columns": []}, {"from": {"batchs": 1}}, {"from": {"batch": True}}, {"from": {"batch": "1"}}, {"to": True},
+        {"table": ["x"]}, {"columns": []}, {"from": {"batchs": 1}}, {"from": {"batch": True}}, {"from": {"batch": "1"}},
+        {"to": True},
         {"predicate": {"column": "id", "is": "="}}, {"predicate": {"column": "id", "is": "in", "value": 1}},
-        {"predicate": {"column": "id", "is": "=", "value": 1, "values": [2]}}, {"predicate": {"column": "id", "is": "null", "value": 1}},
-        {"predicate": {"column": "id", "is": "=", "value": 1, "or": []}}, {"predicate": {"all": []}}, {"predicate": {"column": "nix", "is": "null"}},
+        {"predicate": {"column": "id", "is": "=", "value": 1, "values": [2]}},
+        {"predicate": {"column": "id", "is": "null", "value": 1}},
+        {"predicate": {"column": "id", "is": "=", "value": 1, "or": []}}, {"predicate": {"all": []}},
+        {"predicate": {"column": "nix", "is": "null"}},
     ):  # fmt: skip
         assert said_to(filled.post("/changes", json={"pipeline": "case", **wrong})), wrong
     assert "did you mean 'tables'" in said_to(filled.post("/changes", json={"pipeline": "case", "table": ["x"]}))
@@ -288,7 +308,9 @@ def test_a_number_beyond_64_bits_is_compared_or_refused(filled: httpx.Client) ->
 def test_no_query_or_ticket_gives_an_error_of_the_service_or_a_wider_read(
     filled: httpx.Client, data: st.DataObject
 ) -> None:
-    """An answer of 200 has lines of JSON, and no change that the parts of the request that are right would leave out."""
+    """An answer of 200 has lines of JSON, and no change that the parts of the request that are right would leave
+    out.
+    """
     values = st.one_of(
         st.sampled_from([
             "",
@@ -333,8 +355,18 @@ def test_no_query_or_ticket_gives_an_error_of_the_service_or_a_wider_read(
         st.text(max_size=5),
         st.sampled_from(["id", "v", "note"]),
     )
-    nested = st.recursive(plain, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
-        st.sampled_from(["column", "is", "value", "values", "all", "any", "batch", "position", "x"]), inner, max_size=3), max_leaves=6)  # fmt: skip
+    nested = st.recursive(
+        plain,
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(
+                st.sampled_from(["column", "is", "value", "values", "all", "any", "batch", "position", "x"]),
+                inner,
+                max_size=3,
+            )
+        ),
+        max_leaves=6,
+    )
     keys = st.sampled_from(["tables", "from", "to", "columns", "predicate", "form", "on_lost_batches", "table", "x"])
     ticket = {"pipeline": "case", **data.draw(st.dictionaries(keys, nested, max_size=3))}
     checked(filled.post("/changes", content=json.dumps(ticket).encode("utf-8", "replace")), ticket)

@@ -1,4 +1,6 @@
-"""Named subscriptions: what is acknowledged is never delivered again, and what is not is not lost, whoever ends when."""
+"""Named subscriptions: what is acknowledged is never delivered again, and what is not is not lost, whoever ends
+when.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +189,9 @@ def test_what_a_client_says_wrongly_ends_its_session(shop: Case) -> None:
 
 
 def test_a_client_that_never_heard_of_its_session_goes_on_by_itself(shop: Case) -> None:
-    """The link broke between the request and the first answer: the session was counted, and only this client asked for it."""
+    """The link broke between the request and the first answer: the session was counted, and only this client asked
+    for it.
+    """
     numbers = write_batches(shop, 3)
     with serving(shop, Slots(9, 9)) as (_, reader):
         first = Exchanger(reader, client="a", from_={"batch": numbers[0]})

@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.config.connections import Endpoint
+from sluice.config.receiver import Receiver
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
@@ -23,7 +24,6 @@ from sluice.targets.clickhouse.sql import literal, name
 from sluice.targets.clickhouse.tables import _key, make_statements
 from sluice.targets.clickhouse.values import ALL_YEARS, FEW_YEARS, default_sql, sent
 from sluice.targets.port import Checkpoint
-from sluice.targets.web.receiver import Receiver
 
 K = ColumnKind
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.config.connections import Endpoint
+from sluice.config.receiver import Receiver
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date, special_timestamp
@@ -22,7 +23,6 @@ from sluice.targets.elasticsearch.options import ElasticsearchOptions
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.elasticsearch.tables import index_body
 from sluice.targets.port import Checkpoint
-from sluice.targets.web.receiver import Receiver
 
 K = ColumnKind
 _ZERO_DAY, _ZERO_TIME = special_date(0, 0, 0), special_timestamp(2024, 0, 15, 3_600_000_000)
@@ -41,9 +41,11 @@ def place(**options: Any) -> Place:
         (ColumnType(K.DECIMAL, 20, 4), pa.array([Decimal("1.5000")], pa.decimal128(20, 4)), "1.5000"),
         (ColumnType(K.DOUBLE), pa.array([1.7976931348623157e308]), 1.7976931348623157e308),
         (ColumnType(K.DATE), pa.array([_ZERO_DAY], pa.int32()).view(pa.date32()), "0000-00-00"),
-        (ColumnType(K.DATETIME, digits=3), pa.array([dt.datetime(2024, 1, 1, 1, 2, 3)], pa.timestamp("us")), "2024-01-01T01:02:03.000"),
+        (ColumnType(K.DATETIME, digits=3), pa.array([dt.datetime(2024, 1, 1, 1, 2, 3)], pa.timestamp("us")),
+            "2024-01-01T01:02:03.000"),
         (ColumnType(K.DATETIME), pa.array([_ZERO_TIME], pa.int64()).view(pa.timestamp("us")), "2024-00-15T01:00:00"),
-        (ColumnType(K.TIMESTAMP), pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC)], pa.timestamp("us", "UTC")), "2024-01-01T00:00:00Z"),
+        (ColumnType(K.TIMESTAMP), pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC)], pa.timestamp("us", "UTC")),
+            "2024-01-01T00:00:00Z"),
         (ColumnType(K.VARCHAR), pa.array(['a"\\\n b']), 'a"\\\n b'),
         (ColumnType(K.VARBINARY), pa.array([b"\x00\xff"], pa.binary()), "AP8="),
         (ColumnType(K.JSON), pa.array(["null"]), "null"),

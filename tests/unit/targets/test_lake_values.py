@@ -10,8 +10,10 @@ from sluice.targets.lake.types import takes
 from sluice.targets.lake.values import converted
 
 WHOLE = {
-    "tinyint": (-(2**7), 2**7 - 1), "smallint unsigned": (0, 2**16 - 1), "mediumint": (-(2**23), 2**23 - 1), "mediumint unsigned": (0, 2**24 - 1),
-    "int": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1), "bigint unsigned": (0, 2**64 - 1), "year": (0, 2155), "bit(1)": (0, 1),
+    "tinyint": (-(2**7), 2**7 - 1), "smallint unsigned": (0, 2**16 - 1), "mediumint": (-(2**23), 2**23 - 1),
+    "mediumint unsigned": (0, 2**24 - 1),
+    "int": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1), "bigint unsigned": (0, 2**64 - 1), "year": (0, 2155),
+    "bit(1)": (0, 1),
     "bit(8)": (0, 255), "bit(64)": (0, 2**64 - 1),
 }  # fmt: skip
 """The least and the greatest value of each type."""

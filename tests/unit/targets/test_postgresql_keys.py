@@ -1,4 +1,6 @@
-"""Keys of the source as PostgreSQL compares them: ranges need the same order at both sides, listed keys only what tells them apart."""
+"""Keys of the source as PostgreSQL compares them: ranges need the same order at both sides, listed keys only what tells
+them apart.
+"""
 
 from __future__ import annotations
 

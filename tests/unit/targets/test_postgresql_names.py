@@ -1,4 +1,6 @@
-"""What a PostgreSQL target calls things: names folded as the server folds them, collations of the source in ICU's words."""
+"""What a PostgreSQL target calls things: names folded as the server folds them, collations of the source in ICU's
+words.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def routes(*names: str) -> list[Route]:
 
 
 def test_tables_that_would_become_one_are_refused() -> None:
-    """Several sources of one target table are none; and whether others clash that nothing is written to is not asked."""
+    """Several sources of one target table are none; and whether others clash that nothing is written to is not
+    asked.
+    """
     naming = Naming(True)
     naming.refuse_clash(routes("Orders", "Orders", "other"), routes("Orders", "third"), "p")
     naming.refuse_clash(routes("other"), routes("Orders", "ORDERS"), "p")

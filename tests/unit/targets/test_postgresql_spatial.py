@@ -41,7 +41,9 @@ def test_what_a_column_does_not_keep(declared: str, said: str) -> None:
 
 
 def test_values_in_the_order_of_postgis() -> None:
-    """SRID, byte order, type -> byte order, type with the flag, SRID; NULL stays; the source's buffer is left as it is."""
+    """SRID, byte order, type -> byte order, type with the flag, SRID; NULL stays; the source's buffer is left as it
+    is.
+    """
     point = struct.pack("<dd", 1.0, -2.5)
     stored = [struct.pack("<IBI", 4326, 1, 1) + point, None, struct.pack("<IBI", 0, 1, 1) + point]
     values = pa.array(stored, pa.binary())

@@ -43,14 +43,18 @@ ALTERS = {
         f'ALTER TABLE {Q} ALTER COLUMN "c" TYPE bigint', f'ALTER TABLE {Q} ALTER COLUMN "c" SET NOT NULL',
     ],
     "RENAME COLUMN a TO b, RENAME COLUMN b TO a": [
-        f'ALTER TABLE {Q} RENAME COLUMN "a" TO "_sluice_renamed_0"', f'ALTER TABLE {Q} RENAME COLUMN "b" TO "_sluice_renamed_1"',
-        f'ALTER TABLE {Q} RENAME COLUMN "_sluice_renamed_0" TO "b"', f'ALTER TABLE {Q} RENAME COLUMN "_sluice_renamed_1" TO "a"',
+        f'ALTER TABLE {Q} RENAME COLUMN "a" TO "_sluice_renamed_0"',
+        f'ALTER TABLE {Q} RENAME COLUMN "b" TO "_sluice_renamed_1"',
+        f'ALTER TABLE {Q} RENAME COLUMN "_sluice_renamed_0" TO "b"',
+        f'ALTER TABLE {Q} RENAME COLUMN "_sluice_renamed_1" TO "a"',
     ],
     "DROP COLUMN a, ADD a INT": [
-        f'ALTER TABLE {Q} DROP COLUMN "a"', f'ALTER TABLE {Q} ADD COLUMN "a" integer', 'DROP INDEX IF EXISTS "s"."t_by_a"',
+        f'ALTER TABLE {Q} DROP COLUMN "a"', f'ALTER TABLE {Q} ADD COLUMN "a" integer',
+        'DROP INDEX IF EXISTS "s"."t_by_a"',
     ],
     "DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)": [
-        f'ALTER TABLE {Q} ALTER COLUMN "b" SET NOT NULL', f'ALTER TABLE {Q} DROP CONSTRAINT "t_pkey"', f'ALTER TABLE {Q} ADD PRIMARY KEY ("id", "b")',
+        f'ALTER TABLE {Q} ALTER COLUMN "b" SET NOT NULL', f'ALTER TABLE {Q} DROP CONSTRAINT "t_pkey"',
+        f'ALTER TABLE {Q} ADD PRIMARY KEY ("id", "b")',
     ],
     "ALTER a SET DEFAULT 7, COMMENT 'it''s'": [
         f'ALTER TABLE {Q} ALTER COLUMN "a" SET DEFAULT 7', f"COMMENT ON TABLE {Q} IS 'it''s'",
@@ -90,7 +94,8 @@ def test_tables_that_come_go_and_are_renamed() -> None:
 def test_a_table_that_another_replaces() -> None:
     replace = run("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY)", mariadb=True)
     assert replace == [
-        f"DROP TABLE {Q}", 'CREATE SCHEMA IF NOT EXISTS "s"', f'CREATE TABLE {Q} ("id" integer NOT NULL, PRIMARY KEY ("id"))',
+        f"DROP TABLE {Q}", 'CREATE SCHEMA IF NOT EXISTS "s"',
+        f'CREATE TABLE {Q} ("id" integer NOT NULL, PRIMARY KEY ("id"))',
     ]  # fmt: skip
 
 

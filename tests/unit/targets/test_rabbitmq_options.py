@@ -79,7 +79,8 @@ def test_ports_of_both_protocols() -> None:
         ({"routing_key": "all"}, Ordering.GLOBAL, Guarantee.AT_LEAST_ONCE, {("queue", "all")}),
         ({"exchange": "changes"}, Ordering.GLOBAL, Guarantee.AT_LEAST_ONCE, {("exchange", "changes")}),
         ({"exchange": "{schema}"}, Ordering.TABLE, Guarantee.AT_LEAST_ONCE, {("exchange", "shop")}),
-        ({"exchange": "{schema}", "statements": "ddl"}, Ordering.TABLE, Guarantee.AT_LEAST_ONCE, {("exchange", "shop"), ("queue", "ddl")}),
+        ({"exchange": "{schema}", "statements": "ddl"}, Ordering.TABLE, Guarantee.AT_LEAST_ONCE,
+            {("exchange", "shop"), ("queue", "ddl")}),
         ({"send_to": "streams"}, Ordering.TABLE, Guarantee.IDEMPOTENT, {("stream", "shop.orders")}),
         ({"send_to": "streams", "stream": "{pipeline}"}, Ordering.GLOBAL, Guarantee.IDEMPOTENT, {("stream", "shop:1")}),
         (

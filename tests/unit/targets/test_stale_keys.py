@@ -26,7 +26,8 @@ from sluice.targets.port import BatchInput, NoFacts, RowReader
 COLLATIONS = Collations({"utf8mb4_bin": "utf8mb4"}, {"utf8mb4": "utf8mb4_bin"}, {"utf8mb4": 4})
 TABLES = [
     *(f"CREATE TABLE {name} (id INT PRIMARY KEY, n INT NOT NULL)" for name in ("a", "b", "_a_gho", "other.x")),
-    "CREATE TABLE parted (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION low VALUES LESS THAN (9), PARTITION high VALUES LESS THAN MAXVALUE)",
+    "CREATE TABLE parted (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION low VALUES LESS THAN (9), PARTITION "
+    "high VALUES LESS THAN MAXVALUE)",
 ]
 PLAIN = ("debezium-json", "canal-json", "maxwell-json", "cloudevents-json")
 FORMATS = (*PLAIN, "schemas", "debezium-avro", "debezium-protobuf")
@@ -85,7 +86,8 @@ def opened(
     )
     config = PipelineConfig.model_validate({
         "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"]}, "mapping": list(mapping),
-        "targets": [{"name": "t", "type": endpoint.kind, "connection": "c", "ddl": ddl, "changes": changes, "options": options,
+        "targets": [{"name": "t", "type": endpoint.kind, "connection": "c", "ddl": ddl, "changes": changes,
+            "options": options,
                      "on_conversion": "copy" if copy else "stop"}],
     })  # fmt: skip
     target = kind(config.targets[0], endpoint, "p")

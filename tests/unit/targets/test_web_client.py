@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from sluice.config.connections import parse_connection
+from sluice.config.receiver import Receiver
 from sluice.errors import ConfigError
 from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.options import ElasticsearchOptions
@@ -16,7 +17,6 @@ from sluice.targets.elasticsearch.place import Place
 from sluice.targets.http.client import HttpClient
 from sluice.targets.http.options import HttpOptions
 from sluice.targets.web.client import Answer, Request, WebClient
-from sluice.targets.web.receiver import Receiver
 
 _RECEIVER = Receiver(parse_connection("target", json.dumps({"conn_type": "http", "host": "localhost", "port": 1})))
 

@@ -21,8 +21,8 @@ def delivered_again(batch: Batch, why: str) -> DrainOutcome:
 def orphan_of(state: PipelineState, claim: str, grace_s: float) -> Batch | None:
     """Claim and return the oldest undelivered batch whose run is gone; None if there is none.
 
-    A batch counts as orphaned if it belongs to another installation, if it is older than ``grace_s`` and no target is loading, or if it was
-    postponed and is now due.
+    A batch counts as orphaned if it belongs to another installation, if it is older than ``grace_s`` and no target is
+    loading, or if it was postponed and is now due.
     """
     due = set(state.due())
     for number in sorted({*state.in_window(), *due}):

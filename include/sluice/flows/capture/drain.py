@@ -41,12 +41,14 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
-"""The speed at which a capture reads a backlog at least, and the longest it works: it gets to the head, or works so long,
-before time closes the batch.
+"""The speed at which a capture reads a backlog at least, and the longest it works: it gets to the head, or works so
+long, before time closes the batch.
 """
 
 LEASE_WAIT_S = 0.5
-"""Seconds that a capture waits for the lease in its worker: for a capture that is just ending, not for one that died."""
+"""Seconds that a capture waits for the lease in its worker: for a capture that is just ending, not for one that
+died.
+"""
 
 
 def drain(
@@ -62,15 +64,18 @@ def drain(
 ) -> DrainOutcome:
     """Make (or find again) the batch that ``claim`` delivers.
 
-    A claim that already has a batch gets it back, so a retry is a rollback to the same batch. Batches whose run ended without them (``is_over``) are
-    taken up first; with the window full, or when idle, so is one whose run seems to be gone.
+    A claim that already has a batch gets it back, so a retry is a rollback to the same batch. Batches whose run ended
+    without them (``is_over``) are taken up first; with the window full, or when idle, so is one whose run seems to be
+    gone.
 
     Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
-    pipeline's limits close the batch at the end of a transaction; ``until``, a position of the log that is read, closes it there. Something in
-    the log that cannot be read ends the batch in front of it, and is raised by the capture that finds it first.
+    pipeline's limits close the batch at the end of a transaction; ``until``, a position of the log that is read, closes
+    it there. Something in the log that cannot be read ends the batch in front of it, and is raised by the capture that
+    finds it first.
 
-    ``another``: the claim has a batch and wants the one after it. Nothing is taken up then: with the window full there is no batch.
-    ``kept``: holds the source's connections from one capture to the next one. ``stays_open``: see :class:`sluice.sources.base.StreamLimits`.
+    ``another``: the claim has a batch and wants the one after it. Nothing is taken up then: with the window full there
+    is no batch. ``kept``: holds the source's connections from one capture to the next one. ``stays_open``: see
+    :class:`sluice.sources.base.StreamLimits`.
 
     Raises:
         LeaseHeld: another installation works on this pipeline, or a capture that died still has the lease.
@@ -107,7 +112,10 @@ def drain(
 
 @dataclass(kw_only=True)
 class DrainContext:
-    """The values that the steps of a capture share. A step that opens a resource registers it in ``opened`` and sets its field for later steps."""
+    """The values that the steps of a capture share.
+
+    A step that opens a resource registers it in ``opened`` and sets its field for later steps.
+    """
 
     runtime: Runtime
     state: PipelineState
@@ -171,7 +179,9 @@ def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
 
 
 def take_up_ended(context: DrainContext) -> DrainOutcome | None:
-    """Deliver the oldest undelivered batches whose runs ended without them, e.g. because a person marked the run or one of its tasks."""
+    """Deliver the oldest undelivered batches whose runs ended without them, e.g. because a person marked the run or one
+    of its tasks.
+    """
     state, taken, over = context.state, None, {}
     for number in state.in_window():
         batch = state.batches.get(number)
@@ -195,7 +205,8 @@ def stop_when_full(context: DrainContext) -> DrainOutcome | None:
 
 
 def open_source(context: DrainContext) -> None:
-    """Open the connections for queries and for the log; for a group of servers, fail over to another one if that is due.
+    """Open the connections for queries and for the log; for a group of servers, fail over to another one if that is
+    due.
 
     Raises SourceUnavailable, ConfigError, LostPosition.
     """
@@ -237,7 +248,10 @@ def record_dumps(context: DrainContext) -> None:
 
 
 def begin_pipeline(context: DrainContext) -> None:
-    """Write the cursor at the first capture of a pipeline. Raises LostPosition or ConfigError if the source does not have the start."""
+    """Write the cursor at the first capture of a pipeline.
+
+    Raises LostPosition or ConfigError if the source does not have the start.
+    """
     if context.cursor is None:
         start = context.source.resolve_start(context.runtime.pipeline.source.start)
         context.cursor = begin(context.runtime, context.state, context.lease, start)
@@ -252,7 +266,10 @@ def carry_history(context: DrainContext) -> None:
 
 
 def read_log(context: DrainContext) -> DrainOutcome | None:
-    """Make a batch of what is new. What cannot be read has to stand first in its batch; what stands before it is a batch now."""
+    """Make a batch of what is new.
+
+    What cannot be read has to stand first in its batch; what stands before it is a batch now.
+    """
     assert context.cursor is not None
     try:
         outcome = _capture(context, context.cursor, context.until)
@@ -288,7 +305,10 @@ STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     *_READ,
     take_up_orphan,
 )
-"""The steps of a capture, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
+"""The steps of a capture, in order.
+
+The first step that has an outcome ends it; what was opened is closed after the last one.
+"""
 
 STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_turn,
@@ -301,7 +321,10 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Offset) -> Cursor:
-    """Write the first cursor and every target's acknowledgement. Numbering continues after batches that an earlier state left in the store."""
+    """Write the first cursor and every target's acknowledgement.
+
+    Numbering continues after batches that an earlier state left in the store.
+    """
     last = max(runtime.store.batches(), default=0)
     _log.info("pipeline_started", pipeline=runtime.name, position=str(position), next_batch=last + 1)
     return state.begin(lease, position, last + 1, targets=[target.name for target in runtime.pipeline.targets])
@@ -427,7 +450,9 @@ def worker_grace_s(runtime: Runtime) -> float:
 
 
 def patience_s(max_wait_s: float, behind_bytes: int) -> float:
-    """Return how many seconds a batch stays open: ``max_wait`` near the head of the log, longer with a backlog, so that batches grow with it."""
+    """Return how many seconds a batch stays open: ``max_wait`` near the head of the log, longer with a backlog, so that
+    batches grow with it.
+    """
     return max(max_wait_s, min(behind_bytes / _CATCH_UP_BYTES_A_SECOND, _LONGEST_S))
 
 
@@ -501,7 +526,9 @@ def _place_alone(
 def _place_snapshot(
     runtime: Runtime, state: PipelineState, lease: Lease, cursor: Cursor, claim: str, starts: SnapshotStarts
 ) -> DrainOutcome:
-    """Record a batch that stands for all rows of the snapshot as of the batch before it, for targets that join or else for those that start again."""
+    """Record a batch that stands for all rows of the snapshot as of the batch before it, for targets that join or else
+    for those that start again.
+    """
     number, targets, again = cursor.next_batch, starts.now or starts.again, not starts.now
     writer = SegmentWriter(runtime.store, number, lease.epoch)
     writer.targets, writer.snapshot, writer.snapshot_replaces = targets, number - 1, again
@@ -525,7 +552,10 @@ def _place_snapshot(
 
 
 def _is_numbered(runtime: Runtime) -> bool:
-    """Return True if loads write numbered origin markers. They say how far the two sites have each other's changes, so order in the log matters."""
+    """Return True if loads write numbered origin markers.
+
+    They say how far the two sites have each other's changes, so order in the log matters.
+    """
     return runtime.mark is not None and runtime.mark.numbered
 
 
@@ -535,13 +565,18 @@ def _partner_batch(cursor: Cursor, partner: PartnerLoads) -> int:
 
 
 def _note_partner(writer: SegmentWriter, cursor: Cursor, partner: PartnerLoads) -> None:
-    """Write into the batch which loads of the partner pipeline the source held at its first change, and which ones those loads had seen."""
+    """Write into the batch which loads of the partner pipeline the source held at its first change, and which ones
+    those loads had seen.
+    """
     writer.partner_batch = cursor.partner_batch if partner.before is None else partner.before
     writer.loads_saw = partner.saw
 
 
 def may_drain(runtime: Runtime) -> bool:
-    """Return True if a capture would become the leader and get the lease now. The trigger of a standby installation polls this."""
+    """Return True if a capture would become the leader and get the lease now.
+
+    The trigger of a standby installation polls this.
+    """
     with runtime.state() as state:
         mine = runtime.owner is None or state.election.may_lead(runtime.owner)
         return mine and state.owner() is None

@@ -1,7 +1,8 @@
 """Failover: continue in the log of another server of the source group, at the same position.
 
-The position is found by GTIDs, which the servers of a group share. Another server is another *log epoch*: files and offsets of the two never
-compare. Nothing that was captured is read again, and a server that lacks a part of it is refused.
+The position is found by GTIDs, which the servers of a group share. Another server is another *log epoch*: files and
+offsets of the two never compare. Nothing that was captured is read again, and a server that lacks a part of it is
+refused.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """A server of the group that has the captured position: ``connection``, its address, and that position in its own log.
+    """A server of the group that has the captured position: ``connection``, its address, and that position in its own
+    log.
 
-    ``lost``: captured tables of which a target holds rows and this server none. Users may have removed them since, so they do not prevent a failover.
+    ``lost``: captured tables of which a target holds rows and this server none. Users may have removed them since, so
+    they do not prevent a failover.
     """
 
     connection: str
@@ -46,14 +49,16 @@ class Relocation:
     def doubts(self) -> str:
         """The tables to look at before or after the failover, in words; "" if there are none."""
         return (
-            f"{shown(self.lost)}: if no user removed them there, it did not get all changes (replication that was filtered, or skipped errors)"
+            f"{shown(self.lost)}: if no user removed them there, it did not get all changes (replication that was "
+            "filtered, or skipped errors)"
             if self.lost
             else ""
         )
 
 
 def find_member(runtime: Runtime, state: PipelineState, cursor: Cursor, to: str = "") -> Relocation:
-    """Find the server to fail over to: ``to``, or the first other one of the group that has everything that was captured. Writes nothing.
+    """Find the server to fail over to: ``to``, or the first other one of the group that has everything that was
+    captured. Writes nothing.
 
     Raises:
         ConfigError: the source is no group, or ``to`` is not in it.
@@ -113,7 +118,8 @@ def fail_over(
         raise OutOfOrder(
             f"a dump is being read from the present server: {', '.join(reading)}",
             where=f"pipeline {runtime.name}",
-            hint=f"stop its readers first: `sluice dump pause {runtime.name} {reading[0]}`, or wait until they have noticed",
+            hint=f"stop its readers first: `sluice dump pause {runtime.name} {reading[0]}`, or wait until they have "
+            "noticed",
         )
     _read_again(state)
     _mark_anew(runtime, state, found)
@@ -142,7 +148,9 @@ def fail_over(
 
 
 def _read_again(state: PipelineState) -> None:
-    """Reset all unplaced chunks so that they are read again: their positions mean nothing in the log of another server."""
+    """Reset all unplaced chunks so that they are read again: their positions mean nothing in the log of another
+    server.
+    """
     for dump in state.dumps.active():
         for chunk in state.dumps.chunks(dump.id):
             if chunk.state is not ChunkState.TODO:
@@ -152,8 +160,8 @@ def _read_again(state: PipelineState) -> None:
 def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> None:
     """Switch the running dumps to the kind of watermark that the new server allows.
 
-    Mark rows would be transactions that the new server's own source lacks. A chunk with one kind of mark never meets a mark of the other kind,
-    so every unplaced chunk is read again.
+    Mark rows would be transactions that the new server's own source lacks. A chunk with one kind of mark never meets a
+    mark of the other kind, so every unplaced chunk is read again.
     """
     dumps = state.dumps.active()
     if not dumps:
@@ -173,7 +181,9 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
 
 
 def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Offset) -> str:
-    """Store the schema history under its new position and return its path; "" if there is none, so that the next capture builds it."""
+    """Store the schema history under its new position and return its path; "" if there is none, so that the next
+    capture builds it.
+    """
     if not cursor.schema:
         return ""
     if position.log_epoch == cursor.position.log_epoch:
@@ -186,7 +196,7 @@ def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Offset) ->
     return schemas.save(known, position, lease.epoch)
 
 
-# -- by itself -----------------------------------------------------------------------------------------------------------------
+# -- by itself ---------------------------------------------------------------------------------------------------------
 
 
 def answered(runtime: Runtime, state: PipelineState) -> None:

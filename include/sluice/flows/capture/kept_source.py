@@ -1,8 +1,9 @@
 """The source's connections, kept from one capture of a micro-batch loop to the next one.
 
-A login and a pre-flight take some thirty round trips; a capture near the head of the log reads for a tenth of a second. A broken connection (a server
-that ends, one that takes over) is noticed when it is used; a failover that a person asked for, by the name of the current server; definitions are in
-the log. The settings of the server are checked again every few seconds.
+A login and a pre-flight take some thirty round trips; a capture near the head of the log reads for a tenth of a second.
+A broken connection (a server that ends, one that takes over) is noticed when it is used; a failover that a person asked
+for, by the name of the current server; definitions are in the log. The settings of the server are checked again every
+few seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class KeptSource:
         return self._session
 
     def open(self, source: Source, member: str) -> SourceSession:
-        """Close the session and open a new one with ``source``, server ``member`` of its group. Raises SourceUnavailable, ConfigError."""
+        """Close the session and open a new one with ``source``, server ``member`` of its group.
+
+        Raises SourceUnavailable, ConfigError.
+        """
         self.close()
         self._session = self._opened.enter_context(source.open(to_stream=True))
         self._member = member

@@ -42,11 +42,13 @@ class LostTable:
 def lost_tables(
     runtime: Runtime, state: PipelineState, session: SourceSession, at: Offset, targets: Iterable[str] = ()
 ) -> list[LostTable]:
-    """Return the captured tables that the source of ``session`` lacks or has empty while a target still holds rows of them.
+    """Return the captured tables that the source of ``session`` lacks or has empty while a target still holds rows of
+    them.
 
     Args:
         at: the captured position, whose definitions tell which tables existed.
-        targets: names of the targets to ask; none: all. A target that does not answer is left out: this is a hint, and nothing waits for it.
+        targets: names of the targets to ask; none: all. A target that does not answer is left out: this is a hint, and
+            nothing waits for it.
     """
     suspects = {schema.table: (schema, missing) for schema, missing in _suspects(runtime, state, session, at)}
     if not suspects:

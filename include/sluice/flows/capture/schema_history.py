@@ -1,4 +1,6 @@
-"""The schema history of a pipeline: built at its first capture, continued by each later one, and found again for any position of the log."""
+"""The schema history of a pipeline: built at its first capture, continued by each later one, and found again for any
+position of the log.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def ensure_schema_history(
 ) -> Cursor:
     """Return the cursor with a schema history that belongs to its position.
 
-    The history is built now if there is none: at the first capture, after a seek, or after an upgrade from an older installation.
+    The history is built now if there is none: at the first capture, after a seek, or after an upgrade from an older
+    installation.
     """
     history = source.history
     if cursor.schema or history is None:
@@ -50,7 +53,8 @@ def schema_at(
     progress: Callable[[], None] | None = None,
     stored: bool = True,
 ) -> Definitions:
-    """Return the definitions as of ``position``: the nearest stored ones before it with later statements applied, else the server's own.
+    """Return the definitions as of ``position``: the nearest stored ones before it with later statements applied, else
+    the server's own.
 
     Args:
         stored: False asks the server in any case.
@@ -94,10 +98,14 @@ def is_another_log(source: SourceSession, captured: Offset) -> bool:
 
 
 def history_of(runtime: Runtime, source: SourceSession) -> SchemaHistory:
-    """Return the source's schema history for a command that changes it. Raises ConfigError for a source that needs none."""
+    """Return the source's schema history for a command that changes it.
+
+    Raises ConfigError for a source that needs none.
+    """
     history = source.history
     if history is None:
         raise ConfigError(
-            f"the source of {runtime.name} sends each table's definition with its rows: there is no schema history to change"
+            f"the source of {runtime.name} sends each table's definition with its rows: there is no schema history to "
+            "change"
         )
     return history

@@ -1,7 +1,7 @@
 """The watch of a pipeline that waits: may there be something to capture? One process watches for hundreds of pipelines.
 
-The watch decides nothing: the capture that it wakes looks for itself. ZooKeeper is read again only after a change; the log is read once for all
-pipelines of a server.
+The watch decides nothing: the capture that it wakes looks for itself. ZooKeeper is read again only after a change; the
+log is read once for all pipelines of a server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _BUSY_EVERY_S = 1.0
 STEP_OVER_S = 20.0
 """Seconds between two moves of a waiting pipeline's position over log that holds nothing for it.
 
-Without them the pipeline would seem to lag, the server could purge that log, and the next capture would have to read it.
+Without them the pipeline would seem to lag, the server could purge that log, and the next capture would have to read
+it.
 """
 
 
@@ -41,7 +42,8 @@ class WaitingPipeline:
     Attributes:
         source_key: pipelines that share a look at the log have the same one.
         read_at: when :meth:`read` last asked ZooKeeper.
-        delivered: target -> its last batch, while all of them have everything and none needs attention; None: something is on its way, or wrong.
+        delivered: target -> its last batch, while all of them have everything and none needs attention; None: something
+            is on its way, or wrong.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -91,7 +93,10 @@ class WaitingPipeline:
         return table == self._marks or self._selects(table)
 
     def read(self) -> bool:
-        """Read ZooKeeper, if it changed: is there something to do, whatever is in the log? Raises CoordinationUnavailable, SourceUnavailable."""
+        """Read ZooKeeper, if it changed: is there something to do, whatever is in the log?
+
+        Raises CoordinationUnavailable, SourceUnavailable.
+        """
         if self._session is None or not self._session.alive:
             raise CoordinationUnavailable("the ZooKeeper session has expired")
         now = time.monotonic()

@@ -1,7 +1,7 @@
 """Dumps that start automatically: an initial copy, a newly captured table, a target that joined, a lost position.
 
-The capture looks for them before it reads. A dump's node is written before the state that makes it due changes, and its id says what it is
-for; so a capture that dies in between finds it again, and none is made twice.
+The capture looks for them before it reads. A dump's node is written before the state that makes it due changes, and its
+id says what it is for; so a capture that dies in between finds it again, and none is made twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED, CONV
 
 @dataclass(frozen=True, slots=True)
 class DueDump:
-    """A dump that starts automatically: of which tables (with the source's guess of their rows), why, and for which targets (empty: all)."""
+    """A dump that starts automatically: of which tables (with the source's guess of their rows), why, and for which
+    targets (empty: all).
+    """
 
     id: str
     reason: str
@@ -47,14 +49,19 @@ class DueDump:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """``dumps`` to record, and then the ``selection`` to remember, from which the next capture tells what is new (None: unchanged)."""
+    """``dumps`` to record, and then the ``selection`` to remember, from which the next capture tells what is new (None:
+    unchanged).
+    """
 
     dumps: tuple[DueDump, ...] = ()
     selection: Mapping[str, Any] | None = None
 
 
 def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cursor: Cursor | None) -> Due:
-    """Return the dumps that are due now; writes nothing. Only pipelines that began with ``start: dump`` get automatic dumps."""
+    """Return the dumps that are due now; writes nothing.
+
+    Only pipelines that began with ``start: dump`` get automatic dumps.
+    """
     pipeline = runtime.pipeline
     now: dict[str, Any] = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
     if pipeline.capture.shadow_tables != "leave_out":
@@ -94,7 +101,10 @@ def missed_copy(runtime: Runtime, state: PipelineState) -> str:
         return ""
     if not began and known:  # an older version started it, and its dump may have been removed
         return ""
-    return "the pipeline began without a copy, and `start` counts for its first run only: rows from before it are not copied"
+    return (
+        "the pipeline began without a copy, and `start` counts for its first run only: rows from before it are not "
+        "copied"
+    )
 
 
 def record_due(runtime: Runtime, state: PipelineState, source: SourceSession, due: Due) -> None:
@@ -119,7 +129,8 @@ def ready_or_moved(
     source: SourceSession,
     cursor: Cursor | None,
 ) -> Cursor | None:
-    """Run the pre-flight, compare the log with what was captured from it unless it is still open, and return the cursor to continue from.
+    """Run the pre-flight, compare the log with what was captured from it unless it is still open, and return the cursor
+    to continue from.
 
     With ``on_lost_position: dump``, a lost position moves to the head of the log and all tables are dumped anew.
 

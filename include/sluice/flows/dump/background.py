@@ -19,7 +19,9 @@ _log = structlog.get_logger()
 
 
 class BackgroundDumper:
-    """A background thread that reads automatic dumps, one after the other. :meth:`look` raises the errors that occur in it."""
+    """A background thread that reads automatic dumps, one after the other. :meth:`look` raises the errors that occur in
+    it.
+    """
 
     def __init__(self, runtime: Runtime, state: PipelineState) -> None:
         self._runtime = runtime
@@ -39,7 +41,10 @@ class BackgroundDumper:
             self._thread.join()
 
     def look(self) -> bool:
-        """Start reading an automatic dump that no process reads; return True while one is not placed yet. Raises SluiceError."""
+        """Start reading an automatic dump that no process reads; return True while one is not placed yet.
+
+        Raises SluiceError.
+        """
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -1,9 +1,10 @@
 """Placing: the capture's part of a dump. Chunks that were read outside of the log get their place in it.
 
-A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window is newer than the
-chunk's rows, or the same; so those keys are dropped from the chunk and the rest is placed at the high mark, before every later change. With marks in
-the log, high is where the capture meets the high mark. A chunk whose high mark the capture has already passed (nothing marks it, or the mark was read
-before the chunk was known) is placed at the start of the next batch. Only its window gets longer.
+A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in
+the window is newer than the chunk's rows, or the same; so those keys are dropped from the chunk and the rest is placed
+at the high mark, before every later change. With marks in the log, high is where the capture meets the high mark. A
+chunk whose high mark the capture has already passed (nothing marks it, or the mark was read before the chunk was known)
+is placed at the start of the next batch. Only its window gets longer.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ MAX_LATE_ROWS = 500_000
 
 
 class OtherKey(Exception):
-    """A file of the window has other key columns than the chunk: the table was redefined before the window, in the same batch."""
+    """A file of the window has other key columns than the chunk: the table was redefined before the window, in the same
+    batch.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,9 @@ class WatermarkWindow:
 
 
 class InterleavingSegmentWriter(SegmentWriter):
-    """A segment writer that knows marks from rows, holds back what waits for a copy, and takes placed chunks before its manifest is written."""
+    """A segment writer that knows marks from rows, holds back what waits for a copy, and takes placed chunks before its
+    manifest is written.
+    """
 
     def __init__(
         self,
@@ -154,7 +159,10 @@ class InterleavingSegmentWriter(SegmentWriter):
         return self._ended[0]
 
     def apply(self, plan: InterleavePlan, replaces: Sequence[ReplaceRecord]) -> None:
-        """Add the chunks of a plan and the changes that were held back for them. Files move; the chunks' nodes in ZooKeeper stay as they are."""
+        """Add the chunks of a plan and the changes that were held back for them.
+
+        Files move; the chunks' nodes in ZooKeeper stay as they are.
+        """
         for placement in plan.placements:
             if placement.kept:
                 self.add_placed(placement.schema, placement.chunk, placement.place, placement.kept)
@@ -181,7 +189,10 @@ class InterleavingSegmentWriter(SegmentWriter):
         )
 
     def _let_go(self, released: Mapping[TableId, int]) -> int:
-        """Write what was held back after the place of its table's copy; the rest is in that copy, or will be. Returns rows left out."""
+        """Write what was held back after the place of its table's copy; the rest is in that copy, or will be.
+
+        Returns rows left out.
+        """
         left_out = 0
         for table, pieces in self._kept.items():
             behind = released.get(table)
@@ -252,7 +263,10 @@ class StoredRows(Protocol):
         """Return the manifest of a committed batch; None if it is no longer stored."""
 
     def changes(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
-        """Return columns of a file's changes, without rows that a dump placed there. Raises OtherKey if it lacks one of them."""
+        """Return columns of a file's changes, without rows that a dump placed there.
+
+        Raises OtherKey if it lacks one of them.
+        """
 
     def chunk(self, chunk: Chunk, identity: tuple[str, ...]) -> tuple[TableSchema, pa.Table] | None:
         """Return a chunk's definition and the key columns of its rows with ``_row``; None if its file is gone."""
@@ -260,7 +274,9 @@ class StoredRows(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A chunk that is in the batch: ``kept`` of its rows count, at ``place``; ``window``, ``rows`` (keys): by what that was found."""
+    """A chunk that is in the batch: ``kept`` of its rows count, at ``place``; ``window``, ``rows`` (keys): by what that
+    was found.
+    """
 
     chunk: Chunk
     dump: Dump
@@ -361,7 +377,7 @@ class InterleavePlanner:
         )
         return ""
 
-    # -- the window -----------------------------------------------------------------------------------------------------
+    # -- the window ----------------------------------------------------------------------------------------------------
     def _window(self, writer: OpenBatch, dump: Dump, chunk: Chunk, first: Offset) -> WatermarkWindow | None:
         """Search back, batch by batch, for the low mark; return None if a batch that may hold it is gone."""
         begin = first.order_of(chunk.position)
@@ -386,7 +402,9 @@ class InterleavePlanner:
         return WatermarkWindow(batch)  # the low mark was never found: everything after the place where it was written
 
     def _written(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
-        """Return True if a table without a key was written in the window: it cannot be known which of those rows the copy has."""
+        """Return True if a table without a key was written in the window: it cannot be known which of those rows the
+        copy has.
+        """
         if high is not None and writer.kept_between(
             table, window.seq if window.batch == writer.batch else -1, high.seq
         ):
@@ -418,7 +436,10 @@ class InterleavePlanner:
     def _changed(
         self, writer: OpenBatch, window: WatermarkWindow, upto: int, table: TableId, key: Sequence[str]
     ) -> Iterator[pa.Table]:
-        """Yield the keys that the log changed in the window, batch by batch. ``_PART`` marks those of which the log holds only some columns."""
+        """Yield the keys that the log changed in the window, batch by batch.
+
+        ``_PART`` marks those of which the log holds only some columns.
+        """
         columns = [*key, "_seq", "_file", "_offset", "_gtid", "_present"]
         for batch in range(window.batch, writer.batch + 1):
             if batch == writer.batch and upto < 0:
@@ -434,7 +455,7 @@ class InterleavePlanner:
                     found = rows.filter(pa.array(mask))
                     yield found.select(list(key)).append_column(_PART, pc.is_valid(found["_present"]))
 
-    # -- rows -----------------------------------------------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------------------------------
     def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Offset) -> PlaceRecord:
         """Return the one place of all rows of a chunk: the place of its high mark, or the beginning of the batch."""
         file, offset = (high.file, high.offset) if high else first.row_place
@@ -492,15 +513,17 @@ class _Stored:
 class ChunkInterleaver:
     """Places the chunks of a pipeline's dumps into one batch, in the steps settle, plan, apply, commit and clean up.
 
-    A process may die between any two steps. ``settle`` records what the log already says. ``plan`` writes nothing. ``apply`` moves files into the
-    batch's folder; a chunk whose file went to a batch that was never committed is read again. The commit of the batch removes the nodes of the
-    placed chunks in the same transaction. ``ask_again`` follows it: a chunk that is not asked for again by then stands before the cursor, and the
-    next capture plans it once more, with the same result.
+    A process may die between any two steps. ``settle`` records what the log already says. ``plan`` writes nothing.
+    ``apply`` moves files into the batch's folder; a chunk whose file went to a batch that was never committed is read
+    again. The commit of the batch removes the nodes of the placed chunks in the same transaction. ``ask_again`` follows
+    it: a chunk that is not asked for again by then stands before the cursor, and the next capture plans it once more,
+    with the same result.
 
     Args:
         late: chunks whose place is the beginning of this batch.
         held: tables without a key that are copied from nothing: their changes count from the place of the copy on.
-        watched: tables without a key that a copy replaces: in the batch of its place, what stands before it is left out.
+        watched: tables without a key that a copy replaces: in the batch of its place, what stands before it is left
+            out.
         dialect: the one whose order of keys a chunk's range means.
         small_files: see :class:`~sluice.segments.writer.SegmentWriter`.
     """
@@ -534,7 +557,10 @@ class ChunkInterleaver:
         )
 
     def interleave(self, writer: InterleavingSegmentWriter) -> SegmentManifest:
-        """Place the chunks after the log is read and return the manifest of the whole batch. A failure leaves nothing but orphaned files."""
+        """Place the chunks after the log is read and return the manifest of the whole batch.
+
+        A failure leaves nothing but orphaned files.
+        """
         try:
             todo = self.settle(writer.marks)
             if todo:
@@ -562,7 +588,10 @@ class ChunkInterleaver:
             raise
 
     def settle(self, marks: Sequence[MarkRecord]) -> Todo:
-        """Return the chunks to place and settle their nodes. A chunk whose high mark is in this batch has been read, whatever its worker does."""
+        """Return the chunks to place and settle their nodes.
+
+        A chunk whose high mark is in this batch has been read, whatever its worker does.
+        """
         todo = [(chunk, dump, None) for chunk in self.late if (dump := self._dump(chunk.id.dump)) is not None]
         found: list[tuple[Chunk, Dump, MarkRecord | None]] = [*todo]
         for record in marks:
@@ -574,7 +603,9 @@ class ChunkInterleaver:
         return found
 
     def _marked(self, mark: Mark, record: MarkRecord) -> Chunk | None:
-        """Return the chunk that a high mark stands for and settle its node; None if the chunk is not to be placed here."""
+        """Return the chunk that a high mark stands for and settle its node; None if the chunk is not to be placed
+        here.
+        """
         dump, chunk = self._dump(mark.chunk.dump), self.state.dumps.chunk(mark.chunk)
         if dump is None or dump.targets or dump.state is DumpState.CANCELLED or chunk is None:
             return None
@@ -610,22 +641,27 @@ class ChunkInterleaver:
             self.state.dumps.redo(chunk)
 
     def forget_files(self) -> None:
-        """Delete the files of placed chunks, whose rows are in segments now. What cannot be deleted goes when the dump is deleted."""
+        """Delete the files of placed chunks, whose rows are in segments now.
+
+        What cannot be deleted goes when the dump is deleted.
+        """
         for placement in self.plan.placements:
             with suppress(SluiceError):
                 self.store.delete(placement.chunk.path)
 
-    # -- what the chunk replaces ------------------------------------------------------------------------------------------
+    # -- what the chunk replaces ---------------------------------------------------------------------------------------
     def _replace(
         self,
         writer: InterleavingSegmentWriter,
         placement: Placement,
     ) -> ReplaceRecord:
-        """Return the chunk's range and the keys that stay in it: its own, and all that the log changed from the window's first batch on."""
+        """Return the chunk's range and the keys that stay in it: its own, and all that the log changed from the
+        window's first batch on.
+        """
         chunk, dump, schema, rows = placement.chunk, placement.dump, placement.schema, placement.rows
         request, window = placement.request, placement.window
         table, key = request.table, schema.primary_key
-        base = f"{self.store.table_path(writer.batch, table.schema, table.table)}/replace-e{writer.epoch:06d}-{dump.id}-{chunk.id.name}"
+        base = f"{self.store.table_path(writer.batch, table.schema, table.table)}/replace-e{writer.epoch:06d}-{dump.id}-{chunk.id.name}"  # noqa: E501
         made = ReplaceRecord(
             schema_=table.schema,
             table=table.table,
@@ -654,7 +690,9 @@ class ChunkInterleaver:
         return made.model_copy(update={"listed": f"{base}-listed.parquet"})
 
     def _partner_batch(self, placement: Placement) -> int:
-        """Return the partner's batch that the source held at least before the chunk was read; what came since may be newer than the chunk."""
+        """Return the partner's batch that the source held at least before the chunk was read; what came since may be
+        newer than the chunk.
+        """
         before = self._stored.manifest(placement.window.batch - 1)
         return before.partner_batch if before is not None else 0
 
@@ -665,7 +703,9 @@ class ChunkInterleaver:
 
 
 def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[TableId]]:
-    """Return the tables without a key that are not placed yet: (those copied from nothing, those that a copy replaces)."""
+    """Return the tables without a key that are not placed yet: (those copied from nothing, those that a copy
+    replaces).
+    """
     held: set[TableId] = set()
     watched: set[TableId] = set()
     for dump in state.dumps.active():
@@ -676,7 +716,9 @@ def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[Tab
 
 
 def late_chunks(state: PipelineState, cursor: Offset) -> list[tuple[tuple[str, ...], list[Chunk]]]:
-    """Return chunks that are read and whose high mark the capture has already passed, by the targets that they are for (empty: all)."""
+    """Return chunks that are read and whose high mark the capture has already passed, by the targets that they are for
+    (empty: all).
+    """
     found: dict[tuple[str, ...], list[Chunk]] = {}
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():

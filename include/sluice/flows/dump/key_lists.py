@@ -1,4 +1,5 @@
-"""Keys to dump: the columns by which a table is cut, and lists of keys, typed by a person or found in the segments of a time range.
+"""Keys to dump: the columns by which a table is cut, and lists of keys, typed by a person or found in the segments of a
+time range.
 
 A list is a Parquet file of literals in the store, one column per key column, so that a chunk is a range of its rows.
 """
@@ -53,7 +54,10 @@ def _micros(text: str, default: int) -> int:
 
 
 def typed_keys(text_of: KeyText, key: ChunkKey, texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the literals of keys that a person typed, columns joined by commas. Raises ConfigError for a wrong number of columns."""
+    """Return the literals of keys that a person typed, columns joined by commas.
+
+    Raises ConfigError for a wrong number of columns.
+    """
     found = []
     for text in texts:
         parts = [text] if len(key.columns) == 1 else [p.strip() for p in text.split(",")]
@@ -77,7 +81,8 @@ def touched_keys(
 ) -> list[tuple[str, ...]]:
     """Return the literals of every key of a table that the log changed in a span of time, from the retained segments.
 
-    ``primary``: ``key`` is the table's primary key; otherwise the mapping defines it, and no metadata column follows it.
+    ``primary``: ``key`` is the table's primary key; otherwise the mapping defines it, and no metadata column follows
+    it.
 
     Raises DumpRefused if the table had another key then, or the log does not contain the key.
     """
@@ -112,7 +117,8 @@ def touched_keys(
                         raise DumpRefused(
                             f"batch {batch} does not tell the key of each row of {table}: {', '.join(key.names)}",
                             where=file.path,
-                            hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source logs all columns from then on",
+                            hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source logs all "
+                            "columns from then on",
                         )
                     found.update(dict.fromkeys(texts.literals(key.columns, once)))
     return list(found)

@@ -1,8 +1,10 @@
-"""Rows that moved past a copy and of which the log has only the changed columns (``binlog_row_image`` MINIMAL or NOBLOB).
+"""Rows that moved past a copy and of which the log has only the changed columns (``binlog_row_image`` MINIMAL or
+NOBLOB).
 
-A row that moves from a range that is not read yet to one that has been read is in no chunk. If the log contains whole rows, it is taken from there.
-Otherwise neither a chunk nor the log has its other columns, and the target, which waits for the copy of the row, cannot complete it. So the capture
-notes the keys of such rows, and a dump of those keys copies each as it is by then.
+A row that moves from a range that is not read yet to one that has been read is in no chunk. If the log contains whole
+rows, it is taken from there. Otherwise neither a chunk nor the log has its other columns, and the target, which waits
+for the copy of the row, cannot complete it. So the capture notes the keys of such rows, and a dump of those keys copies
+each as it is by then.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def dump_moved(
 ) -> list[str]:
     """Record a dump of the keys of such rows in a batch, for each of ``dumps``: those that are not over.
 
-    Before the batch is committed: whoever drains it again under another epoch records one of his own, and the other does no harm.
+    Before the batch is committed: whoever drains it again under another epoch records one of his own, and the other
+    does no harm.
 
     Args:
         partial: definitions of rows of the batch of which the log brought a part, by table and version.
@@ -69,7 +72,8 @@ def dump_moved(
         if requests:
             now = int(time.time() * 1000)
             again = Dump(
-                id_, tuple(requests), dump.targets, tuning=dump.tuning, marking=dump.marking, reason=MOVED, by=dump.by, created_ms=now,
+                id_, tuple(requests), dump.targets, tuning=dump.tuning, marking=dump.marking, reason=MOVED, by=dump.by,
+                created_ms=now,
                 note=f"rows that moved while dump {dump.id} read their tables, and of which the log brought a part",
             )  # fmt: skip
             state.dumps.create(again)
@@ -81,7 +85,8 @@ def dump_moved(
 def _is_over(state: PipelineState, dump: Dump, ordinal: int, request: TableRequest) -> bool:
     """Return True if a moved row needs no further read.
 
-    That is so if every row of the table is placed, or if none of a whole table is read yet: a later chunk then has the row where it is now.
+    That is so if every row of the table is placed, or if none of a whole table is read yet: a later chunk then has the
+    row where it is now.
     """
     plan = state.dumps.planned(dump.id, ordinal)
     whole = not (request.key_file or request.where or request.lower or request.upper)
@@ -97,7 +102,10 @@ def _moved_keys(
     partial: Mapping[tuple[TableId, str], TableSchema],
     request: TableRequest,
 ) -> list[tuple[str, ...]]:
-    """Return literals of the keys under which moved rows are now. If the dump follows another index than the key, every update may move a row."""
+    """Return literals of the keys under which moved rows are now.
+
+    If the dump follows another index than the key, every update may move a row.
+    """
     found: dict[tuple[str, ...], None] = {}
     every = bool(request.index or request.identity)
     for file in files:
@@ -111,7 +119,9 @@ def _moved_keys(
 
 
 def _keys_now(rows: pa.Table, schema: TableSchema, key: Sequence[str], *, every: bool) -> pa.Table:
-    """Return the current keys of updated rows of which the log has only a part: those whose key changed, or with ``every`` all of them."""
+    """Return the current keys of updated rows of which the log has only a part: those whose key changed, or with
+    ``every`` all of them.
+    """
     rows = rows.filter(pc.and_(pc.equal(rows["_op"], Op.UPDATE.value), pc.is_valid(rows["_present"])))
     known, _ = masks(rows["_present"], len(schema.columns))
     users = [stored_name(c.name) for c in schema.columns]

@@ -1,4 +1,6 @@
-"""Copies to a site that users write to: in a channel, whoever asks for a copy has to allow it to overwrite such writes."""
+"""Copies to a site that users write to: in a channel, whoever asks for a copy has to allow it to overwrite such
+writes.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ def require_overwrite(
 ) -> None:
     """Refuse a dump that may overwrite newer rows at a site that users write to, unless that was allowed.
 
-    A copied row may be older than the target's: that one was written there and is on its way, or arrived at the source after the row was read.
-    Nothing is refused if no written site is copied to, or if the channel sends back what is lost there (not for rows that the copy removes).
+    A copied row may be older than the target's: that one was written there and is on its way, or arrived at the source
+    after the row was read. Nothing is refused if no written site is copied to, or if the channel sends back what is
+    lost there (not for rows that the copy removes).
 
     Args:
         member, loads: the pipeline's channel, and what its capture does with marked loads; None: it has none.
@@ -40,11 +43,12 @@ def require_overwrite(
     copied = [name for name in sites if not targets or name in targets]
     if copied:
         raise ConfigError(
-            f"target {copied[0]} is a site of channel {member.channel} and takes writes of its own: a copy overwrites those that the source of "
-            f"{pipeline.pipeline} does not have yet",
+            f"target {copied[0]} is a site of channel {member.channel} and takes writes of its own: a copy overwrites "
+            f"those that the source of {pipeline.pipeline} does not have yet",
             where=f"pipeline {pipeline.pipeline}",
-            hint=f"stop writing at {copied[0]} and wait until {member.partner} has delivered everything (`sluice status {member.partner}`); then, "
-            "or where such writes may be lost, ask again with --overwrite (in the form in Airflow: overwrite)",
+            hint=f"stop writing at {copied[0]} and wait until {member.partner} has delivered everything (`sluice "
+            f"status {member.partner}`); then, or where such writes may be lost, ask again with --overwrite (in the "
+            "form in Airflow: overwrite)",
         )
 
 

@@ -1,4 +1,6 @@
-"""Turn what a user asks to dump into one checked request per table: which keys, under which condition, about how many rows."""
+"""Turn what a user asks to dump into one checked request per table: which keys, under which condition, about how many
+rows.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class DumpSpec:
         where: the user's SQL condition, on one table.
         lower, upper: first and last key, one text per key column; on one table.
         keys: keys as text, columns joined by commas; on one table.
-        since, until: ISO 8601 timestamps: the keys that the log touched between them, as far as segments are retained; the current rows are dumped.
+        since, until: ISO 8601 timestamps: the keys that the log touched between them, as far as segments are retained;
+            the current rows are dumped.
         index: chunk one table by this index, not by its primary key.
         replace: delete the targets' rows in this selection that the source does not have.
     """
@@ -62,8 +65,8 @@ def require_together(asked: DumpSpec, tables: int) -> None:
         )
     if asked.replace and (asked.where or asked.index):
         raise ConfigError(
-            f"rows cannot be replaced {'under a condition' if asked.where else 'by another index than the key'}: what the target holds "
-            "outside of it cannot be told from rows that the source deleted",
+            f"rows cannot be replaced {'under a condition' if asked.where else 'by another index than the key'}: what "
+            "the target holds outside of it cannot be told from rows that the source deleted",
             hint="ask for a key range, or for the whole table",
         )
 
@@ -91,7 +94,8 @@ class DumpPlanner:
     def request(
         self, ordinal: int, table: TableId, estimate: int, *, replace_rows: bool
     ) -> tuple[TableRequest, str] | None:
-        """Return the request, and why its rows are not replaced although all tables should be; None if there is nothing to dump.
+        """Return the request, and why its rows are not replaced although all tables should be; None if there is nothing
+        to dump.
 
         Raises ConfigError.
         """
@@ -134,7 +138,8 @@ class DumpPlanner:
             )
         if (request.index or request.identity) and not there.whole_rows_logged:
             raise ConfigError(
-                f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log does not contain whole rows",
+                f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log "
+                "does not contain whole rows",
                 hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
             )
         return request
@@ -146,7 +151,8 @@ class DumpPlanner:
         for bound in (asked.lower, asked.upper):
             if len(bound) > len(key.columns):
                 raise ConfigError(
-                    f"{len(bound)} values for the key of {table}, which has {len(key.columns)} columns: {', '.join(key.names)}"
+                    f"{len(bound)} values for the key of {table}, which has {len(key.columns)} columns: "
+                    f"{', '.join(key.names)}"
                     if key.columns
                     else f"{table} has no index to cut a range by",
                     hint="give one value per key column; a prefix of the key is enough",
@@ -155,7 +161,8 @@ class DumpPlanner:
             bounds.append(tuple(typed(column, text) for column, text in zip(key.columns, bound, strict=False)))
         if there.is_reversed(bounds[0], bounds[1]):
             raise ConfigError(
-                f"the key range of {table} begins after its end: {', '.join(asked.lower)} is more than {', '.join(asked.upper)}"
+                f"the key range of {table} begins after its end: {', '.join(asked.lower)} is more than "
+                f"{', '.join(asked.upper)}"
             )
         request = replace(request, lower=bounds[0], upper=bounds[1])
         if asked.where or asked.lower or asked.upper:
@@ -182,7 +189,9 @@ class DumpPlanner:
         return found
 
     def _not_replaceable(self, there: ChunkTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
-        """Return why rows cannot be replaced, target by target: it sorts the key differently or has no such table; ``""`` if all can."""
+        """Return why rows cannot be replaced, target by target: it sorts the key differently or has no such table;
+        ``""`` if all can.
+        """
         schema = there.schema
         if identity:
             return "its key is one by the mapping only; give it a primary key at the source"

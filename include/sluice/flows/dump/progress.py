@@ -25,8 +25,8 @@ class TableView:
 
     Attributes:
         rows: placed in the log's order; overtaken: left out, the log had newer ones; waiting: read, not placed yet.
-        estimate: rows there are, as the server guesses; rate: rows a second since the dump began; remaining_s: None: not known.
-            Both mean nothing while no process reads the table: 0 and None.
+        estimate: rows there are, as the server guesses; rate: rows a second since the dump began; remaining_s: None:
+            not known. Both mean nothing while no process reads the table: 0 and None.
         state: waiting, reading, no reader, done; paused or cancelled where it was not done.
     """
 
@@ -54,7 +54,8 @@ class DumpView:
 
     Attributes:
         waiting_for: what a worker waits for, ``""`` for nothing.
-        no_reader_since_ms: something is left to read and has had no reader since then (milliseconds since 1970); 0: it has one, or needs none.
+        no_reader_since_ms: something is left to read and has had no reader since then (milliseconds since 1970); 0: it
+            has one, or needs none.
         no_reader_why: what the last reader said when it stopped, ``""`` for nothing.
     """
 
@@ -180,7 +181,10 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
 
 
 def recent(state: PipelineState, *, ended_within_s: float = 600.0) -> list[DumpView]:
-    """Return the dumps that run or are paused and those that ended lately, oldest first. For pages that poll: reads no other dump."""
+    """Return the dumps that run or are paused and those that ended lately, oldest first.
+
+    For pages that poll: reads no other dump.
+    """
     border = int((time.time() - ended_within_s) * 1000)
     found = sorted(state.dumps.under_way_since(border), key=lambda d: (d.created_ms, d.id))
     return [view(state, dump) for dump in found]
@@ -200,7 +204,10 @@ def one_view(runtime: Runtime, dump: str) -> DumpView:
 
 
 def newest(state: PipelineState, dump: str) -> str:
-    """Return ``dump``; for an empty name the newest dump that is not done, else the newest of all. Raises ConfigError if there is none."""
+    """Return ``dump``; for an empty name the newest dump that is not done, else the newest of all.
+
+    Raises ConfigError if there is none.
+    """
     if dump:
         return state.dumps.require(dump).id
     active = state.dumps.active()
@@ -253,7 +260,10 @@ def cancel(runtime: Runtime, dump: str, *, by: str) -> DumpView:
 
 
 def tune(runtime: Runtime, dump: str, *, by: str, **changes: Any) -> DumpView:
-    """Change chunk size, delay, parallelism or limits while it runs. Raises ConfigError for a number that makes no sense."""
+    """Change chunk size, delay, parallelism or limits while it runs.
+
+    Raises ConfigError for a number that makes no sense.
+    """
     wanted = sensible(changes)
     if not wanted:
         raise ConfigError(

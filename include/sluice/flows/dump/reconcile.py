@@ -1,13 +1,17 @@
-"""Replacing: rows in a range of a table that a target holds and the source does not are deleted. The capture notes the range, the load clears it.
+"""Replacing: rows in a range of a table that a target holds and the source does not are deleted.
 
-Why this is correct. A chunk holds every row that the source had in its range at one position between its two marks. A key of the range that is
-neither in the chunk nor changed by the log from the batch of the low mark to the end of the batch that the chunk is placed in, was absent all that
-time, and is absent at the end of that batch: if a target has it, the log that removed it never arrived. Keys that the log did change are right
-anyway. So the keys of the chunk and the changed ones are kept and the others deleted, before the batch's own rows are written and under the same
-fence; and a repeat of the batch finds the same keys kept.
+The capture notes the range, the load clears it.
 
-It is about the whole range, so that a condition excludes it; and target keys have to be source keys: one source table per target table, no rule on
-it, and key columns that both sides sort alike. A table without a key is one piece: all of its rows are deleted and inserted again in one transaction.
+Why this is correct. A chunk holds every row that the source had in its range at one position between its two marks. A
+key of the range that is neither in the chunk nor changed by the log from the batch of the low mark to the end of the
+batch that the chunk is placed in, was absent all that time, and is absent at the end of that batch: if a target has it,
+the log that removed it never arrived. Keys that the log did change are right anyway. So the keys of the chunk and the
+changed ones are kept and the others deleted, before the batch's own rows are written and under the same fence; and a
+repeat of the batch finds the same keys kept.
+
+It is about the whole range, so that a condition excludes it; and target keys have to be source keys: one source table
+per target table, no rule on it, and key columns that both sides sort alike. A table without a key is one piece: all of
+its rows are deleted and inserted again in one transaction.
 """
 
 from __future__ import annotations
@@ -42,7 +46,9 @@ _log = structlog.get_logger()
 def why_not(
     runtime: Runtime, tables: Iterable[TableId], captured: Iterable[TableId], keyless: Iterable[TableId]
 ) -> dict[TableId, str]:
-    """Return the tables whose rows cannot be replaced, with the reason, as far as the pipeline's file and rules tell."""
+    """Return the tables whose rows cannot be replaced, with the reason, as far as the pipeline's file and rules
+    tell.
+    """
     routes = Routes.compile(runtime.pipeline.mapping)
     rules = RuleSet.of(runtime.rules_path)
     ways: dict[TableId, set[TableId]] = {}
@@ -63,7 +69,7 @@ def why_not(
     return found
 
 
-# -- the capture's side ---------------------------------------------------------------------------------------------------
+# -- the capture's side ------------------------------------------------------------------------------------------------
 
 
 def write_kept(
@@ -81,7 +87,7 @@ def write_kept(
     store.write_bytes(path, sink.getvalue().to_pybytes())
 
 
-# -- the load's side ----------------------------------------------------------------------------------------------------
+# -- the load's side ---------------------------------------------------------------------------------------------------
 
 
 def read_range(store: SegmentStore, stored: StoredRange) -> KeyRange:
@@ -165,14 +171,14 @@ def kept_on_purpose(runtime: Runtime, name: str, others: Sequence[OtherWriter], 
     writers = [one for one in others if one.may_write(table)]
     if known := [one.pipeline for one in writers if one.tables is not None]:
         return (
-            f"{table} at target {name} is written by {', '.join(known[:3])}, too, whose rows they may be (if such a pipeline is gone: "
-            f"{writers[0].forget})"
+            f"{table} at target {name} is written by {', '.join(known[:3])}, too, whose rows they may be (if such a "
+            f"pipeline is gone: {writers[0].forget})"
         )
     if writers:
         one = writers[0]
         return (
-            f"{one.pipeline} acknowledged at target {name} {one.idle_s / 60:.0f} minutes ago, and did not note which tables it writes: run it once "
-            f"with this version, or, if it is gone, {one.forget}"
+            f"{one.pipeline} acknowledged at target {name} {one.idle_s / 60:.0f} minutes ago, and did not note which "
+            f"tables it writes: run it once with this version, or, if it is gone, {one.forget}"
         )
     ignores = runtime.pipeline.target(name).ddl_policy(DdlKind.TRUNCATE_TABLE) is DdlPolicy.IGNORE
     if ignores or Event.DDL not in runtime.pipeline.capture.events:
@@ -196,7 +202,9 @@ def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> Pl
 def key_plan(
     table: TableId, schema: pa.Schema, key: Sequence[str], route: TableRoute, dialect: Dialect
 ) -> PlannedTable:
-    """Return the columns ``key`` of a stored schema, named and numbered for the target; without ``key`` the whole table."""
+    """Return the columns ``key`` of a stored schema, named and numbered for the target; without ``key`` the whole
+    table.
+    """
     ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
     wanted = pa.schema([schema.field(stored_name(name)) for name in key])
     whole = replace(route, changed_only=False)  # keys are no changes

@@ -52,7 +52,10 @@ def new_id() -> str:
 
 
 def tuned(pipeline: PipelineConfig, **changes: Any) -> Tuning:
-    """Apply ``changes`` to the tuning of the pipeline's file; None keeps a value. Raises ConfigError if a value is invalid."""
+    """Apply ``changes`` to the tuning of the pipeline's file; None keeps a value.
+
+    Raises ConfigError if a value is invalid.
+    """
     return replace(tuning_of(pipeline), **sensible(changes))
 
 
@@ -67,7 +70,10 @@ _LIMITS = {
 
 
 def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``changes`` to a tuning that are not None. Raises ConfigError for one that is no number within its limits."""
+    """Return the ``changes`` to a tuning that are not None.
+
+    Raises ConfigError for one that is no number within its limits.
+    """
     wanted = {name: value for name, value in changes.items() if value is not None}
     for name, value in wanted.items():
         low, high = _LIMITS[name]
@@ -108,8 +114,9 @@ def dump_tables(
 ) -> Dump:
     """Record a dump of whole tables. Raises PreflightError if it can't be marked.
 
-    ``from_nothing``: the targets have no row of these tables yet, and the log is captured from here on. ``replace_rows``: what the targets hold
-    and the source does not, goes, where that can be told. A table without a key needs one of the two, and is left out otherwise.
+    ``from_nothing``: the targets have no row of these tables yet, and the log is captured from here on.
+    ``replace_rows``: what the targets hold and the source does not, goes, where that can be told. A table without a key
+    needs one of the two, and is left out otherwise.
     """
     routes = Routes.compile(runtime.pipeline.mapping)
     keyless = source.keyless() if tables else set()
@@ -152,7 +159,10 @@ def record_dump(
     *,
     note: str = "",
 ) -> Dump:
-    """Record a dump; a worker takes it up. One of the same id stays as it is. Raises PreflightError if it can't be marked."""
+    """Record a dump; a worker takes it up. One of the same id stays as it is.
+
+    Raises PreflightError if it can't be marked.
+    """
     marking = source.choose_marking()
     dump = Dump(
         id=order.id or new_id(),
@@ -191,11 +201,12 @@ def start(
     """Begin a dump that somebody asks for; ``wanted`` are the fields of :class:`DumpSpec`.
 
     Args:
-        dry_run: only say what it would be: the dump returned is not recorded. overwrite: also what a channel's other site wrote.
+        dry_run: only say what it would be: the dump returned is not recorded. overwrite: also what a channel's other
+            site wrote.
 
     Raises:
-        ConfigError: a table is not captured, has no key, or the condition is not one condition; a target is unknown; the pieces asked for
-            cannot be combined; a target is a site of a channel, see :func:`require_overwrite`.
+        ConfigError: a table is not captured, has no key, or the condition is not one condition; a target is unknown;
+            the pieces asked for cannot be combined; a target is a site of a channel, see :func:`require_overwrite`.
     """
     asked = DumpSpec(**wanted)
     for name in asked.targets:

@@ -17,7 +17,10 @@ FRESH_S = 60.0
 
 
 def remember_captured(store: SegmentStore, captured: Callable[[], Mapping[TableId, int]]) -> None:
-    """Write the list, if the one there is older than a minute. ``captured``: asks the source for the tables and about how many rows each has."""
+    """Write the list, if the one there is older than a minute.
+
+    ``captured``: asks the source for the tables and about how many rows each has.
+    """
     info = store.filesystem.get_file_info(store.full_path(PATH))
     if info.type != fs.FileType.NotFound and info.mtime is not None and time.time() - info.mtime.timestamp() < FRESH_S:
         return
@@ -26,7 +29,9 @@ def remember_captured(store: SegmentStore, captured: Callable[[], Mapping[TableI
 
 
 def known_captured(store_uri: str, pipeline: str) -> list[str]:
-    """Return the captured tables as a capture last stored them; empty if there are none or if the store is remote, where reading would be slow."""
+    """Return the captured tables as a capture last stored them; empty if there are none or if the store is remote,
+    where reading would be slow.
+    """
     if not store_uri.startswith("file://"):
         return []
     try:

@@ -33,7 +33,9 @@ class Throttle:
             yield cls([(name, stack.enter_context(source.open_replica(name))) for name in replicas])
 
     def hold(self, tuning: Tuning, source: SourceLoad) -> str:
-        """Return why a worker has to wait: the source is too busy or a replica is too far behind; ``""`` if it need not wait."""
+        """Return why a worker has to wait: the source is too busy or a replica is too far behind; ``""`` if it need not
+        wait.
+        """
         if not tuning.max_threads_running and not tuning.max_replica_lag_s:
             return ""
         if time.monotonic() - self._asked < ASK_EVERY_S:
@@ -60,7 +62,9 @@ class Throttle:
 
     @staticmethod
     def pause(tuning: Tuning, rows: int, took_s: float) -> float:
-        """Return the seconds to wait after a chunk: the delay, or what the rate limit leaves of the time that a chunk may take."""
+        """Return the seconds to wait after a chunk: the delay, or what the rate limit leaves of the time that a chunk
+        may take.
+        """
         wait = tuning.delay_ms / 1000
         if tuning.max_rows_per_second:
             wait = max(wait, rows * tuning.parallelism / tuning.max_rows_per_second - took_s)

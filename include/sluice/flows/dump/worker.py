@@ -1,6 +1,9 @@
-"""dump: read tables of the source in chunks, while the log is read. The capture gives each chunk its place, see :mod:`sluice.flows.dump.interleaver`.
+"""dump: read tables of the source in chunks, while the log is read.
 
-Any number of processes may work on one dump: each takes the next range of keys by a compare-and-set, and what a dead one left is taken over.
+The capture gives each chunk its place, see :mod:`sluice.flows.dump.interleaver`.
+
+Any number of processes may work on one dump: each takes the next range of keys by a compare-and-set, and what a dead
+one left is taken over.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ from sluice.segments.chunk_file import chunk_path, write_chunk
 _log = structlog.get_logger()
 
 WAITING_CHUNKS = 4
-"""Chunks that are read and not placed, besides those being read. With more, reading waits until the capture has placed some."""
+"""Chunks that are read and not placed, besides those being read.
+
+With more, reading waits until the capture has placed some.
+"""
 
 SAY_EVERY_S = 5.0
 """Seconds between two signs of life of a process that reads: a killed one is noticed with this precision."""
@@ -59,7 +65,7 @@ TRIES = 6
 _RETRY, _LONGEST_RETRY = timedelta(seconds=0.4), timedelta(seconds=5)
 
 
-# -- work --------------------------------------------------------------------------------------------------------------------
+# -- work --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -83,16 +89,21 @@ def work(
     until_placed: bool = True,
     hook: Callable[[str, Chunk], None] | None = None,
 ) -> Dump:
-    """Read chunks of a dump until every one is placed, or it is cancelled, or ``stop`` is set. As many threads as its parallelism.
+    """Read chunks of a dump until every one is placed, or it is cancelled, or ``stop`` is set.
+
+    As many threads as its parallelism.
 
     Args:
-        tables: ordinals of the tables to work on; None: all. why_stop: what people read of the dump once ``stop`` was set.
-        until_placed: False: return when there was nothing but waiting to do for ``LINGER_S``; :func:`has_work` says when to go on.
+        tables: ordinals of the tables to work on; None: all. why_stop: what people read of the dump once ``stop`` was
+            set.
+        until_placed: False: return when there was nothing but waiting to do for ``LINGER_S``; :func:`has_work` says
+            when to go on.
         hook: told of each step of each chunk (tests).
 
     Raises:
-        ConfigError: a table is gone. DumpRefused: it has no usable key, or its rows cannot be read under the condition. SourceUnavailable: the
-            source does not answer. The dump goes on where it stood when somebody works on it again.
+        ConfigError: a table is gone. DumpRefused: it has no usable key, or its rows cannot be read under the condition.
+            SourceUnavailable: the source does not answer. The dump goes on where it stood when somebody works on it
+            again.
     """
     shared = _Shared(hook=hook)  # its event ends only these threads; the caller's may end another dump later
     with runtime.state() as state, _Presence(state.dumps, state.dumps.require(dump_id).id, tables) as presence:
@@ -136,7 +147,9 @@ def work(
 
 
 class _Presence:
-    """Shows other processes that this process reads the dump; afterwards the time and reason at which reading stopped."""
+    """Shows other processes that this process reads the dump; afterwards the time and reason at which reading
+    stopped.
+    """
 
     def __init__(self, dumps: DumpStates, dump: str, tables: tuple[int, ...] | None) -> None:
         self._dumps, self._dump, self._tables = dumps, dump, tables
@@ -191,7 +204,8 @@ def is_over(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) 
 
 
 def has_work(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
-    """Return False while a worker could only wait: the dump or the pipeline is paused, or the capture has to place chunks first.
+    """Return False while a worker could only wait: the dump or the pipeline is paused, or the capture has to place
+    chunks first.
 
     Returns True also once :func:`is_over` does.
     """
@@ -348,7 +362,7 @@ class _Worker:
                     return taken
         return None
 
-    # -- the next range ---------------------------------------------------------------------------------------------------
+    # -- the next range ------------------------------------------------------------------------------------------------
     def _next(self, dump: Dump) -> Chunk | None:
         wanted = range(len(dump.tables)) if self.tables is None else self.tables
         order = list(wanted)[self.number % max(len(wanted), 1) :] + list(wanted)[: self.number % max(len(wanted), 1)]
@@ -376,7 +390,7 @@ class _Worker:
         upto_ = min(done + dump.tuning.chunk_rows, request.estimate)
         return (str(upto_),), upto_ >= request.estimate
 
-    # -- one chunk ----------------------------------------------------------------------------------------------------------
+    # -- one chunk -----------------------------------------------------------------------------------------------------
     def _read(self, dump: Dump, chunk: Chunk) -> Chunk | None:
         """Read a chunk: low mark, SELECT, store, high mark. Return None if another worker has taken the chunk over."""
         self._tell("claimed", chunk)
@@ -384,9 +398,12 @@ class _Worker:
         tries = chunk.attempt - self.shared.first_attempts.setdefault(chunk.id.name, chunk.attempt)
         if request.keyless and tries >= KEYLESS_TRIES:
             raise DumpRefused(
-                f"{request.table} has no primary key, and was written during each of {KEYLESS_TRIES} attempts to read it in one piece",
-                hint=f"pause the writers for as long as one read takes and continue (`sluice dump work {self.runtime.name} {dump.id}`, or Clear "
-                f"on the task), or cancel the dump (`sluice dump cancel {self.runtime.name} {dump.id}`) and give the table a primary key",
+                f"{request.table} has no primary key, and was written during each of {KEYLESS_TRIES} attempts to read "
+                "it in one piece",
+                hint="pause the writers for as long as one read takes and continue (`sluice dump work "
+                f"{self.runtime.name} {dump.id}`, or Clear "
+                f"on the task), or cancel the dump (`sluice dump cancel {self.runtime.name} {dump.id}`) and give the "
+                "table a primary key",
             )
         marks = self.reader.watermarks
         position = self.reader.end_of_log()
@@ -421,7 +438,10 @@ class _Worker:
         return marked or stored
 
     def _require_member(self) -> None:
-        """Raise SourceUnavailable after a failover, as a chunk's positions belong to the log of one server. The thread then starts again."""
+        """Raise SourceUnavailable after a failover, as a chunk's positions belong to the log of one server.
+
+        The thread then starts again.
+        """
         now = self.runtime.member(self.state)
         if now != self.member:
             raise SourceUnavailable(

@@ -36,7 +36,8 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
     The target's own acknowledgement row is asked first, so an ack can never run ahead of the data.
 
     Raises:
-        OutOfOrder: the target does not hold the batch yet. CheckpointError: what it says does not fit ZooKeeper's state.
+        OutOfOrder: the target does not hold the batch yet. CheckpointError: what it says does not fit ZooKeeper's
+            state.
     """
     config = runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
@@ -75,7 +76,10 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
 
 
 def release_delivered(runtime: Runtime, state: PipelineState) -> None:
-    """Tell a source that keeps its log for this pipeline how much every target has, so that it may drop it. Does nothing for other sources."""
+    """Tell a source that keeps its log for this pipeline how much every target has, so that it may drop it.
+
+    Does nothing for other sources.
+    """
     source = runtime.source
     if not source.keeps_for_us:
         return

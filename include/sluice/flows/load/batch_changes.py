@@ -1,7 +1,9 @@
-"""Every change of a batch in log order, for a target with ``changes: all``: from the segments, through rules and mapping.
+"""Every change of a batch in log order, for a target with ``changes: all``: from the segments, through rules and
+mapping.
 
-Decision: rules see each change on its way to the target, inside the unit that writes it. The changes are not stored a second time; a target that is
-loaded again runs the rules again. A target of merged rows in the same pipeline is not affected.
+Decision: rules see each change on its way to the target, inside the unit that writes it. The changes are not stored a
+second time; a target that is loaded again runs the rules again. A target of merged rows in the same pipeline is not
+affected.
 """
 
 from __future__ import annotations
@@ -81,14 +83,17 @@ class StoredChanges(StoredRows):
         ]
 
     def file_pieces(self, store: SegmentStore, number: int, file: SegmentFile) -> list[ChangePiece]:
-        """Return the changes of the batch's file ``number``, for a reader that does not use a change's place in its transaction (``txn_row``)."""
+        """Return the changes of the batch's file ``number``, for a reader that does not use a change's place in its
+        transaction (``txn_row``).
+        """
         return self._pieces(store, number, file, None, None)
 
     def plain(self, store: SegmentStore, file: SegmentFile, wanted: Set[str] | None) -> tuple[TableId, pa.Table]:
         """Return the changes of a file whose table no rule concerns, unordered, and the target table.
 
         Args:
-            wanted: names of user columns at the target: others become null; None: all columns. See :func:`read_projected`.
+            wanted: names of user columns at the target: others become null; None: all columns. See
+                :func:`read_projected`.
         """
         source = file.table_id
         route = Routes.compile(self.mapping).whole_route(source)
@@ -122,7 +127,9 @@ class StoredChanges(StoredRows):
         ]
 
     def _ruled(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table) -> dict[_Place, pa.Table]:
-        """Apply rules and mapping to the rows and return the results by target table; ``_seq`` is the row's number in ``rows``."""
+        """Apply rules and mapping to the rows and return the results by target table; ``_seq`` is the row's number in
+        ``rows``.
+        """
         source, ruling = file.table_id, self.ruling
         numbered = rows.select([
             n for n in rows.schema.names if n not in META_COLUMNS or n in (*_FOR_RULES, "_present")
@@ -147,7 +154,8 @@ class StoredChanges(StoredRows):
         return found
 
     def _keep_rejected(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table, ruled: Ruled) -> None:
-        """Store the rows that a rule with ``on_error: dead_letter`` rejected, before anything that lacks them is written.
+        """Store the rows that a rule with ``on_error: dead_letter`` rejected, before anything that lacks them is
+        written.
 
         The file names are the same in every attempt.
         """

@@ -1,8 +1,9 @@
 """Targets with ``commit_every``: when their waiting batches are loaded, and up to which batch.
 
-A batch of such a target stays in the segments until the first waiting one has the age of ``commit_every``. Then, or as soon as a batch arrives that
-cannot be written together with others, or if enough of them wait, all that are merged are loaded (:mod:`sluice.targets.bundles`) and acknowledged one
-after the other. An idle pipeline finds them, too: they are in its window again, and are delivered like a batch whose run is gone.
+A batch of such a target stays in the segments until the first waiting one has the age of ``commit_every``. Then, or as
+soon as a batch arrives that cannot be written together with others, or if enough of them wait, all that are merged are
+loaded (:mod:`sluice.targets.bundles`) and acknowledged one after the other. An idle pipeline finds them, too: they are
+in its window again, and are delivered like a batch whose run is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ MOST_BATCHES = 100
 
 
 def waits(store: SegmentStore, state: PipelineState, target: str, batch: int) -> WaitingBatches | None:
-    """Return the waiting batches that ``batch`` joins if it is not to be loaded into ``target`` yet; None to load now. Raises SegmentError."""
+    """Return the waiting batches that ``batch`` joins if it is not to be loaded into ``target`` yet; None to load now.
+
+    Raises SegmentError.
+    """
     found = state.waiting().get(target)
     if found is None or batch < found.first or found.is_due or batch - found.first + 1 >= MOST_BATCHES:
         return None
@@ -28,7 +32,9 @@ def waits(store: SegmentStore, state: PipelineState, target: str, batch: int) ->
 
 
 def _is_alone(store: SegmentStore, state: PipelineState, target: str, batch: int) -> bool:
-    """Return True if the batch must not wait for others: it changes definitions, or a dump placed rows in it and somebody waits for them."""
+    """Return True if the batch must not wait for others: it changes definitions, or a dump placed rows in it and
+    somebody waits for them.
+    """
     record = state.batches.get(batch)
     if record is None or not record.is_for(target):
         return False

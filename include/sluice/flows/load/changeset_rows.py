@@ -1,4 +1,6 @@
-"""The rows that a part of a load writes: all at once if they are few, else piece by piece, so that memory does not grow with the batch."""
+"""The rows that a part of a load writes: all at once if they are few, else piece by piece, so that memory does not grow
+with the batch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def is_large(size_bytes: int) -> bool:
 
 
 def memory_of(size_bytes: int, files: int) -> int:
-    """Return the bytes of memory that a part takes: one piece, and a row group of each file from which pieces are built."""
+    """Return the bytes of memory that a part takes: one piece, and a row group of each file from which pieces are
+    built.
+    """
     if not is_large(size_bytes):
         return packing.memory_of(size_bytes)
     return packing.memory_of(2 * PIECE_BYTES) + files * stored.ROW_GROUP_BYTES
@@ -37,8 +41,8 @@ def reading(
     """Return an empty table with the columns, and a function that reads the rows in pieces as often as it is called.
 
     Args:
-        in_order: rows that a rule kept come first, in log order. A row that exists at the end came after all kept ones whose key the server
-            compares as equal: while it existed, they could not.
+        in_order: rows that a rule kept come first, in log order. A row that exists at the end came after all kept ones
+            whose key the server compares as equal: while it existed, they could not.
     """
     readers = [ChangesetReader(store, file, lean=lean) for file in files]
     schema = pa.unify_schemas([reader.schema for reader in readers], promote_options="permissive")
@@ -74,7 +78,9 @@ def _kept_first(
 
 
 def _by_key(readers: Sequence[ChangesetReader], keys: Keys, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield rows of several files, each ordered by the first key column, as one ordered stream: the target writes its tree left to right."""
+    """Yield rows of several files, each ordered by the first key column, as one ordered stream: the target writes its
+    tree left to right.
+    """
     low, high = keys
     inside = [
         start

@@ -1,4 +1,6 @@
-"""Tables that are copied again for one target, as it cannot convert their rows as the source did (``on_conversion: copy``)."""
+"""Tables that are copied again for one target, as it cannot convert their rows as the source did
+(``on_conversion: copy``).
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,16 @@ def request_copies(
     *,
     may_be_gone: bool = False,
 ) -> None:
-    """Record a dump of each table that is copied again, before the batch empties it at the target. A repeat finds the dump that is there.
+    """Record a dump of each table that is copied again, before the batch empties it at the target.
 
-    Its chunks are read after the statement, so that their rows are converted, and arrive in later batches. ``may_be_gone``: a table that the source
-    no longer has needs no copy, see :class:`sluice.targets.port.CopiesAgain`.
+    A repeat finds the dump that is there.
+
+    Its chunks are read after the statement, so that their rows are converted, and arrive in later batches.
+    ``may_be_gone``: a table that the source no longer has needs no copy, see :class:`sluice.targets.port.CopiesAgain`.
 
     Raises:
-        LoadError: the source has no such table any more, or it has no key by which rows that change meanwhile are told apart.
+        LoadError: the source has no such table any more, or it has no key by which rows that change meanwhile are told
+            apart.
     """
     for change in changes:
         for table in sorted(change.copies):
@@ -57,9 +62,10 @@ def _request(
             why = "it has no primary key"
         if why:
             raise LoadError(
-                f"the rows of {table} are others after a statement, and the table cannot be copied again for target {change.consumer}: {why}: "
-                f"{change.statement.text[:300]}",
+                f"the rows of {table} are others after a statement, and the table cannot be copied again for target "
+                f"{change.consumer}: {why}: {change.statement.text[:300]}",
                 where=change.where,
-                hint=f"make the change at the target by hand, rows included, and {to_ignore(change.consumer, ', '.join(change.ddl_kinds))}",
+                hint="make the change at the target by hand, rows included, and "
+                f"{to_ignore(change.consumer, ', '.join(change.ddl_kinds))}",
             )
         dump_tables(runtime, state, source, {table: captured[table]}, order)

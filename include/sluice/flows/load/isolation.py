@@ -1,4 +1,6 @@
-"""Isolation of targets: one that fails is quarantined, the others continue, and it catches up by itself from the segments."""
+"""Isolation of targets: one that fails is quarantined, the others continue, and it catches up by itself from the
+segments.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,21 @@ from sluice.flows.runtime import Runtime
 _log = structlog.get_logger()
 
 TARGET_ERRORS = (TargetUnavailable, LoadError, MappingError, ConfigError)
-"""Errors of one target if they occur while it is written to. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
+"""Errors of one target if they occur while it is written to.
+
+All others (a damaged segment, no Spark, no ZooKeeper) would stop any target.
+"""
 
 SLICE = 20
 """Batches that a catch-up delivers before it acknowledges and checks for a pause."""
 
 
 def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Quarantined | WaitingBatches:
-    """Load as :func:`load` does, but quarantine a target that fails while others continue, and leave a quarantined one alone.
+    """Load as :func:`load` does, but quarantine a target that fails while others continue, and leave a quarantined one
+    alone.
 
-    A target with ``commit_every`` gets nothing before its waiting batches are due, and then all that are merged; batches after ``batch`` are
-    acknowledged, too.
+    A target with ``commit_every`` gets nothing before its waiting batches are due, and then all that are merged;
+    batches after ``batch`` are acknowledged, too.
 
     Returns why it is quarantined if the batch stays in the segments for a later :func:`catch_up`, and the waiting
     batches if it is loaded by a later call.
@@ -46,7 +52,10 @@ def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Quaranti
 
 
 def commit_waiting(runtime: Runtime, target: str) -> LoadOutcome | Quarantined | None:
-    """Deliver to a target with ``commit_every`` all that there is, although its time has not come. None: it lacks nothing. Raises as :func:`load`."""
+    """Deliver to a target with ``commit_every`` all that there is, although its time has not come.
+
+    None: it lacks nothing. Raises as :func:`load`.
+    """
     with runtime.state() as state:
         waiting = state.waiting().get(target)
         return _together(runtime, target, waiting.first - 1, waiting.last) if waiting is not None else None
@@ -90,7 +99,8 @@ class _OfTheTarget(Exception):
 def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     """Load as :func:`load` does. Raises _OfTheTarget for an error of the target itself.
 
-    A merge that has to run first is not the target's: a broken rule stops the pipeline, and never quarantines the target whose load met it.
+    A merge that has to run first is not the target's: a broken rule stops the pipeline, and never quarantines the
+    target whose load met it.
     """
     if runtime.pipeline.target(target).snapshot_keys:
         _write_snapshot(runtime)
@@ -105,7 +115,10 @@ def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
 
 def _write_snapshot(runtime: Runtime) -> None:
-    """Write what the snapshot lacks before a target loads that starts from it. If another process is writing it, the load waits for that."""
+    """Write what the snapshot lacks before a target loads that starts from it.
+
+    If another process is writing it, the load waits for that.
+    """
     with runtime.state() as state:
         waiting = state.waiting().get(SNAPSHOT)
         if waiting is None or waiting.asked < waiting.first:
@@ -116,7 +129,9 @@ def _write_snapshot(runtime: Runtime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """The outcome of a catch-up: ``batches`` delivered, ``left`` to deliver, and whether the target is still quarantined."""
+    """The outcome of a catch-up: ``batches`` delivered, ``left`` to deliver, and whether the target is still
+    quarantined.
+    """
 
     target: str
     quarantined: bool
@@ -129,7 +144,9 @@ class CatchUp:
 
 
 def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
-    """Deliver the next ``batches`` of what a quarantined target lacks; release it when nothing is left. Does nothing for any other target.
+    """Deliver the next ``batches`` of what a quarantined target lacks; release it when nothing is left.
+
+    Does nothing for any other target.
 
     Raises:
         LeaseHeld: another installation works on this pipeline. What :func:`load` raises. The target stays quarantined.

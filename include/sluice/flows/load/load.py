@@ -67,7 +67,9 @@ _YOUNG_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """The outcome of a load: ``batches`` delivered (including earlier ones that were missing), rows written, seconds."""
+    """The outcome of a load: ``batches`` delivered (including earlier ones that were missing), rows written,
+    seconds.
+    """
 
     target: str
     batch: int
@@ -93,13 +95,18 @@ class LoadOutcome:
 
 
 class Unprepared(OutOfOrder):
-    """A batch has no changeset: it was not merged, or it was rolled back. :func:`prepare` makes it, after the target is free again."""
+    """A batch has no changeset: it was not merged, or it was rolled back. :func:`prepare` makes it, after the target is
+    free again.
+    """
 
 
 def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
-    """Deliver to ``target`` up to ``batch``. Batches before it that the target lacks are delivered first; one it holds is not repeated.
+    """Deliver to ``target`` up to ``batch``.
 
-    The target itself says which batch it holds; its answer and its data move together, under the epoch of this process's lease.
+    Batches before it that the target lacks are delivered first; one it holds is not repeated.
+
+    The target itself says which batch it holds; its answer and its data move together, under the epoch of this
+    process's lease.
 
     Raises:
         What :func:`prepare` and :func:`write` raise.
@@ -113,10 +120,13 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
 
 def prepare(runtime: Runtime, target: str, batch: int) -> None:
-    """Make the changesets that are missing: after a rollback, or where no task did it before. What goes wrong here is no fault of the target.
+    """Make the changesets that are missing: after a rollback, or where no task did it before.
+
+    What goes wrong here is no fault of the target.
 
     Raises:
-        ConfigError, RuleError: the rules are broken. SegmentError: a segment is damaged. Paused, Restarted: a person said so.
+        ConfigError, RuleError: the rules are broken. SegmentError: a segment is damaged. Paused, Restarted: a person
+            said so.
     """
     with runtime.state() as state:
         process = state.acks.get(target)
@@ -135,8 +145,8 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         MappingError: the target lacks a table or a column.
         LoadError: the target refused a statement. The batch stays.
         LostBatches: what it lacks is no longer stored, and it starts again from the snapshot (``on_lost_batches``).
-        CheckpointError: the target's checkpoint does not match ZooKeeper. If the target was restored and what it lacks is stored, that is loaded
-            again.
+        CheckpointError: the target's checkpoint does not match ZooKeeper. If the target was restored and what it lacks
+            is stored, that is loaded again.
         Fenced: another process took over.
         Paused, Restarted: a person asked for it.
     """
@@ -206,7 +216,9 @@ class _Delivery:
         return self.target.config
 
     def bundles(self, last: int) -> Iterator[list[_Given]]:
-        """Yield batches up to ``last`` in runs that are written as one: one batch each, unless the target has ``commit_every``. Raises Unprepared."""
+        """Yield batches up to ``last`` in runs that are written as one: one batch each, unless the target has
+        ``commit_every``. Raises Unprepared.
+        """
         given = {}
 
         def read(number: int) -> BatchInput:
@@ -255,7 +267,8 @@ class _Delivery:
     def write(self, bundle: Sequence[_Given]) -> WriteResult:
         """Write batches as one; the target holds the one before the first. Raises what :func:`write` raises.
 
-        What the target refuses is written again batch by batch: so what precedes it arrives, and the error, or the dead letter, is of its own batch.
+        What the target refuses is written again batch by batch: so what precedes it arrives, and the error, or the dead
+        letter, is of its own batch.
         """
         if len(bundle) > 1:
             try:
@@ -299,7 +312,10 @@ class _Delivery:
             target.mark = replace(target.mark, seen=seen)
 
     def _require_young(self, record: Batch, changeset: Changeset) -> None:
-        """Discard a changeset older than ``read_back_after``, so that its rows are read from the source again. Raises Unprepared."""
+        """Discard a changeset older than ``read_back_after``, so that its rows are read from the source again.
+
+        Raises Unprepared.
+        """
         after, made_ms = self.runtime.read_back_after, changeset.manifest.made_ms
         if after is None or not made_ms or time.time() - made_ms / 1000 <= max(after.total_seconds(), _YOUNG_S):
             return
@@ -311,7 +327,9 @@ class _Delivery:
         )
 
     def _call(self, given: BatchInput, work: Callable[[], None]) -> None:
-        """Run ``work`` so that a person can stop it if it may take long: it may wait for a lock to change definitions, or for Spark."""
+        """Run ``work`` so that a person can stop it if it may take long: it may wait for a lock to change definitions,
+        or for Spark.
+        """
         if given.schema_changes or given.spark is not None:
             self.watch.call(work, interrupt=partial(self._interrupt, given))
         else:
@@ -372,7 +390,10 @@ class _Delivery:
         return found
 
     def _every_change(self, record: Batch) -> BatchInput:
-        """Return the batch unmerged. What dumps found to be complete is about tables and not about a stream of changes, so it is left out."""
+        """Return the batch unmerged.
+
+        What dumps found to be complete is about tables and not about a stream of changes, so it is left out.
+        """
         manifest = self.runtime.store.read_manifest(record.manifest)
         return BatchInput(
             record.number,
@@ -384,7 +405,10 @@ class _Delivery:
         )
 
     def _ranges(self, record: Batch, changeset: Changeset) -> list[StoredRange]:
-        """Return the ranges that the snapshot, or dumps placed in this batch, replace. An automatic dump that cannot be done is noted."""
+        """Return the ranges that the snapshot, or dumps placed in this batch, replace.
+
+        An automatic dump that cannot be done is noted.
+        """
         name, of_snapshot = self._config.name, changeset.manifest.replaces
         if self.target.reconciler() is None and not of_snapshot:
             return []
@@ -415,7 +439,9 @@ class _Facts:
         return frozenset(found)
 
     def captured_tables(self) -> Mapping[TableId, TableId]:
-        """Return the captured tables, by the definitions at the start of the batch, and their target tables, by the current mapping."""
+        """Return the captured tables, by the definitions at the start of the batch, and their target tables, by the
+        current mapping.
+        """
         pipeline = self._runtime.pipeline
         routes, selection = Routes.compile(pipeline.mapping), Selection.compile(pipeline.capture)
         known = tables_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)

@@ -1,4 +1,6 @@
-"""Redelivery to a target that was restored from a backup: it gets the batches that it lacks from the stored segments, without a person."""
+"""Redelivery to a target that was restored from a backup: it gets the batches that it lacks from the stored segments,
+without a person.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,12 @@ _log = structlog.get_logger()
 def begin(
     runtime: Runtime, state: PipelineState, lease: Lease, check: CheckpointCheck, watch: CancellationGuard
 ) -> int:
-    """Take the target over and return the batch it holds. If it was restored, the later acknowledgements are withdrawn first.
+    """Take the target over and return the batch it holds.
 
-    If batches that it lacks are no longer stored, that is done only for a target that then starts again from the snapshot (``on_lost_batches``).
+    If it was restored, the later acknowledgements are withdrawn first.
+
+    If batches that it lacks are no longer stored, that is done only for a target that then starts again from the
+    snapshot (``on_lost_batches``).
 
     Raises:
         CheckpointError: the target's checkpoint does not match, or the batches it lacks are no longer stored.
@@ -42,7 +47,10 @@ def begin(
 def _given_up(
     runtime: Runtime, state: PipelineState, lease: Lease, check: CheckpointCheck, error: CheckpointError
 ) -> bool:
-    """Withdraw the acknowledgement of batches that the target lacks, so that the capture finds that they are gone. Return True if done."""
+    """Withdraw the acknowledgement of batches that the target lacks, so that the capture finds that they are gone.
+
+    Return True if done.
+    """
     checkpoint, target = check.checkpoints.read(), check.target
     if error.kind != "behind" or runtime.pipeline.target(target).on_lost_batches != "snapshot":
         return False

@@ -32,17 +32,23 @@ def _none(change: SchemaChange) -> Collection[TableId]:
 
 _K, _D = ChangeKind, DdlKind
 KIND_OF = {
-    _K.CREATE_TABLE: _D.CREATE_TABLE, _K.DROP_TABLE: _D.DROP_TABLE, _K.RENAME_TABLE: _D.RENAME_TABLE, _K.TRUNCATE_TABLE: _D.TRUNCATE_TABLE,
-    _K.ADD_COLUMN: _D.ADD_COLUMN, _K.DROP_COLUMN: _D.DROP_COLUMN, _K.RENAME_COLUMN: _D.RENAME_COLUMN, _K.WIDEN_COLUMN: _D.CHANGE_COLUMN,
-    _K.CHANGE_COLUMN: _D.CHANGE_COLUMN, _K.MOVE_COLUMN: _D.CHANGE_COLUMN, _K.ALLOW_NULL: _D.CHANGE_COLUMN, _K.REQUIRE_VALUE: _D.CHANGE_COLUMN,
-    _K.COLUMN_ATTRIBUTES: _D.CHANGE_COLUMN, _K.PRIMARY_KEY: _D.PRIMARY_KEY, _K.INDEXES: _D.INDEXES, _K.TABLE_OPTIONS: _D.TABLE_OPTIONS,
-    _K.PARTITIONS: _D.PARTITIONS, _K.ROWS_REMOVED: _D.TRUNCATE_TABLE, _K.ROWS_REPLACED: _D.PARTITIONS, _K.NOTHING: _D.TABLE_OPTIONS,
+    _K.CREATE_TABLE: _D.CREATE_TABLE, _K.DROP_TABLE: _D.DROP_TABLE, _K.RENAME_TABLE: _D.RENAME_TABLE,
+    _K.TRUNCATE_TABLE: _D.TRUNCATE_TABLE,
+    _K.ADD_COLUMN: _D.ADD_COLUMN, _K.DROP_COLUMN: _D.DROP_COLUMN, _K.RENAME_COLUMN: _D.RENAME_COLUMN,
+    _K.WIDEN_COLUMN: _D.CHANGE_COLUMN,
+    _K.CHANGE_COLUMN: _D.CHANGE_COLUMN, _K.MOVE_COLUMN: _D.CHANGE_COLUMN, _K.ALLOW_NULL: _D.CHANGE_COLUMN,
+    _K.REQUIRE_VALUE: _D.CHANGE_COLUMN,
+    _K.COLUMN_ATTRIBUTES: _D.CHANGE_COLUMN, _K.PRIMARY_KEY: _D.PRIMARY_KEY, _K.INDEXES: _D.INDEXES,
+    _K.TABLE_OPTIONS: _D.TABLE_OPTIONS,
+    _K.PARTITIONS: _D.PARTITIONS, _K.ROWS_REMOVED: _D.TRUNCATE_TABLE, _K.ROWS_REPLACED: _D.PARTITIONS,
+    _K.NOTHING: _D.TABLE_OPTIONS,
     _K.UNKNOWN: _D.CHANGE_COLUMN,
 }  # fmt: skip
 """The policy that speaks for each kind of change."""
 
 _WIDENS = {
-    _K.CREATE_TABLE, _K.ADD_COLUMN, _K.WIDEN_COLUMN, _K.ALLOW_NULL, _K.COLUMN_ATTRIBUTES, _K.MOVE_COLUMN, _K.INDEXES, _K.TABLE_OPTIONS,
+    _K.CREATE_TABLE, _K.ADD_COLUMN, _K.WIDEN_COLUMN, _K.ALLOW_NULL, _K.COLUMN_ATTRIBUTES, _K.MOVE_COLUMN, _K.INDEXES,
+    _K.TABLE_OPTIONS,
     _K.PARTITIONS, _K.NOTHING,
 }  # fmt: skip
 _NEVER = {_K.ROWS_REPLACED, _K.UNKNOWN}
@@ -60,7 +66,9 @@ def plan_ddl(
     row_effects: RowEffects,
     copied_again: CopiedAgain = _none,
 ) -> tuple[SchemaChange, ...]:
-    """Return the schema changes of a batch that the target follows, in log order. ``dialect``: of the source's statements.
+    """Return the schema changes of a batch that the target follows, in log order.
+
+    ``dialect``: of the source's statements.
 
     Raises:
         LoadError: the policy or the mapping needs a person, or the kind of target cannot do it.
@@ -110,9 +118,11 @@ def _change(
     shared = next((r for r in found if r.shared and set(kinds) - _WIDENS), None)
     if shared is not None:
         raise LoadError(
-            f"{record.sql[:300]} changes {shared.source}, one of several tables that are written to {shared.target}: it is not run there",
+            f"{record.sql[:300]} changes {shared.source}, one of several tables that are written to {shared.target}: "
+            "it is not run there",
             where=where,
-            hint=f"apply by hand what {shared.target} needs, then {to_ignore(target.name, ', '.join(sorted({KIND_OF[k] for k in kinds})))}",
+            hint=f"apply by hand what {shared.target} needs, then "
+            f"{to_ignore(target.name, ', '.join(sorted({KIND_OF[k] for k in kinds})))}",
         )
     stops = DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER)
     wanted = {DdlPolicy.APPLY, DdlPolicy.STOP} if stops else {DdlPolicy.APPLY}
@@ -159,7 +169,8 @@ def _effects(
 ) -> tuple[ColumnEffect, ...]:
     """Return what the statement did to rows that the target has, but for values that stay the same.
 
-    Of a target with ``changes: all``, and where the policy is to ignore changes of columns, nothing: old rows stay as they were.
+    Of a target with ``changes: all``, and where the policy is to ignore changes of columns, nothing: old rows stay as
+    they were.
     """
     if target.changes == "all" or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
         return ()
@@ -188,7 +199,9 @@ def _copies(
     offered: Capabilities,
     copied_again: CopiedAgain,
 ) -> frozenset[TableId]:
-    """Return tables that are copied again, as this kind of target cannot surely do to their rows what the source did."""
+    """Return tables that are copied again, as this kind of target cannot surely do to their rows what the source
+    did.
+    """
     if target.on_conversion != "copy" or change.check_only:
         return frozenset()
     converts = offered.conversions - REQUIRES

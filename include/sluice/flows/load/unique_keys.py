@@ -1,4 +1,6 @@
-"""The source's unique keys as of a batch, under the target's names: they show whether a target's own keys would merge rows."""
+"""The source's unique keys as of a batch, under the target's names: they show whether a target's own keys would merge
+rows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Key = tuple[tuple[str, int], ...]
 
 
 def unique_at_target(keys: Iterable[Key], route: TableRoute) -> tuple[Key, ...]:
-    """Return the keys of source columns under their names at the target, without those that have a column the target does not get."""
+    """Return the keys of source columns under their names at the target, without those that have a column the target
+    does not get.
+    """
     named = [[(route.target_name(column) if column else "", prefix) for column, prefix in key] for key in keys]
     return tuple(
         tuple((name, prefix) for name, prefix in key if name is not None)
@@ -34,7 +38,8 @@ class SourceKeys:
         self._routes = Routes.compile(mapping)
 
     def __call__(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
-        """Return the plan with the source's unique keys, as far as known, and the columns that only a rule makes, in lower case.
+        """Return the plan with the source's unique keys, as far as known, and the columns that only a rule makes, in
+        lower case.
 
         The stored definitions are read at the first call.
         """
@@ -49,5 +54,7 @@ class SourceKeys:
 
     @cached_property
     def _definitions(self) -> Definitions | None:
-        """The definitions at the start of the batch: a statement ends a batch, so it counts for the next batch's rows."""
+        """The definitions at the start of the batch: a statement ends a batch, so it counts for the next batch's
+        rows.
+        """
         return self._read()

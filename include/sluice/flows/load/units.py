@@ -32,7 +32,9 @@ from sluice.targets.registry import Kind, kind_of
 
 @dataclass(frozen=True, slots=True)
 class LoadUnit:
-    """A unit of the target's on its way to a worker. ``rejected`` None: the first row that the target refuses stops the batch.
+    """A unit of the target's on its way to a worker.
+
+    ``rejected`` None: the first row that the target refuses stops the batch.
 
     ``kind``: of the target. A worker loads the file of a kind of the user's own before it unpickles the unit.
     """
@@ -88,7 +90,10 @@ def batch_input(
     facts: SourceFacts | None = None,
     routes: Routes | None = None,
 ) -> BatchInput:
-    """Return the input that a target gets from a changeset. ``routes``: for what the mapping promises about unique values."""
+    """Return the input that a target gets from a changeset.
+
+    ``routes``: for what the mapping promises about unique values.
+    """
     number = changeset.manifest.batch
 
     def planned(table: ChangesetTable) -> PlannedTable:

@@ -14,7 +14,10 @@ from sluice.segments.store import SegmentStore
 
 
 def note_columns(store: SegmentStore, state: PipelineState, rules: RuleSet, changeset: Changeset, epoch: int) -> None:
-    """Record the columns of a batch's rows before the snapshot gets the batch. ``rules``: the pipeline's. Raises SegmentError."""
+    """Record the columns of a batch's rows before the snapshot gets the batch. ``rules``: the pipeline's.
+
+    Raises SegmentError.
+    """
     if not only_rows_tell(rules):
         return
     made = {}
@@ -27,5 +30,8 @@ def note_columns(store: SegmentStore, state: PipelineState, rules: RuleSet, chan
 
 
 def noted_columns(store: SegmentStore, state: PipelineState, batch: int, rules: RuleSet) -> dict[Way, pa.Schema]:
-    """Return the user columns of the snapshot's tables after a batch. ``rules``: the pipeline's. Raises SegmentError."""
+    """Return the user columns of the snapshot's tables after a batch. ``rules``: the pipeline's.
+
+    Raises SegmentError.
+    """
     return SnapshotColumns(store, state.identity()).after(batch) if only_rows_tell(rules) else {}

@@ -53,9 +53,11 @@ class _Run:
 def in_key_order(
     pieces: Iterator[pa.Table], key: Sequence[str], rows: int, *, window_rows: int, window_bytes: int
 ) -> Iterator[pa.Table]:
-    """Yield all rows of ``pieces`` in the order of ``key``, about ``window_rows`` or ``window_bytes`` at a time, whichever is less.
+    """Yield all rows of ``pieces`` in the order of ``key``, about ``window_rows`` or ``window_bytes`` at a time,
+    whichever is less.
 
-    Text is ordered by its bytes, whatever the collation. If the temporary folder has too little room, rows come in their own order.
+    Text is ordered by its bytes, whatever the collation. If the temporary folder has too little room, rows come in
+    their own order.
 
     Args:
         key: names of columns; none: rows come in their own order.

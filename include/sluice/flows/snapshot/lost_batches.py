@@ -1,8 +1,10 @@
-"""Targets that lack batches which are no longer stored, and start again from the pipeline's snapshot (``on_lost_batches: snapshot``).
+"""Targets that lack batches which are no longer stored, and start again from the pipeline's snapshot
+(``on_lost_batches: snapshot``).
 
-A batch is gone when retention removes it, or because a target was restored from an older backup. The capture finds a target whose next batch is gone
-and makes a batch for it: all rows of the snapshot as of the batch before. It also deletes rows of the target that the snapshot does not have. The
-target's checkpoint moves from the batch that it holds to that one in one step, and acknowledgements follow it.
+A batch is gone when retention removes it, or because a target was restored from an older backup. The capture finds a
+target whose next batch is gone and makes a batch for it: all rows of the snapshot as of the batch before. It also
+deletes rows of the target that the snapshot does not have. The target's checkpoint moves from the batch that it holds
+to that one in one step, and acknowledgements follow it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class LostBatches(LoadError):
 
 
 def lacks_lost(runtime: Runtime, state: PipelineState, target: TargetConfig, cursor: Cursor) -> bool:
-    """Return True for a target that starts again from the snapshot if batches are gone, and whose next batch is gone."""
+    """Return True for a target that starts again from the snapshot if batches are gone, and whose next batch is
+    gone.
+    """
     if target.on_lost_batches != "snapshot":
         return False
     process = state.acks.get(target.name)
@@ -39,12 +43,16 @@ def any_lacks_lost(runtime: Runtime, state: PipelineState) -> bool:
 
 
 def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig, held: int, until: int) -> int:
-    """Return the next batch, at most ``until``, for a target that holds ``held``. Raises LostBatches for one that starts again later."""
+    """Return the next batch, at most ``until``, for a target that holds ``held``.
+
+    Raises LostBatches for one that starts again later.
+    """
     process = state.acks.get(target.name)
     following = max(held + 1, process.restart if process is not None else 0)
     if target.on_lost_batches == "snapshot" and (following > until or _is_gone(runtime, target.name, following)):
         raise LostBatches(
-            f"target {target.name} holds batch {held}, and batches after it are no longer stored: it starts again from the snapshot",
+            f"target {target.name} holds batch {held}, and batches after it are no longer stored: it starts again "
+            "from the snapshot",
             where=f"pipeline {runtime.name}",
             hint="nothing is to do: the next capture makes the batch for it",
         )

@@ -1,7 +1,9 @@
-"""The rows of the pipeline's snapshot as of a batch, as the changeset of the batch that stands for them. The source is not asked.
+"""The rows of the pipeline's snapshot as of a batch, as the changeset of the batch that stands for them.
 
-Decision: the rows are written to the batch's folder once, and loaded from there like those of any batch. So a load that is killed starts again with
-the same rows, and each kind of target loads them as it loads a copy.
+The source is not asked.
+
+Decision: the rows are written to the batch's folder once, and loaded from there like those of any batch. So a load that
+is killed starts again with the same rows, and each kind of target loads them as it loads a copy.
 """
 
 from __future__ import annotations
@@ -59,8 +61,10 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     """Write the changeset of ``record``, and record it.
 
     Raises:
-        TargetUnavailable: the snapshot does not have the batch before it yet, or cannot be reached. LoadError: it no longer has it.
-        MappingError: it lacks a table or a column, or rules may have made the rows others than the target's columns say.
+        TargetUnavailable: the snapshot does not have the batch before it yet, or cannot be reached. LoadError: it no
+            longer has it.
+        MappingError: it lacks a table or a column, or rules may have made the rows others than the target's columns
+            say.
     """
     _wait_for(runtime, state, record, watch)
     store, attempt, reader = runtime.store, attempt_id(), snapshot_reader(runtime.open_target(SNAPSHOT))
@@ -97,7 +101,10 @@ def _require_replaceable(runtime: Runtime, tables: Sequence[TableId]) -> None:
 
 
 class KeptKeys:
-    """The keys of a table of the snapshot, which stay at targets; all of them are in memory at once. Written below ``folder``."""
+    """The keys of a table of the snapshot, which stay at targets; all of them are in memory at once.
+
+    Written below ``folder``.
+    """
 
     def __init__(self, table: SnapshotTable, folder: str) -> None:
         self._table, self._folder = table, folder
@@ -134,7 +141,8 @@ def _wait_for(runtime: Runtime, state: PipelineState, record: Batch, watch: Canc
         if time.monotonic() > end:
             has = f"batch {held.batch}" if held is not None else "nothing"
             raise TargetUnavailable(
-                f"batch {record.number} is the snapshot as of batch {record.snapshot}, and the snapshot of {runtime.name} has {has}",
+                f"batch {record.number} is the snapshot as of batch {record.snapshot}, and the snapshot of "
+                f"{runtime.name} has {has}",
                 hint=f"it is tried again; `sluice status {runtime.name}` says what the snapshot waits for",
             )
         watch()
@@ -198,12 +206,16 @@ class SnapshotTables:
     def every(
         self, state: PipelineState, wants: Callable[[TableId], bool] = lambda target: True
     ) -> Iterator[SnapshotTable]:
-        """Yield the tables whose name at targets ``wants`` accepts. Raises MappingError, LoadError, TargetUnavailable."""
+        """Yield the tables whose name at targets ``wants`` accepts.
+
+        Raises MappingError, LoadError, TargetUnavailable.
+        """
         selection = Selection.compile(self.runtime.pipeline.capture)
         known = definitions_at(self.runtime.store, self.runtime.source, state, self.at)
         if known is None:
             raise MappingError(
-                f"the definitions of {self.runtime.name}'s tables are not known, so that rows of the snapshot cannot be read",
+                f"the definitions of {self.runtime.name}'s tables are not known, so that rows of the snapshot cannot "
+                "be read",
                 hint="`sluice dump start` copies the tables",
             )
         noted = noted_columns(self.runtime.store, state, self.batch, self.ruling.rules)
@@ -228,7 +240,10 @@ class SnapshotTables:
                 yield SnapshotTable(source, route, version, self._as_noted(fields, version))
 
     def _found(self, schema: TableSchema, noted: Mapping[Way, pa.Schema]) -> SnapshotTable | None:
-        """Return the table as the snapshot has it; None for an empty table of which only rows tell the columns. Raises MappingError, RuleError."""
+        """Return the table as the snapshot has it; None for an empty table of which only rows tell the columns.
+
+        Raises MappingError, RuleError.
+        """
         table = schema.table
         route = self.routes.whole_route(table)
         version = self.reader.as_of(route.target, self.batch)
@@ -236,7 +251,8 @@ class SnapshotTables:
             raise MappingError(
                 f"the snapshot has no table {route.target}",
                 where=str(table),
-                hint=f"`sluice check {self.runtime.name} --apply` makes it; `sluice dump start {self.runtime.name} --target {SNAPSHOT}` fills it",
+                hint=f"`sluice check {self.runtime.name} --apply` makes it; `sluice dump start {self.runtime.name} "
+                f"--target {SNAPSHOT}` fills it",
             )
         why = known_when_it_runs(self.ruling.rules, table)
         if not why:
@@ -249,13 +265,17 @@ class SnapshotTables:
             raise MappingError(
                 f"the columns of {table} in the snapshot were not noted when its rows came: {why}",
                 where=str(table),
-                hint=f"`sluice dump start {self.runtime.name} --target {SNAPSHOT}` copies the table into the snapshot again, which notes them",
+                hint=f"`sluice dump start {self.runtime.name} --target {SNAPSHOT}` copies the table into the snapshot "
+                "again, which notes them",
             )
         CHANGESET_ROWS.require(made, where=str(route.target))
         return SnapshotTable(table, route, version, made)
 
     def _as_noted(self, noted: pa.Schema, version: TableVersion) -> pa.Schema:
-        """Return the schema of CHANGESET_ROWS of the noted columns that the version has. A rule's own column has the type in which it is stored."""
+        """Return the schema of CHANGESET_ROWS of the noted columns that the version has.
+
+        A rule's own column has the type in which it is stored.
+        """
         stored = {field.name.casefold(): field.type for field in self.reader.columns(version)}
         users = []
         for one in noted:

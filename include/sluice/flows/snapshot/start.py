@@ -28,10 +28,11 @@ class SnapshotStarts:
 
 
 def snapshot_starts(runtime: Runtime, state: PipelineState, cursor: Cursor) -> SnapshotStarts:
-    """Return which targets with ``start: snapshot`` start now or wait, and which with ``on_lost_batches: snapshot`` start again.
+    """Return which targets with ``start: snapshot`` start now or wait, and which with ``on_lost_batches: snapshot``
+    start again.
 
-    They wait while the snapshot has not begun or a dump still fills it; capture continues. If no batch was made since the snapshot began, a target
-    that starts from the log misses nothing that the snapshot has.
+    They wait while the snapshot has not begun or a dump still fills it; capture continues. If no batch was made since
+    the snapshot began, a target that starts from the log misses nothing that the snapshot has.
     """
     joined = [target.name for target in runtime.pipeline.targets if target.start == "snapshot"]
     names = tuple(name for name in joined if state.acks.get(name) is None)

@@ -16,7 +16,8 @@ def snapshot_reader(snapshot: Target) -> VersionReader:
 
 
 def whole_batch(reader: VersionReader, tables: Sequence[TableId], batch: int) -> int:
-    """Return the newest batch at or before ``batch`` as of which every table can be read: no commit has it together with later ones.
+    """Return the newest batch at or before ``batch`` as of which every table can be read: no commit has it together
+    with later ones.
 
     Raises LoadError if it is no longer kept, TargetUnavailable.
     """

@@ -1,4 +1,6 @@
-"""Take merged rows through rules and mapping into the files of a changeset: the end of the merge and of every later stage."""
+"""Take merged rows through rules and mapping into the files of a changeset: the end of the merge and of every later
+stage.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.config.pipeline import TableMapping
+from sluice.config.resolved import ResolvedConnections
 from sluice.errors import RuleError
 from sluice.flows.transform.dead_letter_files import Written
+from sluice.flows.transform.named_files import FileWork
 from sluice.flows.transform.repair import Repaired
 from sluice.flows.transform.stage_rules import StageRules, rule_totals, tagged_as_made
 from sluice.mapping import Mapping as Routes
@@ -25,6 +29,7 @@ from sluice.model.fields import true_name
 from sluice.model.layouts import CHANGESET_ROWS, MERGED_ROWS, without_origin
 from sluice.model.packing import memory_of
 from sluice.model.tables import TableId, member, stored_name
+from sluice.row_files.copy_pool import FileTotals
 from sluice.rules import RuleCount
 from sluice.segments.changeset import (
     Changeset,
@@ -61,7 +66,10 @@ class ChangesetPart:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The result of a unit. ``read_back``: number of rows read at the source; ``repaired``: the rows in conflict."""
+    """The result of a unit.
+
+    ``read_back``: number of rows read at the source; ``repaired``: the rows in conflict; ``files``: that rows named.
+    """
 
     parts: tuple[ChangesetPart, ...]
     rules: tuple[RuleCount, ...]
@@ -69,6 +77,7 @@ class MergeResult:
     dead_letters: tuple[Written, ...] = ()
     read_back: int = 0
     repaired: Repaired = field(default_factory=Repaired)
+    files: FileTotals = field(default_factory=FileTotals)
 
     @property
     def rows(self) -> int:
@@ -83,18 +92,24 @@ class MergeResult:
             self.dead_letters + other.dead_letters,
             self.read_back + other.read_back,
             self.repaired + other.repaired,
+            self.files + other.files,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The values that all parts of a unit share: where files go, and the rules. ``routes`` None: another stage follows, names stay the source's."""
+    """The values that all parts of a unit share: where files go, and the rules.
+
+    ``routes`` None: another stage follows, names stay the source's. ``connections``: with the logins for files that
+    rows name.
+    """
 
     store: SegmentStore
     batch: int
     attempt: str
     ruling: StageRules
     routes: Routes | None
+    connections: ResolvedConnections
 
 
 class Part(Protocol):
@@ -116,7 +131,8 @@ _P = TypeVar("_P", bound=Part)
 class TransformUnit(Generic[_P]):
     """Parts that one worker takes through rules and mapping, one after the other.
 
-    ``mapping`` None: another stage of rules follows. ``small``: numbers of the parts whose files are packed with the manifest.
+    ``mapping`` None: another stage of rules follows. ``small``: numbers of the parts whose files are packed with the
+    manifest. ``connections``: with the logins for files that rows name.
     """
 
     store_uri: str
@@ -128,6 +144,7 @@ class TransformUnit(Generic[_P]):
     ruling: StageRules
     mapping: tuple[TableMapping, ...] | None = ()
     small: frozenset[int] = frozenset()
+    connections: ResolvedConnections = field(default_factory=lambda: ResolvedConnections({}))
 
     @property
     def cost(self) -> int:
@@ -142,7 +159,8 @@ class TransformUnit(Generic[_P]):
     def stage(self) -> Stage:
         """Return the values that the parts share. Raises MappingError."""
         routes = Routes.compile(self.mapping) if self.mapping is not None else None
-        return Stage(SegmentStore(self.store_uri, self.pipeline), self.batch, self.attempt, self.ruling, routes)
+        store = SegmentStore(self.store_uri, self.pipeline)
+        return Stage(store, self.batch, self.attempt, self.ruling, routes, self.connections)
 
     def name(self, number: int) -> str:
         """Return a name that tells the files of part ``number`` from those of all others of the attempt."""
@@ -157,7 +175,8 @@ class StageRows:
         name: tells the files of an attempt apart.
         buckets: (first, last) key bucket of the rows.
         segments: where the changes are, for the position of a dead letter.
-        added: columns that older rows of the batch do not have (see :class:`sluice.flows.transform.segment_rows.PartRead`).
+        added: columns that older rows of the batch do not have (see
+            :class:`sluice.flows.transform.segment_rows.PartRead`).
         revived: an earlier stage kept deleted rows.
         small: the files are packed with the manifest.
     """
@@ -173,13 +192,20 @@ class StageRows:
 
 
 def write_part(stage: Stage, part: StageRows) -> MergeResult:
-    """Apply rules and mapping to MERGED_ROWS of a part and write files of CHANGESET_ROWS. Raises RuleError, MappingError, StorageUnavailable."""
+    """Apply rules and mapping to MERGED_ROWS of a part, and write files of CHANGESET_ROWS.
+
+    Files that the rows name are copied before. Raises RuleError, MappingError, FileMissing, StorageUnavailable.
+    """
     store, ruling, source = stage.store, stage.ruling, part.source
     MERGED_ROWS.require(part.rows.schema, where=str(source))
     if is_partial(part.rows) and ruling.concerning(source):
         raise needs_whole_rows(source)
     hides = ruling.hides(part.rows, source)
-    ruled = ruling.apply(ruling.tagged(part.rows, source), source)
+    tagged, files = ruling.tagged(part.rows, source), FileTotals()
+    ruled = ruling.apply(tagged, source)
+    if stage.routes is not None:
+        work = FileWork(stage.connections, store, stage.batch, f"{stage.attempt}-{part.name}")
+        ruled, files = work.copy(ruled, tagged, source, stage.routes)
     letters = ruling.keep_rejected(
         store, stage.batch, stage.attempt, part.name, source=source, ruled=ruled, segments=part.segments
     )
@@ -210,7 +236,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
                     else:
                         file = write_changeset_file(store, path, same, part.buckets, revived=marked)
                 done.append(ChangesetPart(table, route, columns_of(same.schema), file, image))
-    return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
+    return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters), files=files)
 
 
 def needs_whole_rows(source: TableId) -> RuleError:
@@ -218,8 +244,9 @@ def needs_whole_rows(source: TableId) -> RuleError:
     return RuleError(
         f"rules work on whole rows, and the log of {source} contains only the columns that changed",
         where=str(source),
-        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; for what is in the log already: take the table out "
-        "of the rules' match until it is delivered, then copy it through the rules (`sluice dump start`)",
+        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; for what is in the "
+        "log already: take the table out of the rules' match until it is delivered, then copy it through the rules "
+        "(`sluice dump start`)",
     )
 
 
@@ -276,7 +303,8 @@ def write_changeset_manifest(
 ) -> Changeset:
     """Write what all units of an attempt made; the changeset exists from here on.
 
-    ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages. ``replaces``: of a snapshot.
+    ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages.
+    ``replaces``: of a snapshot.
     """
     tables: dict[tuple[TableId, TableId], list[ChangesetPart]] = {}
     for result in results:
@@ -317,11 +345,25 @@ def write_changeset_manifest(
             "updates": sum(f.updates for f in every),
             "deletes": sum(f.deletes for f in every),
             "dead_letters": letters_before[1] + sum(letter.rows for letter in letters),
+            **file_counts(sum((result.files for result in results), FileTotals())),
         },
         made_ms=time.time_ns() // 1_000_000,
     )
     path = f"{changeset_folder(store, manifest.batch, attempt)}/manifest.json"
     return Changeset(path, write_manifest_with(store, path, changeset, images_of(results)))
+
+
+def file_counts(files: FileTotals) -> dict[str, int]:
+    """Return the counts that a changeset has of the files that its rows name; none if they name none."""
+    if not files:
+        return {}
+    return {
+        "files_copied": files.copied,
+        "files_unchanged": files.unchanged,
+        "files_missing": files.absent + files.refused,
+        "file_bytes": files.size_bytes,
+        "file_bytes_per_s": files.bytes_per_s,
+    }
 
 
 def images_of(results: Sequence[MergeResult]) -> dict[str, bytes]:

@@ -1,9 +1,11 @@
-"""``send: changed_columns`` in a channel whose sites write the same rows: if the sites change different columns of a row, both changes are kept.
+"""``send: changed_columns`` in a channel whose sites write the same rows: if the sites change different columns of a
+row, both changes are kept.
 
-Each column of a row is decided like a row of its own: from a row that goes to the other site, exactly those columns are sent that some change of the
-batch changed, whatever their value at its end. A column that was changed and changed back is sent, too: the other site may have written it meanwhile,
-and that would stay there. Which rows go back is decided by row, which never sends too few. A row that was inserted, or moved to another key, is sent
-whole; an update of a row that the other site has deleted changes nothing, and the delete arrives. The tests have a model of it.
+Each column of a row is decided like a row of its own: from a row that goes to the other site, exactly those columns are
+sent that some change of the batch changed, whatever their value at its end. A column that was changed and changed back
+is sent, too: the other site may have written it meanwhile, and that would stay there. Which rows go back is decided by
+row, which never sends too few. A row that was inserted, or moved to another key, is sent whole; an update of a row that
+the other site has deleted changes nothing, and the delete arrives. The tests have a model of it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ NOT_BY_COLUMN = (
 
 def whole_rows(route: TableRoute) -> str:
     """Return the mapping line, as a hint, that makes a table send whole rows."""
-    return f"mapping: [{{from: {route.source}, to: {route.target}, send: rows}}]: a line that names the table counts before one with a pattern"
+    return (
+        f"mapping: [{{from: {route.source}, to: {route.target}, send: rows}}]: a line that names the table counts "
+        "before one with a pattern"
+    )
 
 
 def plan_columns(
@@ -34,7 +39,8 @@ def plan_columns(
     """Return the tables of a batch that send only changed columns, with the columns that are sent together.
 
     Raises:
-        ConfigError: one of them has a further unique key: a row that removes another one for its value would come back without its other columns.
+        ConfigError: one of them has a further unique key: a row that removes another one for its value would come back
+            without its other columns.
     """
     if mark is None or not mark.numbered:
         return {}

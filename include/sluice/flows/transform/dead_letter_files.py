@@ -7,9 +7,9 @@ Below the pipeline's folder, never touched by the retention of batches::
     dead-letters/{target}/batch=0000000042/skipped.json …             a whole batch that a person skipped, with its segment files
     dead-letters/_settled/{time}-{random}.json                        what became of them: replayed, superseded, discarded
 
-A Parquet file holds rows of one table: its own columns as merged, ``_op _seq _commit_ts _before``, and the ``_dl_*`` columns below. What is
-the same for all of its rows is JSON in the schema's metadata (:class:`Origin`).
-"""
+A Parquet file holds rows of one table: its own columns as merged, ``_op _seq _commit_ts _before``, and the ``_dl_*``
+columns below. What is the same for all of its rows is JSON in the schema's metadata (:class:`Origin`).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -139,9 +139,12 @@ def write_rejected(
 
 @dataclass(frozen=True, slots=True)
 class RefusedRows:
-    """Stores the rows that a target refused, before the transaction that lacks them commits. Picklable: it is sent with the units.
+    """Stores the rows that a target refused, before the transaction that lacks them commits.
 
-    Each part has one file, of the same name in every attempt: a repeated attempt replaces it, or deletes it if nothing is refused any more.
+    Picklable: it is sent with the units.
+
+    Each part has one file, of the same name in every attempt: a repeated attempt replaces it, or deletes it if nothing
+    is refused any more.
 
     Attributes:
         segments: path of the batch's segment manifest.

@@ -1,6 +1,8 @@
-"""Dimension tables of rules: read by the worker that needs them, kept by its process, read again when they are older than ``max_age``.
+"""Dimension tables of rules: read by the worker that needs them, kept by its process, read again when they are older
+than ``max_age``.
 
-Within one table of one work unit a lookup never changes. A copy that cannot be refreshed is not used: the unit fails and is tried again.
+Within one table of one work unit a lookup never changes. A copy that cannot be refreshed is not used: the unit fails
+and is tried again.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ from sluice.rules.script import Rule
 
 
 def known_when_it_runs(rules: RuleSet, table: TableId) -> str:
-    """Return why only rows tell what the rules make of a table; "" for built-in and SQL rules that send no row to another table."""
+    """Return why only rows tell what the rules make of a table; "" for built-in and SQL rules that send no row to
+    another table.
+    """
     for rule in rules.matching(table):
         if _is_opaque(rule):
             return f"rule {rule.name!r} is of type {rule.kind}, and what columns it makes is known when it runs"

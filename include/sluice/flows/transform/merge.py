@@ -27,7 +27,7 @@ from sluice.flows.transform.segment_rows import MergePart, cut
 from sluice.flows.transform.shuffle import LEVELS, can_shuffle, delete_shuffled, plan_shuffle, run_shuffle_unit
 from sluice.flows.transform.stage_manifest import StageManifest, read_stage, stages_of, stored, tables_of, write_stage
 from sluice.flows.transform.stage_rules import rule_totals
-from sluice.flows.transform.stage_units import log_totals
+from sluice.flows.transform.stage_units import log_files, log_totals
 from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions
 from sluice.model.packing import ROW_BYTES, most_bytes
@@ -43,7 +43,8 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
-    """The outcome of a merge: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged before.
+    """The outcome of a merge: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged
+    before.
 
     ``changeset`` is empty while rules with their own task have yet to run.
     """
@@ -72,7 +73,9 @@ class MergeOutcome:
 
 
 def merge(runtime: Runtime, batch: int) -> MergeOutcome:
-    """Merge batch number ``batch``. Two merges of one batch may run; the first to end is kept, the other's files are orphans.
+    """Merge batch number ``batch``.
+
+    Two merges of one batch may run; the first to end is kept, the other's files are orphans.
 
     A changeset that is there is looked through; one that is damaged is made anew, with the rules as they are now.
 
@@ -170,9 +173,10 @@ class _Merge:
             repair=repair,
             columns=columns,
         )
-        description = f"{runtime.name}: merge batch {manifest.batch}"
+        description, began = f"{runtime.name}: merge batch {manifest.batch}", time.monotonic()
         results: list[MergeResult] = self.watch.run(runner, run_merge_unit, units, description=description)
         delete_shuffled(self.store, shuffled)
+        log_files(runtime.name, manifest.batch, results, self.store, time.monotonic() - began)
         if repair is not None:
             note_repaired(self.store, repair, manifest.batch, sum((one.repaired for one in results), Repaired()))
         if read := sum(result.read_back for result in results):
@@ -185,7 +189,10 @@ class _Merge:
         changeset = write_changeset_manifest(store, self.manifest, self.attempt, results)
         kept = self.state.batches.merged(batch, changeset.path, under=self.watch.pause_state)
         path = kept.changeset or changeset.path
-        if any(rule.config.on_error is OnError.DEAD_LETTER for rule in self.rules):
+        rejects = any(
+            files.on_missing == "dead_letter" for line in self.runtime.pipeline.mapping for files in line.files
+        )
+        if rejects or any(rule.config.on_error is OnError.DEAD_LETTER for rule in self.rules):
             forget_attempts(store, batch, read_changeset(store, path).manifest.dead_letters)
         return path, changeset.rows, changeset.manifest.rules
 
@@ -215,7 +222,9 @@ def _damage(store: SegmentStore, record: Batch) -> str:
 def _small_enough(
     runtime: Runtime, watch: CancellationGuard, runner: UnitRunner, manifest: SegmentManifest, attempt: str, levels: int
 ) -> tuple[list[MergePart], list[SegmentFile]]:
-    """Return the parts of the batch, and the files of parts too large for a process that were shuffled up to ``levels`` times."""
+    """Return the parts of the batch, and the files of parts too large for a process that were shuffled up to ``levels``
+    times.
+    """
     store, pipeline = runtime.store, runtime.pipeline
     most = most_bytes(pipeline.spark.memory)
     pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()

@@ -12,6 +12,7 @@ import pyarrow as pa
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import PipelineConfig
 from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, small_parts, write_part
+from sluice.flows.transform.named_files import connections_for_files
 from sluice.flows.transform.read_back import ReadBack
 from sluice.flows.transform.repair import Repair, Repaired
 from sluice.flows.transform.segment_rows import Added, ColumnGroups, MergePart, by_table, cut, read_changes
@@ -62,11 +63,13 @@ def plan_merge(
     repair: Repair | None = None,
     columns: Mapping[TableId, ColumnGroups] | None = None,
 ) -> list[MergeUnit]:
-    """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
+    """Cut a batch into merge units of about equal cost.
 
-    ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of ``rules_path``; ``last``: no other
-    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were shuffled since. ``read_back``, ``repair``, ``columns``: see
-    :class:`MergeUnit`.
+    Rule files are read, and loaded once to see that they load, here.
+
+    ``resolver``: for the connections that lookups of rules and files of the mapping name. ``rules``: those to apply, if
+    not all of ``rules_path``; ``last``: no other stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of
+    them were shuffled since. ``read_back``, ``repair``, ``columns``: see :class:`MergeUnit`.
 
     Raises:
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
@@ -79,6 +82,8 @@ def plan_merge(
         pieces = plan_pieces(store, manifest, pipeline, parallelism=parallelism)
     size = _size(pieces, pipeline, parallelism)
     groups = pack([(piece, piece.cost) for piece in pieces], size)
+    mapping = pipeline.mapping if last else None
+    connections = connections_for_files(mapping, resolver)
     return [
         MergeUnit(
             store.uri,
@@ -88,8 +93,9 @@ def plan_merge(
             number,
             tuple(group),
             ruling,
-            pipeline.mapping if last else None,
+            mapping,
             small,
+            connections,
             read_back,
             repair,
             columns or {},

@@ -1,21 +1,22 @@
 """Rows of old changes as the source has them now: ``read_back_after`` of a channel.
 
-What was changed long ago (the link was cut, a pipeline was paused) may have been changed again since. Sent as logged, it would overwrite newer rows
-with older ones at a site that users write to. So the row of an old change is read by its key at the source, and its current state is sent; or a
-delete.
+What was changed long ago (the link was cut, a pipeline was paused) may have been changed again since. Sent as logged,
+it would overwrite newer rows with older ones at a site that users write to. So the row of an old change is read by its
+key at the source, and its current state is sent; or a delete.
 
-Why this is correct. Whatever changed the row after this batch is in a later batch, and is sent then, too, as logged or as it is at that time. The
-last of these changes leaves the row as it is at the source. Until then the target may see a state twice, or an older one once more. Rows are read
-after the merge and before the rules, which see what is sent. A batch that is merged again reads again: each state of a row since its change is a
-right one, and the acknowledgement still says how far the *log* is delivered. A repeated load writes what the first attempt did, unless its changeset
-is old itself by then: it is merged again (:mod:`sluice.flows.load.load`).
+Why this is correct. Whatever changed the row after this batch is in a later batch, and is sent then, too, as logged or
+as it is at that time. The last of these changes leaves the row as it is at the source. Until then the target may see a
+state twice, or an older one once more. Rows are read after the merge and before the rules, which see what is sent. A
+batch that is merged again reads again: each state of a row since its change is a right one, and the acknowledgement
+still says how far the *log* is delivered. A repeated load writes what the first attempt did, unless its changeset is
+old itself by then: it is merged again (:mod:`sluice.flows.load.load`).
 
 The following is sent as logged all the same, because later rows cannot be told apart, would not fit, or stop the batch:
 
 * rows of a table without a primary key, and rows whose key is unknown;
 * rows of a table that has other columns or another key now, or is gone: the statements come later in the log;
-* rows of a table with further unique keys, or written with foreign keys checked: the value that a row has now may still be that of another row at the
-  target, or refer to a row that is not there yet;
+* rows of a table with further unique keys, or written with foreign keys checked: the value that a row has now may still
+  be that of another row at the target, or refer to a row that is not there yet;
 * keys that the source finds under another spelling;
 * everything while the source does not answer: it may be gone for good, and what was captured of it is delivered.
 """
@@ -65,7 +66,10 @@ class ReadBack:
     tables: frozenset[TableId]
 
     def renewed(self, rows: pa.Table, source: TableId) -> tuple[pa.Table, int]:
-        """Return MERGED_ROWS with rows of old changes as the source has them now, and how many were read. Raises ConfigError."""
+        """Return MERGED_ROWS with rows of old changes as the source has them now, and how many were read.
+
+        Raises ConfigError.
+        """
         if source not in self.tables:
             return rows, 0
         names = key_columns(rows.schema)
@@ -112,8 +116,9 @@ class ReadBack:
 def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, Any], found: pa.Table) -> pa.Table:
     """Return MERGED_ROWS in which the rows ``places`` are replaced by the rows ``at`` of ``found``, or deleted (-1).
 
-    The columns that count as changed stay as the log has them: a column that an update does not change gets its current value in the state before
-    the batch, too (another writer's, which may be newer at the target). Likewise for a row of which the log has only some columns.
+    The columns that count as changed stay as the log has them: a column that an update does not change gets its current
+    value in the state before the batch, too (another writer's, which may be newer at the target). Likewise for a row of
+    which the log has only some columns.
     """
     users = user_columns(rows.schema)
     there = at != _ABSENT
@@ -154,7 +159,10 @@ def _before(rows: pa.Table, images: pa.Table, updated: np.ndarray[Any, Any]) -> 
 
 
 def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> ReadBack | None:
-    """Return the reader of the rows of a batch that are read at the source again; None if there are none. Raises ConfigError."""
+    """Return the reader of the rows of a batch that are read at the source again; None if there are none.
+
+    Raises ConfigError.
+    """
     after = runtime.read_back_after
     if after is None or not manifest.files:
         return None

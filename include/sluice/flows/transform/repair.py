@@ -1,4 +1,6 @@
-"""The decision of a channel's other site, batch by batch, which of the partner's loads go back to the main site (:mod:`sluice.merge.conflicts`)."""
+"""The decision of a channel's other site, batch by batch, which of the partner's loads go back to the main site
+(:mod:`sluice.merge.conflicts`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 
 MOST_UNSEEN = 1_000
-"""Batches that the main site may not have seen, at most. With more, all of the partner's loads go back, as with loop_back."""
+"""Batches that the main site may not have seen, at most.
+
+With more, all of the partner's loads go back, as with loop_back.
+"""
 _MOST_TEXT = 100
 _NOTHING = np.zeros(0, np.uint64)
 
@@ -52,8 +57,8 @@ class Repair:
         unseen: see :func:`sluice.merge.conflicts.sent_changes`.
         loops_back: all changes are sent; those in conflict are counted.
         masking: columns whose values are not listed.
-        unique: tables with a further unique key, and unknown ones: all of their changes are sent, too. A row may have removed another one there
-            that held its value, and that goes back with it.
+        unique: tables with a further unique key, and unknown ones: all of their changes are sent, too. A row may have
+            removed another one there that held its value, and that goes back with it.
     """
 
     origin: int
@@ -211,7 +216,10 @@ def _unseen(
 
 
 def note_repaired(store: SegmentStore, repair: Repair, batch: int, done: Repaired) -> None:
-    """Store what later batches, and people, have to know of this one. Call it before the batch's changeset is recorded."""
+    """Store what later batches, and people, have to know of this one.
+
+    Call it before the batch's changeset is recorded.
+    """
     if not repair.loops_back:
         write_sent(store, batch, done.sent)
     if done.conflicts:

@@ -29,9 +29,11 @@ _READ = ("_op", "_seq", "_commit_ts", "_origin", "_before")
 
 @dataclass(frozen=True, slots=True)
 class MergePart:
-    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded; ``key``: its key, if it has no primary key.
+    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded; ``key``: its key, if it has no primary
+    key.
 
-    ``segments``: the files that the table's changes are in, where ``files`` are made of them (see :mod:`sluice.flows.transform.shuffle`).
+    ``segments``: the files that the table's changes are in, where ``files`` are made of them (see
+    :mod:`sluice.flows.transform.shuffle`).
     """
 
     source: TableId
@@ -42,7 +44,9 @@ class MergePart:
 
     @property
     def is_whole(self) -> bool:
-        """True if no bucket cuts it: a table without a key, whose rows are counted as a whole, and one whose rows are followed from key to key."""
+        """True if no bucket cuts it: a table without a key, whose rows are counted as a whole, and one whose rows are
+        followed from key to key.
+        """
         if self.segments:
             return False
         return any(file.moved_partially or not file.primary_key for file in self.files)
@@ -74,7 +78,8 @@ class PartRead:
     """Rows of a part (CHANGE_ROWS) in the newest definition of its table, and the key's stored names.
 
     Attributes:
-        added: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not have.
+        added: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not
+            have.
         listed: some of the changes in conflict.
     """
 

@@ -1,12 +1,14 @@
-"""Shuffle parts of a batch that no key bucket cuts small enough: their files are written again, in finer buckets, before they are merged.
+"""Shuffle parts of a batch that no key bucket cuts small enough: their files are written again, in finer buckets,
+before they are merged.
 
-Such a part is a large table without a key (all of its rows are in one bucket, as equal rows are counted), one whose key the mapping names, or a
-bucket of a very large table. Its rows are shuffled over the buckets again, by a hash that is independent of the first one: of the key, or without a
-key of all values. Rows that belong together stay together, so that each bucket is merged by itself, and what a merge does not need is left out on
-the way: of a row that was changed a million times, three changes are written.
+Such a part is a large table without a key (all of its rows are in one bucket, as equal rows are counted), one whose key
+the mapping names, or a bucket of a very large table. Its rows are shuffled over the buckets again, by a hash that is
+independent of the first one: of the key, or without a key of all values. Rows that belong together stay together, so
+that each bucket is merged by itself, and what a merge does not need is left out on the way: of a row that was changed a
+million times, three changes are written.
 
-The files are in the attempt's folder, as large as the part during the merge, and deleted after it; those of an attempt that died are deleted with the
-batch.
+The files are in the attempt's folder, as large as the part during the merge, and deleted after it; those of an attempt
+that died are deleted with the batch.
 """
 
 from __future__ import annotations
@@ -36,14 +38,19 @@ from sluice.segments.store import SegmentStore
 from sluice.segments.writer import ROW_GROUP_ROWS, row_groups, uneven
 
 LEVELS = 2
-"""The number of times that a part is shuffled, each time by another hash, while it is too large; what is too large then is one row, or equal rows."""
+"""The number of times that a part is shuffled, each time by another hash, while it is too large; what is too large then
+is one row, or equal rows.
+"""
 
 _BUCKET = pa.field("_bucket", pa.uint8(), nullable=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleUnit:
-    """One file of a part. ``level``: how often its rows were shuffled before; ``number``: tells the files of an attempt apart."""
+    """One file of a part.
+
+    ``level``: how often its rows were shuffled before; ``number``: tells the files of an attempt apart.
+    """
 
     store_uri: str
     pipeline: str

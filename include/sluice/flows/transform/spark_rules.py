@@ -1,4 +1,6 @@
-"""A stage that begins with a rule of type spark: DataFrame in, DataFrame out, then work units like in any other stage."""
+"""A stage that begins with a rule of type spark: DataFrame in, DataFrame out, then work units like in any other
+stage.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,10 @@ class _Framing:
         *,
         hidden: bool,
     ) -> FrameTable:
-        """Describe one table for the Spark job. ``stored``: schema of its MERGED_ROWS; ``hidden``: an error must not show its values."""
+        """Describe one table for the Spark job.
+
+        ``stored``: schema of its MERGED_ROWS; ``hidden``: an error must not show its values.
+        """
         from sluice.spark.frames import FrameTable, plain_type
 
         shown = views.view(images.unfold(stored.empty_table())).schema
@@ -192,7 +197,10 @@ def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, fr
 
 
 def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) -> dict[TableId, pa.Table]:
-    """Return the rows of the resulting DataFrame as FRAME_ROWS, by table. ``stored``: schema of the merged rows that went in."""
+    """Return the rows of the resulting DataFrame as FRAME_ROWS, by table.
+
+    ``stored``: schema of the merged rows that went in.
+    """
     columns, fields = [], []
     for name in images.user_columns(rows.schema):
         if name == "_row":
@@ -231,7 +239,10 @@ def _write(
     stored: pa.Schema,
     rule: Rule,
 ) -> bytes | None:
-    """Write the images of one partition to files. Names are unique: a task that Spark runs twice leaves an orphaned file."""
+    """Write the images of one partition to files.
+
+    Names are unique: a task that Spark runs twice leaves an orphaned file.
+    """
     whole = _whole(batches)
     if whole is None:
         return None
@@ -307,7 +318,10 @@ def _whole(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
 def try_frames(
     rule: Rule, table: TableId, rows: pa.Table, lookups: LookupSource | None
 ) -> list[dict[TableId, pa.Table]]:
-    """Run each merged row alone through a rule of type spark, in one job of a session in this process. Return the result of each."""
+    """Run each merged row alone through a rule of type spark, in one job of a session in this process.
+
+    Return the result of each.
+    """
     from sluice.spark.frames import local_session, run_frames
 
     framing = _Framing(rule, rule.function(), resolved(rule.config.lookups, lookups))
@@ -347,7 +361,9 @@ def fold_files(
     rule: Rule,
     share: tuple[int, int],
 ) -> tuple[pa.Table, int]:
-    """Return MERGED_ROWS of one table for a share ``(number, of)`` of its keys, and how many of them did not match the rule."""
+    """Return MERGED_ROWS of one table for a share ``(number, of)`` of its keys, and how many of them did not match the
+    rule.
+    """
     parts = [read_changeset_file(store, file) for file in files]
     passed = 0
     for file in inputs:

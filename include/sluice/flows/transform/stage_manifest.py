@@ -1,12 +1,14 @@
 """Rules with their own Airflow task: a batch passes from stage to stage.
 
-The rules, in order, are cut into stages: the first is the merge with the fused rules before the first rule with its own task; each such rule begins a
-new stage and takes the fused rules after it along. Between two stages a batch is a :class:`StageManifest` and its files: merged rows under the
-source's names. The last stage maps them and makes the changeset. A pipeline without such rules has one stage, and none of this is written.
+The rules, in order, are cut into stages: the first is the merge with the fused rules before the first rule with its own
+task; each such rule begins a new stage and takes the fused rules after it along. Between two stages a batch is a
+:class:`StageManifest` and its files: merged rows under the source's names. The last stage maps them and makes the
+changeset. A pipeline without such rules has one stage, and none of this is written.
 
-Decision: which contents of the rule files run? The plan and the contents are taken when the merge begins and stored with its result, so that a file
-that changes while a batch is being processed counts from the next batch on. After a stage failed, its next attempt takes the contents as they are
-then: fixing a rule is enough. It would be wrong to read them again in every stage: a batch could then be made of two versions.
+Decision: which contents of the rule files run? The plan and the contents are taken when the merge begins and stored
+with its result, so that a file that changes while a batch is being processed counts from the next batch on. After a
+stage failed, its next attempt takes the contents as they are then: fixing a rule is enough. It would be wrong to read
+them again in every stage: a batch could then be made of two versions.
 """
 
 from __future__ import annotations
@@ -84,7 +86,10 @@ def stored(rules: RuleSet) -> tuple[StoredRule, ...]:
 
 
 def rules_of_stage(manifest: StageManifest, stage: int, engine_path: Path | None, *, anew: bool) -> RuleSet:
-    """Return the rules of a stage as stored; ``anew``: as the files are now, if engine.yaml still names them. Raises RuleError, ConfigError."""
+    """Return the rules of a stage as stored; ``anew``: as the files are now, if engine.yaml still names them.
+
+    Raises RuleError, ConfigError.
+    """
     known = {s.config.name: Rule(s.config, s.path, s.text, s.engine) for s in manifest.rules}
     if anew and engine_path is not None:
         known |= {rule.name: rule for rule in RuleSet.load(engine_path) if rule.name in known}
@@ -101,7 +106,8 @@ def read_stage(store: SegmentStore, path: str) -> StageManifest:
         raise SegmentError(
             f"the manifest between two stages cannot be read: {str(error).splitlines()[0]}",
             where=path,
-            hint=f"clear the task merge of this run, or `sluice rollback {store.pipeline}`: the batch is made anew from its segments",
+            hint=f"clear the task merge of this run, or `sluice rollback {store.pipeline}`: the batch is made anew "
+            "from its segments",
         ) from error
 
 

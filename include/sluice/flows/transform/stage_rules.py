@@ -30,7 +30,8 @@ class StageRules:
     """The rules of one stage of a batch, and what they need. Picklable.
 
     Attributes:
-        rules: with the contents of their files when the stage began. A task of Spark that is run again uses the same ones.
+        rules: with the contents of their files when the stage began. A task of Spark that is run again uses the same
+            ones.
         masking: columns whose values stay out of errors. endpoints: of the connections that lookups name.
         folder: of engine.yaml; files of lookups are relative to it. stage: number of the stage.
     """

@@ -10,14 +10,17 @@ from typing import Any
 import structlog
 
 from sluice.config.pipeline import TableMapping
+from sluice.config.resolved import ResolvedConnections
 from sluice.flows.stage_log import log_batch
 from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, small_parts, write_part
+from sluice.flows.transform.file_progress import forget_progress
 from sluice.flows.transform.spark_rules import Framed, fold_files
 from sluice.flows.transform.stage_manifest import StageTable
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.model import packing
 from sluice.model.packing import pack, unit_size
 from sluice.model.tables import KEY_BUCKETS, TableId
+from sluice.row_files.copy_pool import FileTotals
 from sluice.rules import RuleCount
 from sluice.rules.script import Rule
 from sluice.segments.changeset import ChangesetFile, RuleTotal, read_changeset_file
@@ -33,7 +36,8 @@ class StagePart:
     """A file of one table, or what a rule of type spark made of a share ``(number, of)`` of its keys.
 
     Attributes:
-        files: one of merged rows; with ``framed``, all files of images; inputs: files of which rows may have passed ``framed`` by.
+        files: one of merged rows; with ``framed``, all files of images; inputs: files of which rows may have passed
+            ``framed`` by.
         segments: where the table's changes are, for the position of a dead letter.
     """
 
@@ -74,10 +78,11 @@ def plan_stage(
     parallelism: int,
     framed: tuple[Rule, Framed] | None = None,
     memory: int = 2**30,
+    connections: ResolvedConnections = ResolvedConnections({}),  # noqa: B008 - frozen
 ) -> list[StageUnit]:
     """Return units of about equal cost. A file is never cut: it is as large as the unit that wrote it.
 
-    ``framed``: the output of a rule of type spark.
+    ``framed``: the output of a rule of type spark. ``connections``: with the logins for files that rows name.
     """
     by_table: dict[TableId, list[SegmentFile]] = {}
     for file in segments:
@@ -98,13 +103,16 @@ def plan_stage(
     total = sum(part.cost for part in parts)
     groups = pack([(part, part.cost) for part in parts], unit_size(total, parallelism * 2, memory))
     return [
-        StageUnit(store.uri, store.pipeline, batch, attempt, number, tuple(group), ruling, mapping, small)
+        StageUnit(store.uri, store.pipeline, batch, attempt, number, tuple(group), ruling, mapping, small, connections)
         for number, (group, small) in enumerate(zip(groups, small_parts(groups), strict=True))
     ]
 
 
 def run_stage_unit(unit: StageUnit) -> MergeResult:
-    """Read, apply rules, map if it is the last stage, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
+    """Read, apply rules, map if it is the last stage, write.
+
+    Raises SegmentError, RuleError, MappingError, StorageUnavailable.
+    """
     started = time.perf_counter()
     stage = unit.stage()
     result = MergeResult((), (), 0.0)
@@ -130,6 +138,30 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
             ),
         )
     return replace(result, seconds=time.perf_counter() - started)
+
+
+def log_files(pipeline: str, batch: int, results: Sequence[MergeResult], store: SegmentStore, seconds: float) -> None:
+    """Log what became of the files that rows name, and forget the progress of the units.
+
+    ``seconds``: that the stage took.
+    """
+    files = sum((result.files for result in results), FileTotals())
+    if not files:
+        return
+    forget_progress(store, batch)
+    log_batch(
+        _log,
+        "files_copied",
+        pipeline=pipeline,
+        batch=batch,
+        copied=files.copied,
+        unchanged=files.unchanged,
+        missing=files.absent + files.refused,
+        dead_letters=files.rejected,
+        size_bytes=files.size_bytes,
+        bytes_per_s=round(files.size_bytes / seconds) if seconds else 0,
+        seconds=round(seconds, 3),
+    )
 
 
 def log_totals(pipeline: str, batch: int, totals: Sequence[RuleTotal]) -> None:

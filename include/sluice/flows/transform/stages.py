@@ -18,10 +18,11 @@ from sluice.flows.stage_log import log_batch
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.dead_letter_files import Written, forget_attempts
 from sluice.flows.transform.merge import merge
+from sluice.flows.transform.named_files import connections_for_files
 from sluice.flows.transform.spark_rules import run_frames
 from sluice.flows.transform.stage_manifest import StageManifest, read_stage, rules_of_stage, tables_of, write_stage
 from sluice.flows.transform.stage_rules import StageRules, rule_totals
-from sluice.flows.transform.stage_units import log_totals, plan_stage, run_stage_unit
+from sluice.flows.transform.stage_units import log_files, log_totals, plan_stage, run_stage_unit
 from sluice.rules import RuleCount, RuleSet
 from sluice.segments.changeset import RuleTotal, changeset_folder, read_changeset
 from sluice.segments.manifest import SegmentManifest
@@ -32,7 +33,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOutcome:
-    """The outcome of a rule's task: rows in and out; ``already``: it was done before, or the rule does not apply to this batch."""
+    """The outcome of a rule's task: rows in and out; ``already``: it was done before, or the rule does not apply to
+    this batch.
+    """
 
     batch: int
     rule: str
@@ -159,7 +162,9 @@ class _Stage:
 
     @property
     def has_newer_rules(self) -> bool:
-        """True if the rule files are others than when the batch was merged: a batch that was merged ahead need not fail with what is fixed by now."""
+        """True if the rule files are others than when the batch was merged: a batch that was merged ahead need not fail
+        with what is fixed by now.
+        """
         found = (rules_of_stage(self.before, self.stage, self.runtime.rules_path, anew=anew) for anew in (False, True))
         stored, now = ([(rule.config, rule.text) for rule in rules] for rules in found)
         return now != stored
@@ -186,24 +191,28 @@ class _Stage:
             )
             ruling = replace(ruling, rules=RuleSet(rules.rules[1:]))
             tables, framed = made.untouched, (rule, made)
+        mapping = runtime.pipeline.mapping if self.is_last else None
         units = plan_stage(
             self.store,
             self.batch,
             tables,
             self.attempt,
             ruling=ruling,
-            mapping=runtime.pipeline.mapping if self.is_last else None,
+            mapping=mapping,
             segments=self.manifest.files,
             parallelism=max(target.parallelism for target in runtime.pipeline.targets),
             framed=framed,
             memory=runtime.pipeline.spark.memory,
+            connections=connections_for_files(mapping, runtime.resolver),
         )
+        began = time.monotonic()
         results: list[MergeResult] = self.watch.run(
             runtime.runner_for(self.manifest.changes),
             run_stage_unit,
             units,
             description=f"{runtime.name}: rule {self.before.plan[self.stage][0]} on batch {self.batch}",
         )
+        log_files(runtime.name, self.batch, results, self.store, time.monotonic() - began)
         return results, framed[1].count if framed else None
 
     def record(self, results: list[MergeResult], spark: RuleCount | None) -> tuple[RuleTotal, ...]:

@@ -209,7 +209,7 @@ class Harmless:
 
 
 Action = (
-    AddColumn | DropColumn | ChangeColumn | RenameColumn | AlterColumn | AddIndex | DropIndex | DropConstraint | RenameIndex
+    AddColumn | DropColumn | ChangeColumn | RenameColumn | AlterColumn | AddIndex | DropIndex | DropConstraint | RenameIndex  # noqa: E501
     | ConvertCharset | SetOptions | RenameTo | PartitionAction | Tablespace | Harmless
 )  # fmt: skip
 
@@ -306,5 +306,5 @@ class NoDefinition:
 
 
 Statement = (
-    CreateTable | AlterTable | RenameTables | DropTables | TruncateTable | CreateDatabase | AlterDatabase | DropDatabase | NoDefinition
+    CreateTable | AlterTable | RenameTables | DropTables | TruncateTable | CreateDatabase | AlterDatabase | DropDatabase | NoDefinition  # noqa: E501
 )  # fmt: skip

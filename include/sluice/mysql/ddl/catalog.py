@@ -157,7 +157,9 @@ class SchemaState:
         }
 
     def part(self, names: Iterable[TableId] | None) -> dict[str, Any]:
-        """Return the named tables and databases as they are now, and those of them that are gone; None: all there is."""
+        """Return the named tables and databases as they are now, and those of them that are gone; None: all there
+        is.
+        """
         wanted = (
             set(names)
             if names is not None
@@ -294,7 +296,8 @@ class _Step:
             self._drop_database(statement.name)
 
     def _changed(
-        self, table: TableId, *kinds: ChangeKind, before: TableDefinition | None = None, after: TableDefinition | None = None,
+        self, table: TableId, *kinds: ChangeKind, before: TableDefinition | None = None,
+        after: TableDefinition | None = None,
         renamed_to: TableId | None = None, reason: str = "",
     ) -> None:  # fmt: skip
         name = self.state.canonical

@@ -42,8 +42,10 @@ def altered(
     for action in actions:
         if isinstance(action, s.PartitionAction):
             kinds.append(
-                {"drop": ChangeKind.ROWS_REMOVED, "truncate": ChangeKind.ROWS_REMOVED, "exchange": ChangeKind.ROWS_REPLACED,
-                 "convert in": ChangeKind.ROWS_REPLACED, "convert out": ChangeKind.ROWS_REMOVED}.get(action.what, ChangeKind.PARTITIONS)
+                {"drop": ChangeKind.ROWS_REMOVED, "truncate": ChangeKind.ROWS_REMOVED,
+                    "exchange": ChangeKind.ROWS_REPLACED,
+                 "convert in": ChangeKind.ROWS_REPLACED, "convert out": ChangeKind.ROWS_REMOVED}.get(action.what,
+                 ChangeKind.PARTITIONS)
             )  # fmt: skip
         elif isinstance(action, s.Tablespace):
             kinds.append(ChangeKind.ROWS_REPLACED)
@@ -57,7 +59,8 @@ def altered(
 
 
 _KEEPS_VALUES = frozenset({
-    ChangeKind.RENAME_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.COLUMN_ATTRIBUTES, ChangeKind.WIDEN_COLUMN,
+    ChangeKind.RENAME_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.COLUMN_ATTRIBUTES,
+    ChangeKind.WIDEN_COLUMN,
 })  # fmt: skip
 
 

@@ -182,7 +182,9 @@ _MAY_BE_QUALIFIED = {Kind.WORD, Kind.NAME}
 
 
 def _variable(sql: str, at: int, dialect: Dialect) -> Token:
-    """Read ``@a.b``, ``@@global``, ``@'x'``, ``@`x```; and the host of an account, which is written as a variable is."""
+    """Read ``@a.b``, ``@@global``, ``@'x'``, ``@`x```; and the host of an account, which is written as a variable
+    is.
+    """
     start = at + (2 if sql.startswith("@@", at) else 1)
     if start < len(sql) and sql[start] in "`'\"":
         name = sql[start] == "`" or (sql[start] == '"' and bool(dialect.sql_mode & ANSI_QUOTES))

@@ -37,7 +37,8 @@ _TEXTS, _BLOBS = words(kind=ColumnKind.TEXT), words(kind=ColumnKind.BLOB)
 _CHARACTERS = frozenset({"char", "varchar", *_TEXTS})
 _LABELLED = frozenset({"enum", "set"})
 _BYTES = frozenset({"binary", "varbinary", *_BLOBS})
-_WHOLE = frozenset({*words(kind=ColumnKind.TINYINT), *words(kind=ColumnKind.SMALLINT), *words(kind=ColumnKind.MEDIUMINT),
+_WHOLE = frozenset({*words(kind=ColumnKind.TINYINT), *words(kind=ColumnKind.SMALLINT),
+    *words(kind=ColumnKind.MEDIUMINT),
                     *words(kind=ColumnKind.INT), *words(kind=ColumnKind.BIGINT)})  # fmt: skip
 _TIMES = frozenset({"datetime", "timestamp", "time"})
 _ONE_BYTE = 255

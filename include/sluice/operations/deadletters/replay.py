@@ -1,8 +1,10 @@
-"""replay: deliver dead letters to their targets after the cause is fixed, under the target's fence and never over a newer row.
+"""replay: deliver dead letters to their targets after the cause is fixed, under the target's fence and never over a
+newer row.
 
-A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table truncated: the target's row is newer
-then, and the letter is settled as *superseded* (see :mod:`sluice.operations.deadletters.staleness`). The target's lease is held meanwhile, so that
-nothing is loaded between the check and the write. If it cannot be known, the letter stays.
+A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table
+truncated: the target's row is newer then, and the letter is settled as *superseded* (see
+:mod:`sluice.operations.deadletters.staleness`). The target's lease is held meanwhile, so that nothing is loaded between
+the check and the write. If it cannot be known, the letter stays.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from sluice.errors import RuleError, SegmentError, SluiceError
 from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.named_files import FileWork, connections_for_files
 from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
@@ -30,7 +33,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.operations.deadletters.staleness import LaterBatches, Undecidable
 from sluice.operations.deadletters.store import DeadLetter, chosen, read_row, settle, skipped_manifest, skipped_tables
-from sluice.rules import RuleSet
+from sluice.rules import Ruled, RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.targets.port import BatchInput, TableInput, Target
@@ -41,7 +44,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """The outcome of a dead letter at a target: replayed, superseded, failed or unproven. Failed and unproven letters stay open.
+    """The outcome of a dead letter at a target: replayed, superseded, failed or unproven.
+
+    Failed and unproven letters stay open.
 
     An outcome of ``settled`` means that it was settled earlier.
     """
@@ -66,7 +71,8 @@ def replay(
         dry_run: only say what would become of each.
 
     Raises:
-        ConfigError: there is no such letter. LeaseHeld: a load of the target is under way. Fenced: a newer process took over.
+        ConfigError: there is no such letter. LeaseHeld: a load of the target is under way. Fenced: a newer process took
+            over.
     """
     wanted = chosen(runtime, ids)
     waiting = [one for one in wanted if one.waiting]
@@ -109,7 +115,10 @@ def replay(
 
 
 def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> list[DeadLetter]:
-    """Settle letters without delivering them. They stay in the store until retention removes them. Raises ConfigError: there is no such letter."""
+    """Settle letters without delivering them. They stay in the store until retention removes them.
+
+    Raises ConfigError: there is no such letter.
+    """
     found = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
     settle(runtime.store, [(one, t, "discarded") for one in found for t in one.waiting], by=by, reason=reason)
     with runtime.state() as state:
@@ -134,7 +143,10 @@ class _Replay:
     """The manifest of the letter's batch, if the store may no longer have it."""
 
     def letters(self, waiting: Sequence[DeadLetter], *, by: str) -> list[ReplayOutcome]:
-        """Replay the letters one by one and settle each at once. Failed ones are tried again after others succeeded: they may refer to their rows."""
+        """Replay the letters one by one and settle each at once.
+
+        Failed ones are tried again after others succeeded: they may refer to their rows.
+        """
         done: list[ReplayOutcome] = []
         while waiting:
             outcomes = []
@@ -198,19 +210,29 @@ class _Replay:
         if frames:
             raise RuleError(
                 f"rule {frames[0]!r} is of type spark: rows of {table} cannot be replayed one by one",
-                hint=f"`sluice dump start {self.runtime.name} --table {table}` reads them anew from the source, and then "
-                f"`sluice dead-letters discard {self.runtime.name}` discards the letters",
+                hint=f"`sluice dump start {self.runtime.name} --table {table}` reads them anew from the source, and "
+                f"then `sluice dead-letters discard {self.runtime.name}` discards the letters",
             )
         ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
-        ruled = ruling.apply(ruling.tagged(rows, table), table)
+        tagged = ruling.tagged(rows, table)
+        ruled = ruling.apply(tagged, table)
         if ruled.rejected:
             raise RuleError(ruled.rejected[0].reasons[0], where=ruled.rejected[0].places[0])
         hides = ruling.hides(rows, table)
         routes = Routes.compile(self.runtime.pipeline.mapping)
+        if not self.dry_run:
+            self._copy_files(one, ruled, tagged, table, routes)
         for place, out in ruled.tables.items():
             if out.num_rows:
                 route = routes.route(place)
                 yield route.target, route.apply(without_origin(tagged_as_made(out) if hides else out))
+
+    def _copy_files(self, one: DeadLetter, ruled: Ruled, rows: pa.Table, table: TableId, routes: Routes) -> None:
+        """Copy the files that the rows name. Raises FileMissing if one is not there and its row may not go without."""
+        connections = connections_for_files(self.runtime.pipeline.mapping, self.runtime.resolver)
+        FileWork(connections, self.runtime.store, one.batch, f"replay-{one.id}", rejects=False).copy(
+            ruled, rows, table, routes
+        )
 
     def _write(self, one: DeadLetter, table: TableId, rows: pa.Table) -> int:
         fresh = self._fresh(one, table, rows, at_target=True)

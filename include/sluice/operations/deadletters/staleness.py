@@ -1,8 +1,10 @@
-"""Decide whether rows of an old batch are out of date, by what the log did to them up to the last batch that a target holds.
+"""Decide whether rows of an old batch are out of date, by what the log did to them up to the last batch that a target
+holds.
 
-A row is overtaken if a later batch that the target holds has its key, at the source (segments) or at the target (changesets), or if its table was
-truncated since. Keys are compared as the server does: byte by byte first; for those that differ the source is asked, by its collation. If the stored
-batches do not tell, it cannot be known: :class:`Undecidable`.
+A row is overtaken if a later batch that the target holds has its key, at the source (segments) or at the target
+(changesets), or if its table was truncated since. Keys are compared as the server does: byte by byte first; for those
+that differ the source is asked, by its collation. If the stored batches do not tell, it cannot be known:
+:class:`Undecidable`.
 """
 
 from __future__ import annotations
@@ -96,7 +98,9 @@ class LaterBatches:
         return Routes.compile(self.runtime.pipeline.mapping)
 
     def _is(self, found: TableId, table: TableId, *, at_target: bool) -> bool:
-        """Return True if the source table ``found`` is ``table`` or is loaded into it; a name without a table stands for its whole schema."""
+        """Return True if the source table ``found`` is ``table`` or is loaded into it; a name without a table stands
+        for its whole schema.
+        """
         if not at_target:
             return found == table or (not found.table and found.schema == table.schema)
         if found.table:
@@ -123,7 +127,8 @@ class LaterBatches:
         return mask
 
     def _removed(self, rows: pa.Table, table: TableId, later: Sequence[SegmentManifest], *, at_target: bool) -> Mask:
-        """Return an empty mask for a table without a key; raises Unproven if a later batch deleted a row with the same values.
+        """Return an empty mask for a table without a key; raises Unproven if a later batch deleted a row with the same
+        values.
 
         It cannot be known which of several equal rows was deleted.
         """
@@ -152,7 +157,9 @@ class LaterBatches:
     def _keys(
         self, key: Sequence[str], table: TableId, later: Sequence[SegmentManifest], *, at_target: bool
     ) -> tuple[set[Key], set[Key]]:
-        """Return the keys that later batches changed: (those whose rows came whole or were deleted, those of which only some columns came)."""
+        """Return the keys that later batches changed: (those whose rows came whole or were deleted, those of which only
+        some columns came).
+        """
         whole: set[Key] = set()
         parts: set[Key] = set()
         for found in self._loaded(table, later) if at_target else self._changed(key, table, later):
@@ -165,7 +172,9 @@ class LaterBatches:
         return whole, parts - whole
 
     def _changed(self, key: Sequence[str], table: TableId, later: Sequence[SegmentManifest]) -> Iterator[pa.Table]:
-        """Yield the rows of the segments, with the old keys of rows whose key changed if those have no rows of their own."""
+        """Yield the rows of the segments, with the old keys of rows whose key changed if those have no rows of their
+        own.
+        """
         for manifest in later:
             for file in manifest.files:
                 if file.table_id != table:

@@ -118,12 +118,18 @@ def letters(runtime: Runtime, *, everything: bool = False) -> list[DeadLetter]:
 
 
 def letter(runtime: Runtime, wanted: str) -> DeadLetter:
-    """Return the dead letter whose id is or begins with ``wanted``. Raises ConfigError if there is none or more than one."""
+    """Return the dead letter whose id is or begins with ``wanted``.
+
+    Raises ConfigError if there is none or more than one.
+    """
     return _named(runtime, wanted, letters(runtime, everything=True))
 
 
 def chosen(runtime: Runtime, ids: Sequence[str]) -> list[DeadLetter]:
-    """Return the letters with these ids or beginnings of ids, settled ones too; without ids all open ones. Oldest first. Raises ConfigError."""
+    """Return the letters with these ids or beginnings of ids, settled ones too; without ids all open ones.
+
+    Oldest first. Raises ConfigError.
+    """
     if not ids:
         return letters(runtime)
     every = letters(runtime, everything=True)
@@ -165,7 +171,8 @@ def skipped_manifest(store: SegmentStore, one: DeadLetter) -> SegmentManifest:
 
 
 def skipped_tables(store: SegmentStore, one: DeadLetter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
-    """Yield the merged rows of a skipped batch by table, large tables in pieces; ``routes`` know the keys of tables without a primary key.
+    """Yield the merged rows of a skipped batch by table, large tables in pieces; ``routes`` know the keys of tables
+    without a primary key.
 
     Raises SegmentError, before the first rows, if a file is damaged.
     """
@@ -195,7 +202,10 @@ def settle(store: SegmentStore, outcomes: Iterable[tuple[DeadLetter, str, str]],
 
 
 def prune_letters(runtime: Runtime, *, older_than_s: float, dry_run: bool = False) -> int:
-    """Remove files of which every row is settled and that are older; waiting letters are never removed. Returns their number."""
+    """Remove files of which every row is settled and that are older; waiting letters are never removed.
+
+    Returns their number.
+    """
     every = letters(runtime, everything=True)
     waiting = {one.path for one in every if one.waiting}
     limit = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - older_than_s))

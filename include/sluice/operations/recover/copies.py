@@ -1,4 +1,7 @@
-"""Copies of tables as a repair: recorded here, read by the running pipeline. Their ids say what they are for, so that none is made twice."""
+"""Copies of tables as a repair: recorded here, read by the running pipeline.
+
+Their ids say what they are for, so that none is made twice.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,8 @@ class Replacement:
 def replacement(
     runtime: Runtime, source: SourceSession, tables: Iterable[TableId], targets: Iterable[str] = ()
 ) -> Replacement:
-    """Return what a copy of ``tables`` removes at ``targets`` (none: all), by the same questions as the load asks when it comes to it.
+    """Return what a copy of ``tables`` removes at ``targets`` (none: all), by the same questions as the load asks when
+    it comes to it.
 
     Nothing stays in a table that the target does not have. A kind of target that removes no ranges of keys keeps such
     rows; where it removes listed keys, a verification with repair does it afterwards.

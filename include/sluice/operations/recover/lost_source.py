@@ -23,7 +23,9 @@ SUBJECT = "source"
 def look_at_source(
     runtime: Runtime, state: PipelineState, position: Offset | None, member: str = ""
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
-    """Compare the source with the captured position. What is no loss, such as a source that does not answer, is a warning.
+    """Compare the source with the captured position.
+
+    What is no loss, such as a source that does not answer, is a warning.
 
     Args:
         position: the captured position, None before the first capture.
@@ -95,7 +97,9 @@ def _lost(
 
 
 def _elsewhere(runtime: Runtime, state: PipelineState, position: Offset) -> Measure | None:
-    """Return the measure that continues at another server of the group, if one answers and has every captured transaction; else None."""
+    """Return the measure that continues at another server of the group, if one answers and has every captured
+    transaction; else None.
+    """
     cursor = Cursor(position, BatchNumber(0))  # only its position matters; a lost state is written first
     try:
         found = relocated(runtime, cursor, runtime.member(state))
@@ -106,8 +110,10 @@ def _elsewhere(runtime: Runtime, state: PipelineState, position: Offset) -> Meas
     return Measure(
         SUBJECT,
         (
-            f"another server answers at {found.where}, and it has every transaction that was read: the log is read on there",
-            f"captured position: {position} -> {found.position}, the same place by GTIDs; nothing is read twice or left out",
+            f"another server answers at {found.where}, and it has every transaction that was read: the log is read on "
+            "there",
+            f"captured position: {position} -> {found.position}, the same place by GTIDs; nothing is read twice or "
+            "left out",
         ),
         partial(_gone_over, runtime, state, found),
         cost="seconds",
@@ -122,7 +128,10 @@ def _gone_over(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
 
 
 def _copied(runtime: Runtime, state: PipelineState, position: Offset) -> None:
-    """Copy the tables and move the cursor to the head. The copy is recorded first: after a crash it is done again under the same id."""
+    """Copy the tables and move the cursor to the head.
+
+    The copy is recorded first: after a crash it is done again under the same id.
+    """
     with state.replicator() as lease, runtime.source.open() as source:
         cursor, head = state.cursor(), source.head
         if cursor is None or head is None:

@@ -1,7 +1,9 @@
-"""Rebuild ZooKeeper's state from the targets' checkpoints and the manifests, if it is gone or older than what the targets hold.
+"""Rebuild ZooKeeper's state from the targets' checkpoints and the manifests, if it is gone or older than what the
+targets hold.
 
-The targets say which batch each of them holds and where it ends. The manifests say what follows. From their end on, the log is read. Numbers continue
-without a gap, and every epoch from then on is above every epoch that a target or a file has seen.
+The targets say which batch each of them holds and where it ends. The manifests say what follows. From their end on, the
+log is read. Numbers continue without a gap, and every epoch from then on is above every epoch that a target or a file
+has seen.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ SUBJECT = "zookeeper"
 
 _EPOCH = re.compile(r"-e(\d{6,})\b")
 REDELIVER, DELIVERED = "redeliver", "delivered"
-"""The answers about a target without a checkpoint: it gets every stored batch again, or it counts as holding all of them."""
+"""The answers about a target without a checkpoint: it gets every stored batch again, or it counts as holding all of
+them.
+"""
 
 
 @dataclass(kw_only=True)
@@ -41,8 +45,10 @@ class RebuiltState:
         position, next_batch: the captured position, and the number after the last batch that is stored whole.
         batches: those that some target lacks; acknowledged: batch and position of each target.
         ahead: targets that hold a later batch than the last one stored: the log is read to them again.
-        rewound: targets whose own checkpoint has to be written; anew: that get again what they hold; epoch: the highest that anything has seen.
-        member: the connection of the source group whose log the position is of; "": no group, or that server does not answer.
+        rewound: targets whose own checkpoint has to be written; anew: that get again what they hold; epoch: the highest
+            that anything has seen.
+        member: the connection of the source group whose log the position is of; "": no group, or that server does not
+            answer.
     """
 
     position: Offset
@@ -79,8 +85,9 @@ def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored:
             and (checkpoint.batch >= cursor.next_batch or checkpoint.epoch > state.consumer_epoch(name))
         ):
             return (
-                f"ZooKeeper's state is older than target {name}: that holds batch {checkpoint.batch} of epoch {checkpoint.epoch}, and ZooKeeper "
-                f"would make batch {cursor.next_batch} next and has given out epoch {state.consumer_epoch(name)}"
+                f"ZooKeeper's state is older than target {name}: that holds batch {checkpoint.batch} of epoch "
+                f"{checkpoint.epoch}, and ZooKeeper would make batch {cursor.next_batch} next and has given out epoch "
+                f"{state.consumer_epoch(name)}"
             )
     return ""
 
@@ -90,8 +97,8 @@ def look_at_zookeeper(
 ) -> tuple[list[StoreFinding], list[Measure], list[Question], RebuiltState | None]:
     """Compare ZooKeeper's state with the targets and the store.
 
-    Returns findings, measures, questions, and the state that would be rebuilt: None if that is needless or waits for an answer.
-    ``answers``: what a person chose, by target.
+    Returns findings, measures, questions, and the state that would be rebuilt: None if that is needless or waits for an
+    answer. ``answers``: what a person chose, by target.
     """
     held, stored = checkpoints(runtime, state), runtime.store.batches()
     why = is_lost(state, held, stored)
@@ -129,7 +136,9 @@ def look_at_zookeeper(
 
 
 def _member(runtime: Runtime, position: Offset) -> str:
-    """Find the server of the group that was read last, when ZooKeeper no longer says it; "" if none of those that answer is."""
+    """Find the server of the group that was read last, when ZooKeeper no longer says it; "" if none of those that
+    answer is.
+    """
     for name in runtime.pipeline.source.connections:
         try:
             with runtime.source_at(name).open() as session:
@@ -141,8 +150,9 @@ def _member(runtime: Runtime, position: Offset) -> str:
 
 
 _LOST = (
-    "what only ZooKeeper knew: the audit, pauses, quarantines, abandoned batches, and dumps that were under way. Start those anew "
-    "(`sluice dump start PIPELINE`); where that is not known, `sluice verify PIPELINE --repair` finds rows that lack",
+    "what only ZooKeeper knew: the audit, pauses, quarantines, abandoned batches, and dumps that were under way. "
+    "Start those anew (`sluice dump start PIPELINE`); where that is not known, `sluice verify PIPELINE --repair` "
+    "finds rows that lack",
 )
 
 
@@ -152,12 +162,16 @@ def _unknown(name: str, *, edited: bool) -> Question:
 
     where = "says nothing of what it holds (it keeps its checkpoint in ZooKeeper, or its row is gone)"
     if edited:
-        where = "says what was never written: its checkpoint was edited, as its batch and its position were not written together"
+        where = (
+            "says what was never written: its checkpoint was edited, as its batch and its position were not "
+            "written together"
+        )
     return Question(
         name,
         f"ZooKeeper is lost, and target {name} {where}",
         {
-            REDELIVER: Measure(name, (f"{name} gets every batch that is stored again, in order; what it has already comes twice",), act),
+            REDELIVER: Measure(name,
+                (f"{name} gets every batch that is stored again, in order; what it has already comes twice",), act),
             DELIVERED: Measure(name, (f"{name} counts as holding every batch that is stored",), act, lost=(
                 "batches that it did not get yet",)),
         },
@@ -206,7 +220,10 @@ def rebuilt(
 
 
 def _manifests(store: SegmentStore, files: list[str]) -> dict[int, SegmentManifest]:
-    """Return the valid manifest of each stored batch: the readable one of the highest epoch. A capture of a lower epoch never committed after it."""
+    """Return the valid manifest of each stored batch: the readable one of the highest epoch.
+
+    A capture of a lower epoch never committed after it.
+    """
     paths: dict[int, list[str]] = {}
     for path in files:
         found = re.fullmatch(r"batch=(\d+)/manifest-e\d+\.json", path)
@@ -232,12 +249,16 @@ def _end_of(checkpoint: Checkpoint, manifests: Mapping[int, SegmentManifest]) ->
         return following.first
     raise ConfigError(
         f"a target holds batch {checkpoint.batch} and does not say where it ends, and its manifest is not stored",
-        hint="an older version of Sluice wrote it: `sluice adopt PIPELINE TARGET --reset`, then `sluice verify PIPELINE --repair`",
+        hint="an older version of Sluice wrote it: `sluice adopt PIPELINE TARGET --reset`, then `sluice verify "
+        "PIPELINE --repair`",
     )
 
 
 def _follows(manifest: SegmentManifest, before: list[SegmentManifest]) -> bool:
-    """Return True if the batch does not begin before the end of the previous one in the same log. Its files are checked with all others."""
+    """Return True if the batch does not begin before the end of the previous one in the same log.
+
+    Its files are checked with all others.
+    """
     if not before:
         return True
     last, first = before[-1].last, manifest.first
@@ -251,10 +272,13 @@ def _lowest(
     manifests: Mapping[int, SegmentManifest],
     silent: Mapping[str, str],
 ) -> int:
-    """Return the batch after which the state begins: the lowest one a target holds, or as far back as is stored if a target gets all again."""
+    """Return the batch after which the state begins: the lowest one a target holds, or as far back as is stored if a
+    target gets all again.
+    """
     if not held and not manifests:
         raise ConfigError(
-            f"no target says what it holds of {runtime.name}, and no manifest is stored: there is nothing to rebuild the state from",
+            f"no target says what it holds of {runtime.name}, and no manifest is stored: there is nothing to rebuild "
+            "the state from",
             where=state.home,
             hint=f"`sluice run {runtime.name}` begins at source.start; with `start: dump` it copies the tables",
         )
@@ -267,18 +291,20 @@ def _lowest(
 
 def _steps(wanted: RebuiltState) -> list[str]:
     steps = [
-        f"the state is written anew: captured to {wanted.position}, next batch {wanted.next_batch}; epochs begin above {wanted.epoch}",
+        f"the state is written anew: captured to {wanted.position}, next batch {wanted.next_batch}; epochs begin "
+        f"above {wanted.epoch}",
         f"{len(wanted.batches)} stored batches that a target lacks are known again"
         if wanted.batches
-        else "no stored batch is needed: every target has what is stored, or the log is read from where the targets are",
+        else "no stored batch is needed: every target has what is stored, or the log is read from where the targets "
+        "are",
     ]
     if wanted.member:
         steps.append(f"{wanted.member} of the source group is read, whose log this is")
     for name, (batch, position) in wanted.acknowledged.items():
         if name in wanted.ahead:
             steps.append(
-                f"target {name} holds batch {wanted.ahead[name].batch}, of which the segments are gone: it counts as holding batch {batch}, and "
-                "the log from there is read again; a table without a key may get rows twice"
+                f"target {name} holds batch {wanted.ahead[name].batch}, of which the segments are gone: it counts as "
+                f"holding batch {batch}, and the log from there is read again; a table without a key may get rows twice"
             )
         else:
             steps.append(f"target {name} counts as holding batch {batch}, up to {position}")
@@ -286,7 +312,10 @@ def _steps(wanted: RebuiltState) -> list[str]:
 
 
 def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None:
-    """Write the rebuilt state. The targets' checkpoints move first: until the state is written, ZooKeeper is as lost as before."""
+    """Write the rebuilt state.
+
+    The targets' checkpoints move first: until the state is written, ZooKeeper is as lost as before.
+    """
     state.raise_epochs(wanted.epoch)
     with ExitStack() as opened:
         lease = opened.enter_context(state.replicator())

@@ -66,14 +66,17 @@ def _disagreeing(
 
 _WHY = {
     "gone": "it says nothing of what it holds: its checkpoint was removed, or an empty target took its place",
-    "behind": "it says that it holds less than was acknowledged, and the missing batches are not stored, or its checkpoint was edited",
+    "behind": "it says that it holds less than was acknowledged, and the missing batches are not stored, or its "
+    "checkpoint was edited",
     "edited": "its checkpoint was edited",
     "": "what it says does not fit ZooKeeper's state: one of the two was restored, edited or replaced",
 }
 
 
 def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
-    """Return the batches from the one the target holds to the acknowledged one, if all of them are complete; otherwise none."""
+    """Return the batches from the one the target holds to the acknowledged one, if all of them are complete; otherwise
+    none.
+    """
     process = state.acks.get(target)
     if process is None:
         return []
@@ -127,7 +130,10 @@ def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Mea
 
 
 def _copy(runtime: Runtime, state: PipelineState, target: str, by: str) -> None:
-    """Create missing tables, record a copy and adopt the target. Until the sides agree nothing is loaded, so that a crash repeats it all."""
+    """Create missing tables, record a copy and adopt the target.
+
+    Until the sides agree nothing is loaded, so that a crash repeats it all.
+    """
     copies = [found for found in planned_copies(runtime)[0] if found.target == target]
     statements = [r.statement for found in copies for r in found.remarks if r.severity == "error" and r.statement]
     apply_missing(runtime, [(target, statement) for statement in dict.fromkeys(statements)])

@@ -32,7 +32,8 @@ class Measure:
     """One thing that recover would do.
 
     Attributes:
-        subject: what it is about, as :class:`StoreFinding`; steps: what is done, in sentences; cost: how much work that is.
+        subject: what it is about, as :class:`StoreFinding`; steps: what is done, in sentences; cost: how much work that
+            is.
         lost: what no measure can restore; empty: nothing is lost.
         after: what a person runs afterwards, with the pipeline running; "" for nothing.
         left: rows that stay wrong until ``after`` has run, as a sentence; "" for none.
@@ -101,7 +102,10 @@ class RecoveryPlan:
         return tuple(dict.fromkeys(measure.left for measure in self.measures if measure.left))
 
     def answered(self, answers: Mapping[str, str]) -> RecoveryPlan:
-        """Apply ``answers`` (subject -> choice) to the questions. Raises ConfigError for an answer that is not a choice."""
+        """Apply ``answers`` (subject -> choice) to the questions.
+
+        Raises ConfigError for an answer that is not a choice.
+        """
         measures, open_ = list(self.measures), []
         for question in self.questions:
             answer = answers.get(question.subject)
@@ -126,7 +130,8 @@ class RecoveryPlan:
             raise ConfigError(
                 f"{question.subject}: {question.why}; nothing was done",
                 where=f"pipeline {self.pipeline}",
-                hint=f"`sluice recover {self.pipeline}` shows what each choice does; then `sluice recover {self.pipeline} --apply` with {choices}",
+                hint=f"`sluice recover {self.pipeline}` shows what each choice does; then `sluice recover "
+                f"{self.pipeline} --apply` with {choices}",
             )
 
     def to_json(self) -> dict[str, Any]:

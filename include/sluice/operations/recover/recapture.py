@@ -28,16 +28,22 @@ _PATIENCE_S = 30.0
 
 
 def require_log_of(source: SourceSession, record: Batch) -> None:
-    """Require that the source still has the log that the batch was made of. Raises LostPosition, WrongServer, PreflightError."""
+    """Require that the source still has the log that the batch was made of.
+
+    Raises LostPosition, WrongServer, PreflightError.
+    """
     source.require_ready(record.first)
     source.confirm(record.first)
 
 
 def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batch) -> Batch:
-    """Read the log of a batch again and record its new files. Rows that dumps placed in it are not in the log, see :func:`placed_tables`.
+    """Read the log of a batch again and record its new files.
+
+    Rows that dumps placed in it are not in the log, see :func:`placed_tables`.
 
     Raises:
-        LostPosition, WrongServer: the source does not have that log. CaptureError: it cannot be read. SegmentError: it ends elsewhere.
+        LostPosition, WrongServer: the source does not have that log. CaptureError: it cannot be read. SegmentError: it
+            ends elsewhere.
     """
     store, pipeline = runtime.store, runtime.pipeline
     with runtime.source.open(to_stream=True) as source:
@@ -106,16 +112,18 @@ def _read(
     if result.manifest is not None and not result.last.is_at(record.last):
         writer.abort()
         raise SegmentError(
-            f"batch {record.number} cannot be captured again: the log from {record.first} was read to {result.last}, and the batch ends at "
-            f"{record.last}",
+            f"batch {record.number} cannot be captured again: the log from {record.first} was read to {result.last}, "
+            f"and the batch ends at {record.last}",
             where=f"pipeline {runtime.name}",
-            hint=f"`sluice seek {runtime.name} --drop-undelivered` reads the log again from where the undelivered batches begin",
+            hint=f"`sluice seek {runtime.name} --drop-undelivered` reads the log again from where the undelivered "
+            "batches begin",
         )
     return None if result.manifest is None else placer.interleave(result.manifest)
 
 
 def placed_tables(runtime: Runtime, state: PipelineState, record: Batch) -> tuple[set[TableId], set[TableId]]:
-    """Return the tables of which a dump placed rows in a batch: (those to copy again, those whose rows have to be replaced).
+    """Return the tables of which a dump placed rows in a batch: (those to copy again, those whose rows have to be
+    replaced).
 
     The manifest tells them; without it every dump counts that was running then.
     """

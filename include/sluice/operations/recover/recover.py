@@ -1,4 +1,7 @@
-"""recover: look at all four stores, plan, and carry it out. Each measure ends in a state from which the next look continues."""
+"""recover: look at all four stores, plan, and carry it out.
+
+Each measure ends in a state from which the next look continues.
+"""
 
 from __future__ import annotations
 

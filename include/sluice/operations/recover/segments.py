@@ -1,4 +1,6 @@
-"""The segment store: which files of batches that some target still needs are gone or damaged, and how to restore them."""
+"""The segment store: which files of batches that some target still needs are gone or damaged, and how to restore
+them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def look_at_segments(
                 SUBJECT,
                 (
                     "the schema history is read from the source again, as far as definitions were not changed since",
-                    "a statement in these batches that changed a definition may then stop at a target, which says what to do",
+                    "a statement in these batches that changed a definition may then stop at a target, which says "
+                    "what to do",
                 ),
                 partial(_forget_schema, runtime, state),
                 cost="one look at all definitions",
@@ -80,7 +83,10 @@ def _forget_schema(runtime: Runtime, state: PipelineState) -> None:
 
 
 def _why_purged(runtime: Runtime, record: Batch) -> str:
-    """Return why the source no longer has the log of a batch, "" if it has it. Raises SourceUnavailable, PreflightError."""
+    """Return why the source no longer has the log of a batch, "" if it has it.
+
+    Raises SourceUnavailable, PreflightError.
+    """
     if record.first.is_at(record.last):
         return ""
     try:
@@ -91,12 +97,13 @@ def _why_purged(runtime: Runtime, record: Batch) -> str:
     return ""
 
 
-# -- from the log ----------------------------------------------------------------------------------------------------------------
+# -- from the log ------------------------------------------------------------------------------------------------------
 
 
 def _captured_again(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) -> Measure:
     steps = [
-        f"batch {record.number} is captured again from the source's log, {record.first} to {record.last}: same number, same content"
+        f"batch {record.number} is captured again from the source's log, {record.first} to {record.last}: same "
+        "number, same content"
         for record in records
     ]
     plain, whole = _placed(runtime, state, records)
@@ -135,7 +142,7 @@ def _placed(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) ->
     return plain - whole, whole
 
 
-# -- the log is gone, too -------------------------------------------------------------------------------------------------------------
+# -- the log is gone, too ----------------------------------------------------------------------------------------------
 
 
 def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch, str]]) -> Measure:
@@ -152,7 +159,8 @@ def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch
     known = "every captured table, as no manifest says which it had" if tables is None else "the tables it had"
     steps += [f"{known}: copied anew", *removal.steps]
     steps.append(
-        "definitions that they changed are not changed at the targets: `sluice check` names what lacks, `--apply` makes it"
+        "definitions that they changed are not changed at the targets: `sluice check` names what lacks, `--apply` "
+        "makes it"
     )
     return Measure(
         SUBJECT,
@@ -177,11 +185,13 @@ def _tables(runtime: Runtime, records: Sequence[Batch]) -> set[TableId] | None:
 
 
 def _lost_for_streams(runtime: Runtime, records: Sequence[Batch]) -> tuple[str, ...]:
-    """Describe the changes that targets with ``changes: all`` lack after a copy, which has the rows only as they are now."""
+    """Describe the changes that targets with ``changes: all`` lack after a copy, which has the rows only as they are
+    now.
+    """
     names = [target.name for target in runtime.pipeline.targets if target.changes == "all"]
     return tuple(
-        f"{', '.join(names)} (changes: all): the {record.changes} changes from {record.first} to {record.last}; the copy has only the rows as they "
-        "are now, and no deletes"
+        f"{', '.join(names)} (changes: all): the {record.changes} changes from {record.first} to {record.last}; the "
+        "copy has only the rows as they are now, and no deletes"
         for record in records
         if names
     )

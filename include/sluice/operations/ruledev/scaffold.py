@@ -48,7 +48,7 @@ _STARTERS: dict[RuleKind, tuple[str, str]] = {
   context.to("schema.table", row)         (alone or in a list) that row goes to another table
 
 `context` has op (insert, update, delete), before (the row as it was, None for an insert), schema, table, key, params, lookups, commit_time.
-""",
+""",  # noqa: E501
         )
         + _PARAMS
         + """
@@ -70,7 +70,7 @@ def transform(row, context):
   _table                                  add it to send rows to another table ("schema.table", null: their own)
 
 Filter rows, change, add or drop columns with pyarrow.compute.
-""",
+""",  # noqa: E501
         )
         + "import pyarrow as pa\nimport pyarrow.compute as pc\n\n"
         + _PARAMS
@@ -91,7 +91,7 @@ def transform(rows, context):
 it has _row (keep it, it says where a result came from), _op (i, u or d), _before (a struct: frame["_before"].struct.field("email")),
 _commit_ts, _origin (who made the change) and _image ("before" for rows that show how an updated row was: treat them like the others).
 A column _table ("schema.table") sends rows to another table.
-""",
+""",  # noqa: E501
         )
         + "import pandas as pd\n\n"
         + _PARAMS
@@ -102,7 +102,7 @@ def transform(frame, context):
             if isinstance(frame[name].dtype, pd.ArrowDtype) and frame[name].dtype.type is str and not name.startswith("_"):
                 frame[name] = frame[name].str.upper()
     return frame
-""",
+""",  # noqa: E501
     ),
     RuleKind.SQL: (
         "sql",
@@ -123,7 +123,7 @@ def transform(frame, context):
 SELECT *
 FROM rows
 WHERE $keep
-""",
+""",  # noqa: E501
     ),
     RuleKind.SPARK: (
         "py",
@@ -132,7 +132,7 @@ WHERE $keep
             """`transform` gets a Spark DataFrame with all rows of a table in the batch and returns one. It runs as a task of its own in the
 graph. Keep every column that begins with _; _op is i, u or d, _before the row as it was, _image "before" for rows that show how an updated row was.
 Do not call actions (count, collect, write): the table is written once, with all others, in one job.
-""",
+""",  # noqa: E501
         )
         + "from pyspark.sql import functions as F\n\n"
         + _PARAMS
@@ -157,7 +157,7 @@ changes:
   - update: {{id: 2, email: bob@example.org, paid: 20}}
     before: {{email: robert@example.org}}
   - delete: {{id: 3, email: eve@example.org, paid: 0}}
-"""
+"""  # noqa: E501
 
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "filter": {"where": "id > 0"},
@@ -187,12 +187,15 @@ class NewRule:
         """The place where the rule runs, in one sentence, and the way to have it run in the other place."""
         if self.own:
             return (
-                f"own: a Spark job and an Airflow task of its own, rule.{self.name}, with its own log, duration and retries; without `task: own` in "
-                f"{self.engine.name} it runs in the job of merge with the other fused rules, which is faster"
+                f"own: a Spark job and an Airflow task of its own, rule.{self.name}, with its own log, duration and "
+                f"retries; without `task: own` in {self.engine.name} it runs in the job of merge with the other fused "
+                "rules, which is faster"
             )
         return (
-            f"fused: it runs in the job of merge with the other fused rules, and the log of merge has its rows and seconds; `task: own` in "
-            f"{self.engine.name} (or --own here) makes it a Spark job and an Airflow task of its own, rule.{self.name}, with its own retries"
+            "fused: it runs in the job of merge with the other fused rules, and the log of merge has its rows and "
+            "seconds; `task: own` in "
+            f"{self.engine.name} (or --own here) makes it a Spark job and an Airflow task of its own, "
+            f"rule.{self.name}, with its own retries"
         )
 
 
@@ -202,7 +205,8 @@ def changes_file(folder: Path, name: str) -> Path:
 
 
 def new_rule(kind: str, name: str, folder: Path, *, table: str, own: bool = False) -> NewRule:
-    """Write a starter of ``kind`` (a kind of rule, or a built-in rule) and add it to ``folder``/engine.yaml; its comments stay.
+    """Write a starter of ``kind`` (a kind of rule, or a built-in rule) and add it to ``folder``/engine.yaml; its
+    comments stay.
 
     Args:
         table: ``schema.table`` that the rule is for; regular expressions.

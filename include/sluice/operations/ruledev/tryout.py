@@ -59,7 +59,8 @@ class Tried:
     """One change through the rule.
 
     Attributes:
-        op: insert, update or delete; row: as it came in (of a delete: its last image); before: as it was, None for an insert.
+        op: insert, update or delete; row: as it came in (of a delete: its last image); before: as it was, None for an
+            insert.
         out: what comes out. Empty: nothing goes to the target. error: what the rule raised.
         expected: the expected result, None if none is given; right: whether it did.
     """
@@ -100,7 +101,9 @@ class Tried:
 
 
 def find_rule(name: str, folder: Path, *, kind: str | None = None) -> RuleSet:
-    """Find a rule by its name in ``folder``/engine.yaml or by its file. A file that engine.yaml does not name runs with the defaults.
+    """Find a rule by its name in ``folder``/engine.yaml or by its file.
+
+    A file that engine.yaml does not name runs with the defaults.
 
     Raises:
         ConfigError: there is none; the message lists those there are.
@@ -189,7 +192,10 @@ def _frames(
 
 
 def recorded(runtime: Runtime, batch: int, *, table: str | None, limit: int) -> list[Sample]:
-    """Return merged rows of a stored batch, at most ``limit`` per table. Raises ConfigError if the batch has no such table."""
+    """Return merged rows of a stored batch, at most ``limit`` per table.
+
+    Raises ConfigError if the batch has no such table.
+    """
     store = runtime.store
     manifest = manifest_of(runtime.state, store, batch)
     if manifest is None:
@@ -226,7 +232,8 @@ def handwritten(path: Path) -> list[Sample]:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of the file: its row as it is and as it was; the rows that are expected of it, None if the file does not say.
+    """A change of the file: its row as it is and as it was; the rows that are expected of it, None if the file does not
+    say.
 
     ``origin``: who made it, as rules are told (``_origin``).
     """

@@ -26,7 +26,10 @@ from sluice.segments.changeset import columns_of
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Rows (CHANGESET_ROWS) for one target table. ``origin``: for each row the number of the source row it was made from."""
+    """Rows (CHANGESET_ROWS) for one target table.
+
+    ``origin``: for each row the number of the source row it was made from.
+    """
 
     plan: PlannedTable
     rows: pa.Table
@@ -109,7 +112,10 @@ class ExpectedRows:
         )
 
     def require_same(self, schema: TableSchema, pieces: Sequence[pa.Table], first: Sequence[Loaded]) -> None:
-        """Apply the rules again, and as to updates. Raises RuleError if something else comes out: nothing can be compared then."""
+        """Apply the rules again, and as to updates.
+
+        Raises RuleError if something else comes out: nothing can be compared then.
+        """
         again = self(schema, pieces)
         if [one.plan.target for one in again] != [one.plan.target for one in first] or not all(
             _users(one.rows).equals(_users(other.rows)) for one, other in zip(again, first, strict=True)
@@ -171,7 +177,9 @@ def _only(loaded: Loaded, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -
 
 
 def merged(schema: TableSchema, pieces: Sequence[pa.Table], *, updated: bool = False) -> pa.Table:
-    """Return SELECTED_ROWS as MERGED_ROWS of inserts, numbered by ``_seq``; ``updated``: of updates by another server that change nothing."""
+    """Return SELECTED_ROWS as MERGED_ROWS of inserts, numbered by ``_seq``; ``updated``: of updates by another server
+    that change nothing.
+    """
     fields = [schema.field(column) for column in schema.columns]
     tables = [pa.Table.from_arrays(piece.columns, schema=pa.schema(fields)) for piece in pieces]
     users = pa.concat_tables(tables) if tables else pa.schema(fields).empty_table()

@@ -1,8 +1,8 @@
 """A table without a key at one target: rows are counted by all of their values, as a load tells them apart.
 
-The rows of the source are sent while they are read. When the target holds the log up to the end of the read, it counts equal rows on both sides. A
-row whose number differs, and that no batch in between contains, occurred as often at the source all that time: it differs. One that the log changed
-meanwhile is counted again in another look.
+The rows of the source are sent while they are read. When the target holds the log up to the end of the read, it counts
+equal rows on both sides. A row whose number differs, and that no batch in between contains, occurred as often at the
+source all that time: it differs. One that the log changed meanwhile is counted again in another look.
 """
 
 from __future__ import annotations

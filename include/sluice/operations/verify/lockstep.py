@@ -1,4 +1,6 @@
-"""Work on both sides at the same time: the source is some items ahead of the target, and each side works on several items at once."""
+"""Work on both sides at the same time: the source is some items ahead of the target, and each side works on several
+items at once.
+"""
 
 from __future__ import annotations
 

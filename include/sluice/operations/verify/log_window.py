@@ -1,12 +1,13 @@
-"""The changes of the log between the read of the source and the read of the target, and when the target has reached a position.
+"""The changes of the log between the read of the source and the read of the target, and when the target has reached a
+position.
 
-Why a difference is one. ``newest`` is read before the low watermark is written: everything in batches up to it was visible to the read of the source.
-What the target held when it was read came from batches up to the one after its checkpoint at that time, as batches are loaded in order. So a key that
-no batch in between contains was the same at the source all that time, and the target holds all of the log up to the read: a difference is not in
-flight.
+Why a difference is one. ``newest`` is read before the low watermark is written: everything in batches up to it was
+visible to the read of the source. What the target held when it was read came from batches up to the one after its
+checkpoint at that time, as batches are loaded in order. So a key that no batch in between contains was the same at the
+source all that time, and the target holds all of the log up to the read: a difference is not in flight.
 
-A key that changes all the time is in every window. Its expected state at the target is what the log left in the newest batch that the target holds,
-as long as no later batch contains it.
+A key that changes all the time is in every window. Its expected state at the target is what the log left in the newest
+batch that the target holds, as long as no later batch contains it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ Hashes = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class ChangedKeys:
-    """Hashes of changed keys, eight bytes each. A key that merely has another one's hash counts as changed and is compared once more."""
+    """Hashes of changed keys, eight bytes each.
+
+    A key that merely has another one's hash counts as changed and is compared once more.
+    """
 
     batches: tuple[Hashes, ...]
 
@@ -90,7 +94,8 @@ class LogWindow:
         return cursor.next_batch - 1 if cursor else 0
 
     def touched(self) -> int:
-        """Return the last batch of which the target may have held a part, asked after it was read: at most one batch is being loaded.
+        """Return the last batch of which the target may have held a part, asked after it was read: at most one batch is
+        being loaded.
 
         If another process took the target over since, it may have been any captured batch.
         """
@@ -149,7 +154,8 @@ class LogWindow:
             return
         name = self.runtime.name
         raise OutOfOrder(
-            f"the source of {name} failed over during the verification: {self.epoch} was read, now it is {cursor.position.log_epoch}",
+            f"the source of {name} failed over during the verification: {self.epoch} was read, now it is "
+            f"{cursor.position.log_epoch}",
             where=f"target {self.target}",
             hint=f"`sluice verify {name}` compares with the server that is read now",
         )
@@ -158,20 +164,24 @@ class LogWindow:
         switch, name = self.state.pause_switch.read(), self.runtime.name
         if not switch.open:
             raise Paused(
-                f"{name} is paused by {switch.by}: target {self.target} does not reach the rows that were read at the source",
+                f"{name} is paused by {switch.by}: target {self.target} does not reach the rows that were read at the "
+                "source",
                 where=f"target {self.target}",
                 hint=f"`sluice resume {name}`, then verify again",
             )
         if time.monotonic() - since > self.patience_s:
             raise OutOfOrder(
-                f"target {self.target} did not reach {place} of the source's log: nothing moved for {self.patience_s:.0f} s",
+                f"target {self.target} did not reach {place} of the source's log: nothing moved for "
+                f"{self.patience_s:.0f} s",
                 where=f"target {self.target}",
-                hint=f"the sync DAG or `sluice run {name}` must be running; `sluice status {name}` says what it waits for",
+                hint=f"the sync DAG or `sluice run {name}` must be running; `sluice status {name}` says what it waits "
+                "for",
             )
 
     @contextmanager
     def while_it_moves(self, stop: threading.Event, what: str) -> Iterator[None]:
-        """Set ``stop`` if nothing moves for ``patience_s`` or somebody pauses the pipeline, and raise that when the context ends.
+        """Set ``stop`` if nothing moves for ``patience_s`` or somebody pauses the pipeline, and raise that when the
+        context ends.
 
         ``what``: is waited for. Raises Paused, OutOfOrder, RetryableError.
         """
@@ -219,9 +229,11 @@ class LogWindow:
     def as_logged(
         self, schema: TableSchema, key: ChunkKey, wanted: frozenset[Key], after: int, upto: int
     ) -> tuple[list[pa.Table], frozenset[Key]]:
-        """Return rows (SELECTED_ROWS) of keys as the newest of the batches ``after`` < n <= ``upto`` left them, and the known keys.
+        """Return rows (SELECTED_ROWS) of keys as the newest of the batches ``after`` < n <= ``upto`` left them, and the
+        known keys.
 
-        A known key without a row was deleted. Keys are unknown if no batch contains them, or if the log has only some of their columns.
+        A known key without a row was deleted. Keys are unknown if no batch contains them, or if the log has only some
+        of their columns.
         """
         names = [stored_name(column.name) for column in schema.columns]
         keys = [stored_name(name) for name in key.names]
@@ -257,7 +269,9 @@ class LogWindow:
             yield compact(read.changes, read.key)
 
     def changed(self, table: TableId, key: ChunkKey, after: int, upto: int) -> ChangedKeys | None:
-        """Return the keys that batches ``after`` < n <= ``upto`` contain; None if that is unknown, so that it may be any key."""
+        """Return the keys that batches ``after`` < n <= ``upto`` contain; None if that is unknown, so that it may be
+        any key.
+        """
         found: list[Hashes] = []
         for batch in range(after + 1, upto + 1):
             keys = self._changed_in(batch, table, key)
@@ -299,7 +313,10 @@ class LogWindow:
         return np.unique(np.concatenate(found))
 
     def files(self, batch: int, table: TableId, unknown: type[Exception]) -> list[SegmentFile]:
-        """Return the files of a batch that change rows of a table. Raises ``unknown`` if that is not known, or its definition changed."""
+        """Return the files of a batch that change rows of a table.
+
+        Raises ``unknown`` if that is not known, or its definition changed.
+        """
         manifest = self._manifest(batch)
         if manifest is None or any(ddl.table in {None, str(table)} for ddl in manifest.ddl):
             raise unknown

@@ -35,7 +35,10 @@ class Pace:
         """Format the progress of a table at a target, with its rate since the first call for it."""
         now = self.clock()
         spent = now - self._began.setdefault((progress.table, progress.target, progress.doing), now)
-        said = f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about {progress.of_about:,} rows"
+        said = (
+            f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about "
+            f"{progress.of_about:,} rows"
+        )
         if spent <= _FIRST_S or not progress.rows:
             return said
         rate = progress.rows / spent

@@ -101,7 +101,9 @@ class VerifyResult(_Stored):
         return {**self.model_dump(mode="json"), "outcome": self.outcome}
 
     def summary(self, most: int) -> dict[str, Any]:
-        """Return the result without differences, for at most ``most`` tables: first those that differ, then those not compared."""
+        """Return the result without differences, for at most ``most`` tables: first those that differ, then those not
+        compared.
+        """
         order = sorted(self.tables, key=lambda table: (not table.differing, not (table.skipped or table.undecided)))
         given = self.model_dump(mode="json", exclude={"tables"})
         tables = [table.model_dump(mode="json", exclude={"differences"}) for table in order[:most]]

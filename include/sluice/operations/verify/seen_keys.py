@@ -1,4 +1,6 @@
-"""The keys that were read from the source, eight bytes each in a file on disk: a target's keys that are not among them are compared again."""
+"""The keys that were read from the source, eight bytes each in a file on disk: a target's keys that are not among them
+are compared again.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def hashes_of(keys: Sequence[Key]) -> bytes:
 
 
 class SeenKeys:
-    """A set that only grows. Its file has no name and goes with the process; two keys of one hash are as rare as a fault of the memory."""
+    """A set that only grows.
+
+    Its file has no name and goes with the process; two keys of one hash are as rare as a fault of the memory.
+    """
 
     def __init__(self) -> None:
         self._sorted: np.ndarray[tuple[int], np.dtype[np.uint64]] | None = None

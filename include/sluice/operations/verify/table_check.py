@@ -1,13 +1,17 @@
 """One table at one target, compared while the log flows.
 
-1. Ranges of the key. If both servers compute the same checksums, ranges with equal checksums are done, and others are cut smaller until few rows are
+1. Ranges of the key. If both servers compute the same checksums, ranges with equal checksums are done, and others are
+  cut smaller until few rows are
    left. A range is read at the source first, and at the target once that holds the log up to the read.
-2. The rows of what is left (or of every range) are read, transformed into what would be loaded, and compared at the target. A difference is only a
+2. The rows of what is left (or of every range) are read, transformed into what would be loaded, and compared at the
+  target. A difference is only a
    suspect.
-3. Suspects are compared by their keys, between a low watermark and the position that the target has reached. A key that the log changed in this
+3. Suspects are compared by their keys, between a low watermark and the position that the target has reached. A key that
+  the log changed in this
    window is compared with what the log left of it. One that it did not change differs.
 
-4. If a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
+4. If a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the
+  source are suspects.
 
 So a row is reported after at least two looks, and during the last of them it cannot have been in flight.
 """
@@ -38,7 +42,9 @@ from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyTex
 from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences
 
 FEW_ROWS = 4_000
-"""Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
+"""Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes
+everywhere all parts differ.
+"""
 CUTS = 16
 """Parts into which a range is cut whose checksums differ."""
 AHEAD = 32
@@ -56,18 +62,18 @@ Kind = Literal["missing", "different", "extra"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SourceRange:
     """A key range ``after < key <= upto``, as literals; empty: unbounded."""
 
     after: Key = ()
     upto: Key = ()
 
 
-_OPEN = Stretch()
+_OPEN = SourceRange()
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class DifferingRow:
     """A row that differs."""
 
     key: Key
@@ -78,12 +84,13 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class RangeFound:
-    """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to be compared here.
+    """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to
+    be compared here.
 
     ``hashes``: of the rows' keys, see :mod:`sluice.operations.verify.seen_keys`; empty where they are not asked for.
     """
 
-    stretch: Stretch
+    source_range: SourceRange
     rows: int
     keys: tuple[Key, ...] | None
     hashes: bytes = b""
@@ -107,7 +114,7 @@ class Found:
     missing: int = 0
     different: int = 0
     extra: int = 0
-    odd: list[Odd] = field(default_factory=list)
+    odd: list[DifferingRow] = field(default_factory=list)
     keys: KeySpool | None = None
 
     @property
@@ -115,7 +122,7 @@ class Found:
         """Rows that differ."""
         return self.missing + self.different + self.extra
 
-    def add(self, odd: Iterable[Odd]) -> None:
+    def add(self, odd: Iterable[DifferingRow]) -> None:
         """Add rows that differ, each once."""
         for one in odd:
             setattr(self, one.kind, getattr(self, one.kind) + 1)
@@ -126,7 +133,7 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class ComparisonPlan:
     """The way a table is compared.
 
     Attributes:
@@ -159,22 +166,22 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Sides:
+class RowComparer:
     """Compares rows of the source with those of the target."""
 
     comparer: Comparer
     made: ExpectedRows
     texts: KeyText
-    way: Way
+    way: ComparisonPlan
 
     def listed(self, keys: Sequence[Key]) -> KeyRange | None:
         """Return these keys at the target; None if rows that only the target has are not searched for."""
         way = self.way
         return KeyRange(way.plan.key, listed=self._values(keys)) if way.ranged or way.lists else None
 
-    def key_range(self, stretch: Stretch) -> KeyRange:
+    def key_range(self, source_range: SourceRange) -> KeyRange:
         """Return a source range as the target's range."""
-        after, upto = (self._values([key]) if key else None for key in (stretch.after, stretch.upto))
+        after, upto = (self._values([key]) if key else None for key in (source_range.after, source_range.upto))
         return KeyRange(self.way.plan.key, after=after, upto=upto)
 
     def _values(self, keys: Sequence[Key]) -> pa.Table:
@@ -189,10 +196,12 @@ class Sides:
 
     def compared(
         self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
-    ) -> tuple[dict[Key, Odd], RangeDifferences]:
-        """Return what differs now, by key at the source; and the target's last answer, which is the only one if there is a range."""
+    ) -> tuple[dict[Key, DifferingRow], RangeDifferences]:
+        """Return what differs now, by key at the source; and the target's last answer, which is the only one if there
+        is a range.
+        """
         keys: list[Key] | None = None
-        found: dict[Key, Odd] = {}
+        found: dict[Key, DifferingRow] = {}
         differs = RangeDifferences()
         for one in loaded:
             differs = self.comparer.compare(one.plan, one.rows, item, values=values)
@@ -222,7 +231,8 @@ class TableCheck:
     Attributes:
         told: called with the number of source rows compared since the last call.
         spread: has ranges compared by workers, ``spread_ranges`` at a time; None: all is compared here.
-        lanes: readers that compute checksums in parallel; all have read the table's definition. None: the one ``reader`` does all.
+        lanes: readers that compute checksums in parallel; all have read the table's definition. None: the one
+            ``reader`` does all.
     """
 
     reader: ChunkReader
@@ -230,24 +240,27 @@ class TableCheck:
     log: LogWindow
     made: ExpectedRows
     texts: KeyText
-    way: Way
+    way: ComparisonPlan
     values: bool = False
     told: Callable[[int], None] = lambda rows: None
     found: Found = field(default_factory=Found)
-    spread: Callable[[Sequence[Stretch]], Iterable[RangeFound]] | None = None
+    spread: Callable[[Sequence[SourceRange]], Iterable[RangeFound]] | None = None
     spread_ranges: int = 0
     lanes: Callable[[], Sequence[ChunkReader]] = lambda: ()
     _seen: SeenKeys = field(default_factory=SeenKeys)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
-    def _sides(self) -> Sides:
-        return Sides(self.comparer, self.made, self.texts, self.way)
+    def _row_comparer(self) -> RowComparer:
+        return RowComparer(self.comparer, self.made, self.texts, self.way)
 
     def run(self) -> Found:
-        """Compare the whole table. Ranges are taken some at a time, so that memory stays bounded even if every row differs."""
+        """Compare the whole table.
+
+        Ranges are taken some at a time, so that memory stays bounded even if every row differs.
+        """
         way = self.way
-        whole = self._sampled(self._cut(Stretch(), way.digest_rows if way.digested else way.range_rows))
+        whole = self._sampled(self._cut(SourceRange(), way.digest_rows if way.digested else way.range_rows))
         suspects: dict[Key, None] = {}
         while True:
             cut = self.found.ranges
@@ -261,11 +274,11 @@ class TableCheck:
                 todo = deque(self._left_over(self.spread(list(todo)), suspects))
             while todo:
                 few = [todo.popleft() for _ in range(min(len(todo), RANGES_AT_A_TIME))]
-                for stretch, differs, keys in self._read_ranges(few):
+                for source_range, differs, keys in self._read_ranges(few):
                     if differs.more:  # one half has all of them; compare the other one again
                         assert differs.extra is not None
-                        [last] = self._sides.literals(differs.extra.slice(differs.extra.num_rows - 1))
-                        todo.extend((replace(stretch, upto=last), replace(stretch, after=last)))
+                        [last] = self._row_comparer.literals(differs.extra.slice(differs.extra.num_rows - 1))
+                        todo.extend((replace(source_range, upto=last), replace(source_range, after=last)))
                         continue
                     suspects |= dict.fromkeys(keys)
                 if len(suspects) >= self._keys_a_look:
@@ -281,18 +294,18 @@ class TableCheck:
         way, lister = self.way, cast(KeyLister, self.comparer)  # of a target that declares it, as ``lists`` says
         suspects: list[Key] = []
         for piece in lister.keys(way.plan):
-            keys = self._sides.literals(piece)
+            keys = self._row_comparer.literals(piece)
             suspects += [keys[at] for at in np.flatnonzero(~self._seen.among(keys))]
             while len(suspects) >= self._keys_a_look:
                 self.look_again(suspects[: self._keys_a_look])
                 del suspects[: self._keys_a_look]
         self.look_again(suspects)
 
-    def _left_over(self, found: Iterable[RangeFound], suspects: dict[Key, None]) -> Iterator[Stretch]:
+    def _left_over(self, found: Iterable[RangeFound], suspects: dict[Key, None]) -> Iterator[SourceRange]:
         """Take over what workers found; yield the ranges that have to be compared here."""
         for one in found:
             if one.keys is None:
-                yield one.stretch
+                yield one.source_range
                 continue
             suspects |= dict.fromkeys(one.keys)
             self._seen.add(one.hashes)
@@ -313,66 +326,73 @@ class TableCheck:
         return RANGES_AHEAD * self.way.range_rows // self._few_rows if self.way.digested else RANGES_AHEAD
 
     # -- ranges --------------------------------------------------------------------------------------------------------
-    def _cut(self, stretch: Stretch, rows: int) -> Iterator[Stretch]:
+    def _cut(self, source_range: SourceRange, rows: int) -> Iterator[SourceRange]:
         """Yield ranges of about this many rows."""
-        request = replace(self.way.request, upper=stretch.upto)
-        planned = TablePlanned(stretch.after, 1 if stretch.after else 0)
+        request = replace(self.way.request, upper=source_range.upto)
+        planned = TablePlanned(source_range.after, 1 if source_range.after else 0)
         while True:
             border, last = self.reader.next_border(request, planned, rows)
-            yield Stretch(planned.upto, stretch.upto if last else border)
+            yield SourceRange(planned.upto, source_range.upto if last else border)
             if last:
                 return
             planned = TablePlanned(border, planned.chunks + 1)
 
-    def _sampled(self, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+    def _sampled(self, source_ranges: Iterable[SourceRange]) -> Iterator[SourceRange]:
         dice = random.Random()  # noqa: S311 - which ranges are compared is no secret
-        for stretch in stretches:
+        for source_range in source_ranges:
             self.found.ranges += 1
             if self.way.sample >= 1 or dice.random() < self.way.sample:
                 self.found.compared += 1
-                yield stretch
+                yield source_range
 
-    def _chunk(self, stretch: Stretch = _OPEN) -> Chunk:
-        return Chunk(ChunkId("verify", 0, next(self._numbers)), after=stretch.after, upto=stretch.upto)
+    def _chunk(self, source_range: SourceRange = _OPEN) -> Chunk:
+        return Chunk(ChunkId("verify", 0, next(self._numbers)), after=source_range.after, upto=source_range.upto)
 
     # -- checksums -----------------------------------------------------------------------------------------------------
-    def _not_equal(self, whole: Iterator[Stretch]) -> Iterator[Stretch]:
+    def _not_equal(self, whole: Iterator[SourceRange]) -> Iterator[SourceRange]:
         """Yield small ranges whose checksums differ."""
-        todo: list[tuple[Stretch, int]] = []
-        for stretch, mine, equal in self._digests(whole):
+        todo: list[tuple[SourceRange, int]] = []
+        for source_range, mine, equal in self._digests(whole):
             if equal:
                 self._count(mine.rows)
             else:
-                todo.append((stretch, mine.rows))
+                todo.append((source_range, mine.rows))
         while todo:
             most = self._few_rows
-            few = [stretch for stretch, rows in todo if rows <= most]
+            few = [source_range for source_range, rows in todo if rows <= most]
             yield from few
-            many = [(stretch, rows) for stretch, rows in todo if rows > most]
+            many = [(source_range, rows) for source_range, rows in todo if rows > most]
             todo = []
-            parts = (part for stretch, rows in many for part in self._cut(stretch, max(-(-rows // CUTS), most // 2)))
-            for stretch, mine, equal in self._digests(parts):
+            parts = (
+                part
+                for source_range, rows in many
+                for part in self._cut(source_range, max(-(-rows // CUTS), most // 2))
+            )
+            for source_range, mine, equal in self._digests(parts):
                 if equal:
                     self._count(mine.rows)
                 else:
-                    todo.append((stretch, mine.rows))
+                    todo.append((source_range, mine.rows))
 
-    def _digests(self, stretches: Iterator[Stretch]) -> Iterator[tuple[Stretch, RangeDigest, bool]]:
-        """Yield the digests of both sides and whether they are equal. The check's own reader finds the borders meanwhile."""
+    def _digests(self, source_ranges: Iterator[SourceRange]) -> Iterator[tuple[SourceRange, RangeDigest, bool]]:
+        """Yield the digests of both sides and whether they are equal.
+
+        The check's own reader finds the borders meanwhile.
+        """
         plan, request, columns = self.way.digest_plan, self.way.request, self.way.digested
         assert plan is not None
         free: queue.SimpleQueue[ChunkReader] = queue.SimpleQueue()
 
-        def at_source(stretch: Stretch) -> tuple[RangeDigest, str]:
+        def at_source(source_range: SourceRange) -> tuple[RangeDigest, str]:
             reader = free.get()
             try:
                 assert isinstance(reader, DigestReader)
-                return reader.digest(request, self._chunk(stretch), columns), reader.end_of_log()
+                return reader.digest(request, self._chunk(source_range), columns), reader.end_of_log()
             finally:
                 free.put(reader)
 
-        def at_target(stretch: Stretch) -> RangeDigest:
-            return self.comparer.digest(plan, self._sides.key_range(stretch))
+        def at_target(source_range: SourceRange) -> RangeDigest:
+            return self.comparer.digest(plan, self._row_comparer.key_range(source_range))
 
         def reached(said: tuple[RangeDigest, str]) -> None:
             self.log.wait_for(said[1])
@@ -381,36 +401,43 @@ class TableCheck:
         for reader in lanes:
             free.put(reader)
         if self.reader in lanes:
-            stretches = iter(list(stretches))
-        both = in_lockstep(stretches, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
-        for stretch, (mine, _), theirs in both:
-            yield stretch, mine, theirs == mine
+            source_ranges = iter(list(source_ranges))
+        both = in_lockstep(source_ranges, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
+        for source_range, (mine, _), theirs in both:
+            yield source_range, mine, theirs == mine
 
     def _count(self, rows: int) -> None:
         self.found.rows += rows
         self.told(rows)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
-    def _read_ranges(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, RangeDifferences, Iterable[Key]]]:
-        """Yield, range by range, the target's first answer on rows that only it has, and the keys of all rows that differ."""
+    def _read_ranges(
+        self, source_ranges: Iterable[SourceRange]
+    ) -> Iterator[tuple[SourceRange, RangeDifferences, Iterable[Key]]]:
+        """Yield, range by range, the target's first answer on rows that only it has, and the keys of all rows that
+        differ.
+        """
 
-        def at_source() -> Iterator[tuple[Stretch, list[pa.Table], str]]:
-            for stretch in stretches:
-                pieces = list(self.reader.rows(self.way.request, self._chunk(stretch)))
-                yield stretch, pieces, self.reader.end_of_log()
+        def at_source() -> Iterator[tuple[SourceRange, list[pa.Table], str]]:
+            for source_range in source_ranges:
+                pieces = list(self.reader.rows(self.way.request, self._chunk(source_range)))
+                yield source_range, pieces, self.reader.end_of_log()
 
-        for stretch, pieces, place in ahead(at_source(), self._ranges_ahead):
+        for source_range, pieces, place in ahead(at_source(), self._ranges_ahead):
             self.log.wait_for(place)
-            item = self._sides.key_range(stretch) if self.way.ranged else None
-            odd, more = self._sides.compared(pieces, self.made(self.way.schema, pieces), item, values=False)
-            yield stretch, more, odd
-            self._seen.add(self._sides.hashes(pieces))
+            item = self._row_comparer.key_range(source_range) if self.way.ranged else None
+            odd, more = self._row_comparer.compared(pieces, self.made(self.way.schema, pieces), item, values=False)
+            yield source_range, more, odd
+            self._seen.add(self._row_comparer.hashes(pieces))
             if not more.more:
                 self._count(sum(piece.num_rows for piece in pieces))
 
     # -- suspects ------------------------------------------------------------------------------------------------------
     def look_again(self, suspects: Sequence[Key]) -> None:
-        """Compare keys again until each is equal, or differs and was not changed meanwhile. Differences go to :attr:`found`."""
+        """Compare keys again until each is equal, or differs and was not changed meanwhile.
+
+        Differences go to :attr:`found`.
+        """
         for _ in range(LOOKS):
             if not suspects:
                 return
@@ -433,7 +460,7 @@ class TableCheck:
         seen = self.log.visible(exact if exact is not None else low, newest)
         batch = self.log.wait_for(self.reader.end_of_log())
         loaded = self.made(way.schema, pieces)
-        odd, _ = self._sides.compared(pieces, loaded, self._sides.listed(suspects), values=self.values)
+        odd, _ = self._row_comparer.compared(pieces, loaded, self._row_comparer.listed(suspects), values=self.values)
         if not odd:
             return []
         if self.made.is_ruled(way.schema.table):
@@ -445,7 +472,9 @@ class TableCheck:
         return self._by_the_log([key for key in odd if key in changed], seen)
 
     def _by_the_log(self, keys: Sequence[Key], seen: int) -> list[Key]:
-        """Compare keys that the log changed after batch ``seen`` with what it left of them; those of which it still cannot be told."""
+        """Compare keys that the log changed after batch ``seen`` with what it left of them; those of which it still
+        cannot be told.
+        """
         way, table = self.way, self.way.request.table
         if not keys:
             return []
@@ -454,7 +483,9 @@ class TableCheck:
         if not known:
             return list(keys)
         loaded = self.made(way.schema, pieces)
-        odd, _ = self._sides.compared(pieces, loaded, self._sides.listed(tuple(known)), values=self.values)
+        odd, _ = self._row_comparer.compared(
+            pieces, loaded, self._row_comparer.listed(tuple(known)), values=self.values
+        )
         later = self.log.changed(table, way.key, held, self.log.touched())
         if later is None or not self.log.still_holds(held):
             return list(keys)
@@ -462,15 +493,17 @@ class TableCheck:
         return [key for key in keys if key not in known or key in later]
 
 
-def _by_key(differs: RangeDifferences, extra: Iterable[Key], loaded: Loaded, keys: Sequence[Key]) -> dict[Key, Odd]:
-    found = {key: Odd(key, "extra") for key in extra}
+def _by_key(
+    differs: RangeDifferences, extra: Iterable[Key], loaded: Loaded, keys: Sequence[Key]
+) -> dict[Key, DifferingRow]:
+    found = {key: DifferingRow(key, "extra") for key in extra}
     for number in differs.missing:
         key = keys[int(loaded.origin[number])]
-        found[key] = Odd(key, "missing")
+        found[key] = DifferingRow(key, "missing")
     for one in differs.different:
         key = keys[int(loaded.origin[one.row])]
-        found[key] = Odd(key, "different", one.columns, one.values)
+        found[key] = DifferingRow(key, "different", one.columns, one.values)
     return found
 
 
-__all__ = ["Found", "Odd", "RangeFound", "Sides", "Stretch", "TableCheck", "Way"]
+__all__ = ["ComparisonPlan", "DifferingRow", "Found", "RangeFound", "RowComparer", "SourceRange", "TableCheck"]

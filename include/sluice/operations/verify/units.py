@@ -1,6 +1,9 @@
-"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target. A difference is only a suspect.
+"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target.
 
-A unit does not wait for the log, so rows in flight are suspects, too. A range with many of them is left to the task, which waits first.
+A difference is only a suspect.
+
+A unit does not wait for the log, so rows in flight are suspects, too. A range with many of them is left to the task,
+which waits first.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass, replace
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Chunk, ChunkId, Marking
 from sluice.operations.verify.expected_rows import ExpectedRows
-from sluice.operations.verify.table_check import RangeFound, Sides, Stretch, Way
+from sluice.operations.verify.table_check import ComparisonPlan, RangeFound, RowComparer, SourceRange
 from sluice.sources.base import KeyText
 from sluice.spark.base import UnitRunner
 from sluice.targets.port import Target, comparer_of
@@ -39,13 +42,13 @@ class VerifyUnit:
     marking: Marking
     kind: Kind
     target: bytes
-    way: Way
-    stretches: tuple[Stretch, ...]
+    way: ComparisonPlan
+    source_ranges: tuple[SourceRange, ...]
 
     @property
     def cost(self) -> int:
         """The cost of the unit, in rows."""
-        return len(self.stretches) * self.way.range_rows
+        return len(self.source_ranges) * self.way.range_rows
 
 
 def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
@@ -57,15 +60,15 @@ def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
     found = []
     with unit.made.runtime.source.open_chunks(unit.marking, "verify") as reader:
         reader.schema(unit.way.request.table)
-        sides = Sides(comparer, unit.made, unit.texts, unit.way)
-        for number, stretch in enumerate(unit.stretches, 1):
-            chunk = Chunk(ChunkId("verify", 0, number), after=stretch.after, upto=stretch.upto)
+        row_comparer = RowComparer(comparer, unit.made, unit.texts, unit.way)
+        for number, source_range in enumerate(unit.source_ranges, 1):
+            chunk = Chunk(ChunkId("verify", 0, number), after=source_range.after, upto=source_range.upto)
             pieces = list(reader.rows(unit.way.request, chunk))
-            item = sides.key_range(stretch) if unit.way.ranged else None
-            odd, told = sides.compared(pieces, unit.made(unit.way.schema, pieces), item, values=False)
+            item = row_comparer.key_range(source_range) if unit.way.ranged else None
+            odd, told = row_comparer.compared(pieces, unit.made(unit.way.schema, pieces), item, values=False)
             rows = sum(piece.num_rows for piece in pieces)
             suspects = None if told.more or len(odd) > MOST_SUSPECTS else tuple(odd)
-            found.append(RangeFound(stretch, rows, suspects, sides.hashes(pieces)))
+            found.append(RangeFound(source_range, rows, suspects, row_comparer.hashes(pieces)))
     return found
 
 
@@ -79,7 +82,13 @@ class Spread:
 
     @classmethod
     def of(
-        cls, runtime: Runtime, made: ExpectedRows, marking: Marking, target: Target, way: Way, parallelism: int
+        cls,
+        runtime: Runtime,
+        made: ExpectedRows,
+        marking: Marking,
+        target: Target,
+        way: ComparisonPlan,
+        parallelism: int,
     ) -> Spread:
         """Build it with the connections resolved in this process."""
         travels = copy(made)
@@ -93,7 +102,7 @@ class Spread:
             kind=kind,
             target=pickle.dumps(target),
             way=way,
-            stretches=(),
+            source_ranges=(),
         )
         return cls(runtime.runner, unit, parallelism)
 
@@ -102,11 +111,11 @@ class Spread:
         """The number of ranges that are sent together."""
         return self.parallelism * 2 * RANGES_A_UNIT
 
-    def __call__(self, stretches: Sequence[Stretch]) -> Iterator[RangeFound]:
+    def __call__(self, source_ranges: Sequence[SourceRange]) -> Iterator[RangeFound]:
         """Compare ranges by workers; yield the results in any order."""
         units = [
-            replace(self.unit, stretches=tuple(stretches[at : at + RANGES_A_UNIT]))
-            for at in range(0, len(stretches), RANGES_A_UNIT)
+            replace(self.unit, source_ranges=tuple(source_ranges[at : at + RANGES_A_UNIT]))
+            for at in range(0, len(source_ranges), RANGES_A_UNIT)
         ]
         table = self.unit.way.request.table
         for found in self.runner.run(

@@ -1,4 +1,6 @@
-"""verify: compare what the targets hold with the source while the log flows, and repair what differs through the pipeline."""
+"""verify: compare what the targets hold with the source while the log flows, and repair what differs through the
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ from sluice.operations.verify.keyless_check import KeylessCheck
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.progress import Progress, Told
 from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
-from sluice.operations.verify.table_check import KEYS_A_LOOK, Found, Odd, TableCheck, Way
+from sluice.operations.verify.table_check import KEYS_A_LOOK, ComparisonPlan, DifferingRow, Found, TableCheck
 from sluice.operations.verify.units import Spread
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
 from sluice.targets.port import (
@@ -55,7 +57,10 @@ from sluice.targets.registry import comparable_kinds
 _log = structlog.get_logger()
 
 READ_BYTES = 8 * 2**20
-"""Bytes of the rows of a range, by the server's own estimate of their size. Some ranges are in memory at the same time."""
+"""Bytes of the rows of a range, by the server's own estimate of their size.
+
+Some ranges are in memory at the same time.
+"""
 MOST_RANGE_ROWS = 10_000
 SHOWN_COLUMNS = 5
 """Columns that are shown of a row without a key."""
@@ -206,7 +211,10 @@ def _new_id() -> str:
 
 
 def _conditioned(source: SourceSession, table: TableId, condition: str) -> TableRequest:
-    """Return the request for the rows that meet a condition. Raises ConfigError, also if the server rejects the condition."""
+    """Return the request for the rows that meet a condition.
+
+    Raises ConfigError, also if the server rejects the condition.
+    """
     there = source.chunk_table(table)
     request = TableRequest(table, where=there.condition(condition))
     return replace(request, estimate=there.estimate(request, ChunkKey((), "")))
@@ -227,7 +235,10 @@ def _unreadable(config: TargetConfig) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Verification:
-    """One verification. ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows; ``log_epoch``: when it began."""
+    """One verification.
+
+    ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows; ``log_epoch``: when it began.
+    """
 
     runtime: Runtime
     state: PipelineState
@@ -250,10 +261,10 @@ class _Verification:
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
         CheckpointCheck(self.runtime, self.state, config.name, target).read()
         made = ExpectedRows(self.runtime, self.source.identity.dialect)
-        sides = _Side(self, config, target, comparer, made, other_writers(target))
-        checked = [sides.table(table) for table in self.sizes]
+        side = _Side(self, config, target, comparer, made, other_writers(target))
+        checked = [side.table(table) for table in self.sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.differing]
-        repair = sides.repair(wanted) if self.asked.repair and wanted else ""
+        repair = side.repair(wanted) if self.asked.repair and wanted else ""
         return [one.result for one in checked], repair
 
 
@@ -348,8 +359,10 @@ class _Side:
             reader.schema(table)
         return readers
 
-    def _spread(self, way: Way, size: SourceTable) -> Spread | None:
-        """Return Spark workers if many row ranges are to be compared, by the same rule as for loading batches; else None."""
+    def _spread(self, way: ComparisonPlan, size: SourceTable) -> Spread | None:
+        """Return Spark workers if many row ranges are to be compared, by the same rule as for loading batches; else
+        None.
+        """
         runtime = self.whole.runtime
         small = runtime.mode != "connect" or size.rows < max(runtime.pipeline.spark.from_changes, way.range_rows)
         alone = self.target.capabilities.compares_in_one_process or self.made.needs_spark(size.id)
@@ -395,7 +408,8 @@ class _Side:
         notes = ["it has no key: rows are counted by all of their values"]
         if request.where:
             notes.append(
-                f"rows that only the target has were not looked for: the condition is one on rows of the source: {request.where}"
+                "rows that only the target has were not looked for: the condition is one on rows of the source: "
+                f"{request.where}"
             )
         if found.more:
             notes.append("more rows differ than were counted")
@@ -420,7 +434,13 @@ class _Side:
         return _Checked(result)
 
     def _check(
-        self, reader: ChunkReader, way: Way, of_about: int = 0, doing: str = "verifying", *, keeps: bool = False
+        self,
+        reader: ChunkReader,
+        way: ComparisonPlan,
+        of_about: int = 0,
+        doing: str = "verifying",
+        *,
+        keeps: bool = False,
     ) -> TableCheck:
         """Return the check of a table. ``keeps``: keep the keys of all rows that differ."""
         whole = self.whole
@@ -445,7 +465,7 @@ class _Side:
         return check
 
     # -- how -----------------------------------------------------------------------------------------------------------
-    def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[Way, str, bool]:
+    def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[ComparisonPlan, str, bool]:
         """Return the way a table is compared, a note, and True if a repair may delete rows. Raises TerminalError."""
         whole, table = self.whole, size.id
         there = whole.source.chunk_table(table)
@@ -464,7 +484,7 @@ class _Side:
         digested, digest_plan = ((), None) if why else self._digested(reader, schema, route, plan)
         lists, why = self._lists(plan, key.names, route, why) if why and not request.where else (False, why)
         rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))
-        way = Way(
+        way = ComparisonPlan(
             request=request,
             schema=schema,
             key=key,
@@ -485,7 +505,9 @@ class _Side:
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
 
     def _lists(self, plan: PlannedTable, key: Sequence[str], route: TableRoute, why: str) -> tuple[bool, str]:
-        """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and why not."""
+        """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and
+        why not.
+        """
         runtime, table, lister = self.whole.runtime, plan.source, key_lister(self.target, self.comparer)
         not_by_table = why_not(runtime, [table], self.whole.captured, ()).get(table, "")
         if not_by_table or lister is None:
@@ -514,7 +536,9 @@ class _Side:
     def _digested(
         self, reader: ChunkReader, schema: TableSchema, route: TableRoute, plan: PlannedTable
     ) -> tuple[tuple[str, ...], PlannedTable | None]:
-        """Return the source columns of which both sides compute the same checksums, and the same at the target; empty if they do not."""
+        """Return the source columns of which both sides compute the same checksums, and the same at the target; empty
+        if they do not.
+        """
         if not isinstance(reader, DigestReader) or route.convert:
             return (), None
         words = self.comparer.digest_words(plan)
@@ -571,7 +595,7 @@ class _Side:
         one.result = one.result.model_copy(update={**_counts(left, one.result.rows, undecided), "repaired": repaired})
 
     # -- for people ----------------------------------------------------------------------------------------------------
-    def _shown(self, way: Way, odd: Sequence[Odd]) -> tuple[Difference, ...]:
+    def _shown(self, way: ComparisonPlan, odd: Sequence[DifferingRow]) -> tuple[Difference, ...]:
         """Return the differences for display, masked values hidden."""
         runtime, table = self.whole.runtime, way.request.table
         names = [column.name for column in way.schema.columns]
@@ -580,11 +604,11 @@ class _Side:
         secret = {(route.target_name(name) or name).casefold() for name in hidden}
         every = bool(hidden) and self.made.is_ruled(table)  # a rule may have copied masked values into any column
 
-        def key(one: Odd) -> tuple[str, ...]:
+        def key(one: DifferingRow) -> tuple[str, ...]:
             texts = runtime.source.keys.shown(one.key)
             return tuple(SHOWN if n in hidden else text for n, text in zip(way.key.names, texts, strict=True))
 
-        def values(one: Odd) -> tuple[tuple[str | None, str | None], ...]:
+        def values(one: DifferingRow) -> tuple[tuple[str | None, str | None], ...]:
             pairs = zip(one.columns, one.values, strict=True) if one.values else ()
             return tuple((SHOWN, SHOWN) if every or name.casefold() in secret else pair for name, pair in pairs)
 

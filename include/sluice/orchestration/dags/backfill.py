@@ -1,4 +1,6 @@
-"""The ``backfill__{pipeline}`` DAG: a form for copying tables again, and Airflow's own Backfill over a range of time."""
+"""The ``backfill__{pipeline}`` DAG: a form for copying tables again, and Airflow's own Backfill over a range of
+time.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ A row that the log changes meanwhile keeps what the log says.
 - When no process reads it (its run was marked failed or deleted, its worker died), `sluice dump show` and the page say *no reader* and since when.
   *Clear* takes it up; without its run, trigger this DAG with the id of the dump, or run `sluice dump work {pipeline} ID`.
 
-The sync DAG places what is read, so it has to be running."""
+The sync DAG places what is read, so it has to be running."""  # noqa: E501
 
 
 def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
@@ -106,34 +108,45 @@ def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
         "tables": tables_field(captured),
         "targets": targets_field(pipeline, "Who gets the rows"),
         **overwrite_field(pipeline.pipeline),
-        "dry_run": Param(False, type=["null", "boolean"], title="Dry run", description="Only say which tables, and about how many rows."),
+        "dry_run": Param(False, type=["null", "boolean"], title="Dry run", description="Only say which tables, and "
+        "about how many rows."),
         "replace": Param(
             False, type=["null", "boolean"], title="Replace",
-            description="Also remove rows from the targets that the source does not have (any more); of a table without a key, all of them first.",
+            description="Also remove rows from the targets that the source does not have (any more); of a table "
+            "without a key, all of them first.",
         ),
-        "first_key": Param(None, type=text, title="First key", description="Key columns joined by commas; of one table.", section=rows),
+        "first_key": Param(None, type=text, title="First key",
+            description="Key columns joined by commas; of one table.", section=rows),
         "last_key": Param(None, type=text, title="Last key", description="Included.", section=rows),
-        "keys": Param(None, type=text, format="multiline", title="Keys", description="A key a line, columns joined by commas.", section=rows),
-        "where": Param(None, type=text, title="Condition", description="SQL, on one table; runs read-only at the source.", section=rows),
+        "keys": Param(None, type=text, format="multiline", title="Keys",
+            description="A key a line, columns joined by commas.", section=rows),
+        "where": Param(None, type=text, title="Condition",
+            description="SQL, on one table; runs read-only at the source.", section=rows),
         "since": Param(
             None, type=text, format="date-time", title="Touched since",
             description="Current rows of the keys that the log touched from here …", section=rows,
         ),
-        "until": Param(None, type=text, format="date-time", title="Touched until", description="… up to here.", section=rows),
+        "until": Param(None, type=text, format="date-time", title="Touched until", description="… up to here.",
+            section=rows),
         "index": Param(
-            None, type=text, title="Index", description="Cut one table by this index, not by its primary key; first and last key mean it.",
+            None, type=text, title="Index", description="Cut one table by this index, not by its primary key; first "
+            "and last key mean it.",
             section=rows,
         ),
         "chunk_rows": Param(dump.chunk_rows, type="integer", minimum=1, title="Rows a chunk", section=pace),
-        "parallelism": Param(dump.parallelism, type="integer", minimum=1, maximum=64, title="Chunks at the same time", section=pace),
+        "parallelism": Param(dump.parallelism, type="integer", minimum=1, maximum=64, title="Chunks at the same time",
+            section=pace),
         "delay_ms": Param(
-            int(dump.delay.total_seconds() * 1000), type="integer", minimum=0, title="Pause between chunks (ms)", section=pace
+            int(dump.delay.total_seconds() * 1000), type="integer", minimum=0, title="Pause between chunks (ms)",
+            section=pace
         ),
         "max_rows_per_second": Param(
-            dump.max_rows_per_second, type="integer", minimum=0, title="Rows a second, at most", description="0: as fast as it goes.",
+            dump.max_rows_per_second, type="integer", minimum=0, title="Rows a second, at most",
+            description="0: as fast as it goes.",
             section=pace,
         ),
-        "dump": Param(None, type=text, title="Dump", description="Id of a dump that is recorded already: go on with it.", section="Advanced"),
+        "dump": Param(None, type=text, title="Dump",
+            description="Id of a dump that is recorded already: go on with it.", section="Advanced"),
     }  # fmt: skip
 
 
@@ -167,7 +180,8 @@ class PlanDumpOperator(SluiceOperator):
             dump = state.dumps.get(name) if name in known else None
         if recorded and dump is None:
             raise AirflowFailException(
-                f"there is no dump {recorded!r} to go on with; the newest are: {', '.join(known[-5:]) or 'none'} (empty: a new one)"
+                f"there is no dump {recorded!r} to go on with; the newest are: {', '.join(known[-5:]) or 'none'} "
+                "(empty: a new one)"
             )
         if dump is None:
             try:
@@ -222,7 +236,9 @@ def parts(dump: str, tables: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class ReadDumpOperator(SluiceOperator):
-    """Reads the chunks of some tables until the sync DAG has placed them all. A retry goes on after the last finished chunk.
+    """Reads the chunks of some tables until the sync DAG has placed them all.
+
+    A retry goes on after the last finished chunk.
 
     While it could only wait (for the log, or for the end of a pause), it waits in the triggerer.
     """
@@ -270,7 +286,9 @@ class ReadDumpOperator(SluiceOperator):
         return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
 
     def on_kill(self) -> None:
-        """Stop reading when Airflow ends the task: running chunks end, and the dump then shows that it has no reader."""
+        """Stop reading when Airflow ends the task: running chunks end, and the dump then shows that it has no
+        reader.
+        """
         if self._stop is not None:
             self._stop.set()
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 DOC = """Pipelines with more than one target: a target that fails is **quarantined**, and the others go on. Its batches wait in the
 segments. The task `catch_up.{target}` tries again and again, delivers what is missing in batch order, and lets the target go with the
-others when nothing is left. While no target is quarantined all of them wait in the triggerer, which holds no worker."""
+others when nothing is left. While no target is quarantined all of them wait in the triggerer, which holds no worker."""  # noqa: E501
 
 
 class CatchUpOperator(SluiceOperator):
-    """Delivers what a quarantined target lacks; waits in the triggerer between failed attempts and while the target is not quarantined."""
+    """Delivers what a quarantined target lacks; waits in the triggerer between failed attempts and while the target is
+    not quarantined.
+    """
 
     ui_color = "#d5f5e3"
 

@@ -17,14 +17,19 @@ OWNER = "sluice"
 
 
 def shares(pool: str, priority: int) -> dict[str, Any]:
-    """Return arguments for every task of a DAG. All have the same priority, so that the scheduler picks the run that has waited longest."""
+    """Return arguments for every task of a DAG.
+
+    All have the same priority, so that the scheduler picks the run that has waited longest.
+    """
     return {"pool": pool, "priority_weight": priority, "weight_rule": "absolute"}
 
 
 def place_of(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[str, Any]:
-    """Return the queue, pool and executor of a stage's task, as far as the pipeline file sets them (``workers.stages``).
+    """Return the queue, pool and executor of a stage's task, as far as the pipeline file sets them
+    (``workers.stages``).
 
-    Raises ConfigError for an executor that this Airflow does not have: Airflow itself would leave the whole DAG as it was.
+    Raises ConfigError for an executor that this Airflow does not have: Airflow itself would leave the whole DAG as it
+    was.
     """
     found = pipeline.workers.place(stage, subject)
     if "executor" in found:
@@ -49,7 +54,8 @@ def _require_executor(name: str, stage: str) -> None:
         raise ConfigError(
             f"this Airflow has no executor {name!r}",
             where=f"workers.stages, {stage}",
-            hint=f"[core] executor is {conf.get('core', 'executor', fallback='not set')!r}: add the executor there, or name one of these",
+            hint=f"[core] executor is {conf.get('core', 'executor', fallback='not set')!r}: add the executor there, "
+            "or name one of these",
         ) from None
 
 

@@ -31,7 +31,7 @@ _DOC = """Press **Trigger**, choose a pipeline and what to do. It acts on all ru
 - **rollback**: what was made of the undelivered batches is forgotten and made anew, with the rules as they are now.
 
 The same from a shell: `sluice pause PIPELINE`. From a program: `POST /api/v2/dags/sluice_control/dagRuns` with this form's fields as
-`conf`, or `POST /sluice/api/pipelines/PIPELINE/ACTION`, which answers when it is done. Who did what: `sluice audit PIPELINE`."""
+`conf`, or `POST /sluice/api/pipelines/PIPELINE/ACTION`, which answers when it is done. Who did what: `sluice audit PIPELINE`."""  # noqa: E501
 
 
 def act(
@@ -129,7 +129,8 @@ def build_control_dag(folder: Path) -> DAG:
                 minimum=0,
                 maximum=MAX_GRACE.total_seconds(),
                 title="Grace in seconds",
-                description="For restart: so long no other installation takes over. Empty: as the pipeline says (90 s).",
+                description="For restart: so long no other installation takes over. Empty: as the pipeline says (90 "
+                "s).",
             ),
             "dry_run": Param(False, type="boolean", title="Only say what would be done"),
         },

@@ -1,4 +1,6 @@
-"""The common part of the DAGs with a form: how they are built from the pipeline files, their fields, and the note of a run."""
+"""The common part of the DAGs with a form: how they are built from the pipeline files, their fields, and the note of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,10 @@ def targets_field(pipeline: PipelineConfig, what: str) -> Param:
 
 
 def overwrite_field(pipeline: str) -> dict[str, Param]:
-    """Return the field that allows a copy to overwrite a channel's site; no field outside a channel. Raises ConfigError."""
+    """Return the field that allows a copy to overwrite a channel's site; no field outside a channel.
+
+    Raises ConfigError.
+    """
     if Channels(channels_folder()).of(pipeline) is None:
         return {}
     described = "To a site of the channel: also over what was written there and the source does not have yet."
@@ -84,7 +89,9 @@ def overwrite_field(pipeline: str) -> dict[str, Param]:
 
 
 def require_known(run: Any, fields: Iterable[str]) -> None:
-    """Raise ConfigError for a field of a run's ``conf`` that its form does not have: a misspelt one would be ignored."""
+    """Raise ConfigError for a field of a run's ``conf`` that its form does not have: a misspelt one would be
+    ignored.
+    """
     known = list(fields)
     given = getattr(run, "conf", None)
     for name in given if isinstance(given, Mapping) else ():

@@ -29,7 +29,9 @@ from sluice.targets.registry import may_maintain_files
 KEEP_IDLE_RUNS = timedelta(hours=1)
 
 DEFAULTS = {"keep_runs": "2d", "keep_logs": "14d", "keep_audit": "365d"}
-"""The default time for which things are kept; ``SLUICE_KEEP_RUNS`` and so on in the environment of the DAG processor override it."""
+"""The default time for which things are kept; ``SLUICE_KEEP_RUNS`` and so on in the environment of the DAG processor
+override it.
+"""
 
 OWN_RUNS = ("sync", "catchup", "upkeep")
 ASKED_RUNS = ("backfill", "verify", "control")
@@ -52,7 +54,7 @@ _DOC = f"""Every hour:
 
 The ages are `SLUICE_KEEP_RUNS`, `SLUICE_KEEP_LOGS` and `SLUICE_KEEP_AUDIT` (`2d`, `12h`, ...). **Trigger** opens a form: with *dry run* every task
 lists what it would remove, and removes nothing. Of Airflow's own audit log the API server removes what tasks
-of these DAGs wrote (not what people did) after *keep_logs*; for all of it the log of `logs` has the command `airflow db clean`."""
+of these DAGs wrote (not what people did) after *keep_logs*; for all of it the log of `logs` has the command `airflow db clean`."""  # noqa: E501
 
 
 def ages() -> dict[str, str]:
@@ -125,7 +127,9 @@ def has_files(pipeline: PipelineConfig) -> bool:
 
 
 class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
-    """Removes ended runs older than ``keep_runs``; those of dumps, verifications and control actions after ``keep_logs``."""
+    """Removes ended runs older than ``keep_runs``; those of dumps, verifications and control actions after
+    ``keep_logs``.
+    """
 
     def execute(self, context: Any) -> Mapping[str, int]:
         """Remove old runs of Sluice's DAGs."""
@@ -211,7 +215,9 @@ MOST_LINES = 100
 
 
 def db_clean(dags: Sequence[str], before: datetime) -> str:
-    """Return the command that removes the rows of Airflow's audit log about these DAGs; for a machine that has Airflow's database."""
+    """Return the command that removes the rows of Airflow's audit log about these DAGs; for a machine that has
+    Airflow's database.
+    """
     return (
         f"airflow db clean --tables log --dag-ids {','.join(dags)} "
         f"--clean-before-timestamp {before.isoformat(timespec='seconds')} --skip-archive --yes"
@@ -219,7 +225,9 @@ def db_clean(dags: Sequence[str], before: datetime) -> str:
 
 
 def build_retention_dag(folder: Path) -> DAG:
-    """Build the DAG: ``segments.{file stem}`` per pipeline file, ``targets.{file stem}`` if it has a target with files, and ``runs``."""
+    """Build the DAG: ``segments.{file stem}`` per pipeline file, ``targets.{file stem}`` if it has a target with files,
+    and ``runs``.
+    """
     with DAG(
         dag_id=RETENTION_ID,
         description="Removes acknowledged batches past their retention, and old runs and logs of Sluice's DAGs",

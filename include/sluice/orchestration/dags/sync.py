@@ -38,14 +38,16 @@ from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, log_used_up
 from sluice.orchestration.timetable import SluiceTimetable
 
 _FOR_EVER = 1_000_000
-"""Retries of a task that waits for months: each killed worker uses one up, and so does a wake-up that Airflow loses track of."""
+"""Retries of a task that waits for months: each killed worker uses one up, and so does a wake-up that Airflow loses
+track of.
+"""
 
 
 def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
     """Build the DAGs of every pipeline file in ``folder``, by DAG id.
 
-    An invalid file gives a DAG ``sync__{file stem}.invalid`` and hides nothing else. It does not take the id of the pipeline's own DAG: runs that
-    are open there must find their tasks again once the file is fixed.
+    An invalid file gives a DAG ``sync__{file stem}.invalid`` and hides nothing else. It does not take the id of the
+    pipeline's own DAG: runs that are open there must find their tasks again once the file is fixed.
 
     Args:
         only: build just this DAG if it can be found by its file's name (a task's process needs no other).
@@ -67,7 +69,8 @@ def _build(files: list[Path]) -> dict[str, DAG]:
             pipeline = load_pipeline(path)
             if pipeline.pipeline in first:
                 raise ConfigError(
-                    f"two files are the pipeline {pipeline.pipeline!r}: {first[pipeline.pipeline].name} and {path.name}",
+                    f"two files are the pipeline {pipeline.pipeline!r}: {first[pipeline.pipeline].name} and "
+                    f"{path.name}",
                     where=f"{path}:1",
                     hint="give one of them another name; two pipelines of one name would share one position",
                 )
@@ -86,8 +89,8 @@ def _build(files: list[Path]) -> dict[str, DAG]:
 def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     """Build the DAG with a task per stage, in the order of :func:`~sluice.flows.stages.pipeline_stages`.
 
-    It has as many runs at a time as the pipeline's window. drain, load and ack depend on their own past, merge does not: batches are captured and
-    delivered in order, and merged in parallel.
+    It has as many runs at a time as the pipeline's window. drain, load and ack depend on their own past, merge does
+    not: batches are captured and delivered in order, and merged in parallel.
     """
     file = str(path.resolve())
     rules = rules_of(pipeline, rules_folder())
@@ -129,9 +132,11 @@ _COLORS = {
 def _side_by_side(
     dag: DAG, pipeline: PipelineConfig, file: str, stages: Sequence[Stage], rules: Sequence[RuleConfig]
 ) -> None:
-    """Add a task per stage that all start when ``sense`` has the run's first batch; the graph keeps the chain of the stages.
+    """Add a task per stage that all start when ``sense`` has the run's first batch; the graph keeps the chain of the
+    stages.
 
-    ``sense`` waits until the run before it is over: one run at a time captures, and its stages work on several batches at a time.
+    ``sense`` waits until the run before it is over: one run at a time captures, and its stages work on several batches
+    at a time.
     """
     with dag:
         sense = SenseOperator(
@@ -168,7 +173,9 @@ def _side_by_side(
 
 
 def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
-    """Build the DAG with ``catch_up.{target}`` for each target: one run that stays open, and waits in the triggerer while none is quarantined."""
+    """Build the DAG with ``catch_up.{target}`` for each target: one run that stays open, and waits in the triggerer
+    while none is quarantined.
+    """
     file = str(path.resolve())
     retry = pipeline.retry
     with DAG(
@@ -201,7 +208,9 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 
 
 def invalid_dag_id(path: Path) -> str:
-    """Return the id ``sync__{file stem}.invalid``; a stem that is too long or no valid id is made distinct by a digest."""
+    """Return the id ``sync__{file stem}.invalid``; a stem that is too long or no valid id is made distinct by a
+    digest.
+    """
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)[:100]
     if plain != path.stem:
         plain += f"-{hashlib.sha256(os.fsencode(path.stem)).hexdigest()[:8]}"
@@ -216,7 +225,9 @@ def unexpected(error: Exception, path: Path) -> ConfigError:
 
 
 def build_invalid_dag(path: Path, error: SluiceError) -> DAG:
-    """Build a DAG that shows what is wrong with a pipeline file: in its documentation, and in its one task, which fails with it."""
+    """Build a DAG that shows what is wrong with a pipeline file: in its documentation, and in its one task, which fails
+    with it.
+    """
     text, name = shown(str(error)), shown(path.name)
     with DAG(
         dag_id=invalid_dag_id(path),
@@ -224,7 +235,8 @@ def build_invalid_dag(path: Path, error: SluiceError) -> DAG:
         schedule="@once",
         start_date=START,
         catchup=False,
-        doc_md=f"**`{shown(str(path))}` is not a valid pipeline file.** Nothing of it runs until it is corrected.\n\n```\n{text}\n```",
+        doc_md=f"**`{shown(str(path))}` is not a valid pipeline file.** Nothing of it runs until it is "
+        f"corrected.\n\n```\n{text}\n```",
         tags={"sluice", "invalid"},
         owner_links=_owner_links(),
         default_args={"owner": OWNER},

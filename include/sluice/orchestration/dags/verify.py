@@ -50,7 +50,7 @@ A row that is merely on its way is not reported.
   fails.
 - `verify: {{schedule: "0 3 * * *", sample: 100%}}` in the pipeline file makes it run by itself (UTC). Such a run repairs nothing.
 
-The sync DAG has to be running: a comparison waits until the target holds the log up to the rows that were read."""
+The sync DAG has to be running: a comparison waits until the target holds the log up to the rows that were read."""  # noqa: E501
 
 
 def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
@@ -94,15 +94,18 @@ def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
             description="On columns of the one table named, at the source: only rows that meet it are compared.",
         ),
         "sample": Param(
-            100 * pipeline.verify.share, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)", description="Share of the key ranges.",
+            100 * pipeline.verify.share, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)",
+            description="Share of the key ranges.",
         ),
         "repair": Param(
             False, type=["null", "boolean"], title="Repair",
-            description="Copy the rows that differ, and remove those that only the target has; then look at them again.",
+            description="Copy the rows that differ, and remove those that only the target has; then look at them "
+            "again.",
         ),
         **overwrite_field(pipeline.pipeline),
         "values": Param(
-            False, type=["null", "boolean"], title="Values", description="Keep and show the values that differ; masked columns stay masked.",
+            False, type=["null", "boolean"], title="Values", description="Keep and show the values that differ; "
+            "masked columns stay masked.",
         ),
     }  # fmt: skip
 
@@ -166,7 +169,9 @@ def page_of(result: VerifyResult) -> str:
 
 
 def result_note(result: VerifyResult, page: str = "") -> str:
-    """Format the result in Markdown: the outcome, a link to ``page``, which has all of it, then tables that differ before the others."""
+    """Format the result in Markdown: the outcome, a link to ``page``, which has all of it, then tables that differ
+    before the others.
+    """
     tables = sorted(result.tables, key=lambda table: (not table.differing, not (table.skipped or table.undecided)))
     lines = [
         f"**{result.in_a_line()}**" + (f" ([all of it]({page}))" if page else ""),

@@ -1,4 +1,6 @@
-"""Positions in a binary log: what this kind of source reads in an :class:`~sluice.model.offset.Offset`, and stores as one."""
+"""Positions in a binary log: what this kind of source reads in an :class:`~sluice.model.offset.Offset`, and stores
+as one.
+"""
 
 from __future__ import annotations
 

@@ -72,9 +72,10 @@ class Record:
         held = self.checkpoint
         position = held.position.to_json() if held.position else None
         return json.dumps({
-            "format": FORMAT_VERSION, "pipeline": place.pipeline, "target": place.target, "epoch": held.epoch, "term": self.term,
-            "delivery": self.delivery, "batch": held.batch, "position": position, "identity": held.identity,
-            "seal": seal_of([place.owner], held.batch, position), "tables": sorted(self.tables), "at": self.at, "statements": list(self.statements),
+            "format": FORMAT_VERSION, "pipeline": place.pipeline, "target": place.target, "epoch": held.epoch,
+            "term": self.term, "delivery": self.delivery, "batch": held.batch, "position": position,
+            "identity": held.identity, "seal": seal_of([place.owner], held.batch, position),
+            "tables": sorted(self.tables), "at": self.at, "statements": list(self.statements),
         }, sort_keys=True)  # fmt: skip
 
 
@@ -149,7 +150,8 @@ class ClickHouseCheckpoints:
         """Return the other pipelines with a checkpoint at the server."""
         place, now = self._place, time.time()
         table = table_name(place.checkpoint_table)
-        statement = f"SELECT owner, argMax(record, revision) FROM {table} GROUP BY owner ORDER BY owner FORMAT JSONCompactEachRow"
+        newest = f"SELECT owner, argMax(record, revision) FROM {table} GROUP BY owner ORDER BY owner"
+        statement = f"{newest} FORMAT JSONCompactEachRow"
         found = []
         with connected(place) as client:
             for owner, text in client.ask("reading checkpoints", statement, allow=_MISSING).rows:
@@ -196,15 +198,16 @@ def change_record(client: Client, place: Place, made: Callable[[Record | None], 
     raise TargetUnavailable(
         "other processes changed the checkpoint again and again",
         where=place.record_place,
-        hint=f"did a person remove rows of {place.checkpoint_table}? Then drop that table: `sluice check {place.pipeline}` says what to do",
+        hint=f"did a person remove rows of {place.checkpoint_table}? Then drop that table: "
+        f"`sluice check {place.pipeline}` says what to do",
     )
 
 
 def _newest(client: Client, place: Place) -> tuple[int, str, str] | None:
     """Return the newest revision, who wrote it, and the record; None if there is none."""
     statement = (
-        f"SELECT revision, nonce, record FROM {table_name(place.checkpoint_table)} WHERE owner = {literal(place.owner)} "
-        "ORDER BY revision DESC, at LIMIT 1 FORMAT JSONCompactEachRow"
+        f"SELECT revision, nonce, record FROM {table_name(place.checkpoint_table)} "
+        f"WHERE owner = {literal(place.owner)} ORDER BY revision DESC, at LIMIT 1 FORMAT JSONCompactEachRow"
     )
     found = client.ask("reading the checkpoint", statement, allow=_MISSING)
     for revision, nonce, text in found.rows if not found.code else ():
@@ -216,7 +219,8 @@ def _insert(client: Client, place: Place, revision: int, nonce: str, text: str) 
     given = ", ".join([literal(place.owner), str(revision), literal(nonce), literal(text)])
     statement = (
         f"INSERT INTO {table_name(place.checkpoint_table)} (owner, revision, nonce, record) "
-        f"SETTINGS async_insert = 0, insert_deduplication_token = {literal(f'{place.owner}/{revision}')} VALUES ({given})"
+        f"SETTINGS async_insert = 0, insert_deduplication_token = {literal(f'{place.owner}/{revision}')} "
+        f"VALUES ({given})"
     )
     client.ask("changing the checkpoint", statement)
 

@@ -12,15 +12,16 @@ from urllib.parse import urlencode
 import pyarrow as pa
 from pyarrow import ipc
 
+from sluice.config.receiver import shown
 from sluice.errors import ConfigError, LoadError
 from sluice.targets.clickhouse.place import Place
 from sluice.targets.web.client import Again, Answer, Request, WebClient, may_pass_later
-from sluice.targets.web.receiver import shown
 
 _ANSWER_BYTES = 1 << 30
 UNKNOWN_TABLE, UNKNOWN_DATABASE, CONSTRAINT = 60, 81, 469
 _LATER = frozenset({
-    3, 32, 74, 75, 159, 160, 198, 202, 203, 209, 210, 225, 236, 241, 242, 243, 244, 252, 279, 285, 286, 289, 319, 373, 394, 425, 439, 473, 999,
+    3, 32, 74, 75, 159, 160, 198, 202, 203, 209, 210, 225, 236, 241, 242, 243, 244, 252, 279, 285, 286, 289, 319, 373,
+    394, 425, 439, 473, 999,
 })  # fmt: skip
 """Numbers of errors after which the same statement is sent again: no answer of others in time, too much to do, no
 space, a table that is read-only for now, a Keeper that is away.

@@ -85,8 +85,8 @@ def held_type(declared: str) -> HeldType:
 
 
 _KNOWN = frozenset({
-    *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128, 256)), "Decimal", "Float32", "Float64", "Date", "Date32", "DateTime",
-    "DateTime64", "String", "UUID", "IPv4", "IPv6", "JSON", "Enum8", "Enum16",
+    *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128, 256)), "Decimal", "Float32",
+    "Float64", "Date", "Date32", "DateTime", "DateTime64", "String", "UUID", "IPv4", "IPv6", "JSON", "Enum8", "Enum16",
 })  # fmt: skip
 """The types that columns of rows have."""
 
@@ -206,7 +206,8 @@ def takes(made: ColumnType, there: HeldType) -> bool:
 def lost(made: ColumnType, there: HeldType) -> str:
     """Return what a column that takes ``made`` does not keep, or does not say; "" for nothing."""
     if there.word == "JSON":
-        return "the order and the repetition of its names and the text of numbers are lost, and `sluice verify` does not compare it"
+        kept = "the order and the repetition of its names and the text of numbers are lost"
+        return f"{kept}, and `sluice verify` does not compare it"
     if made.kind is K.ENUM and there.word == "String":
         return "the order of the labels is lost"
     if there.word in {"Date", "DateTime"}:
@@ -221,5 +222,6 @@ def lost(made: ColumnType, there: HeldType) -> str:
 
 
 __all__ = [
-    "BYTES", "DATES", "OWN", "TIMES", "WHOLE", "HeldType", "declared_problem", "enum_type", "held_type", "lost", "own_type", "takes", "unescaped",
+    "BYTES", "DATES", "OWN", "TIMES", "WHOLE", "HeldType", "declared_problem", "enum_type", "held_type", "lost",
+    "own_type", "takes", "unescaped",
 ]  # fmt: skip

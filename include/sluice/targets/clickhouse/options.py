@@ -20,19 +20,21 @@ class ClickHouseOptions(BaseModel):
 
     types: Mapping[str, str] = Field(
         {},
-        description="schema.table.column of the target: the column's type, instead of the proposed one. Example: LowCardinality(String), JSON.",
+        description="schema.table.column of the target: the column's type, instead of the proposed one. Example: "
+        "LowCardinality(String), JSON.",
     )
     enums: Literal["text", "enum"] = Field(
         "text", description="ENUM columns are LowCardinality(String), or Enum with the source's labels."
     )
     unfit_dates: Literal["refuse", "null"] = Field(
         "refuse",
-        description="What becomes of dates that the column cannot hold, such as 0000-00-00: the row is refused, or the value is NULL.",
+        description="What becomes of dates that the column cannot hold, such as 0000-00-00: the row is refused, or the "
+        "value is NULL.",
     )
     partition_by: Mapping[str, str] = Field(
         {},
-        description="schema.table of the target: the expression by which a table that Sluice makes is partitioned. It names "
-        "columns of the key alone.",
+        description="schema.table of the target: the expression by which a table that Sluice makes is partitioned. It "
+        "names columns of the key alone.",
     )
     settings: Mapping[str, str | int] = Field(
         {}, description="Settings of tables that Sluice makes, such as index_granularity, besides its own."
@@ -40,7 +42,8 @@ class ClickHouseOptions(BaseModel):
     replicated: bool = Field(False, description="Tables that Sluice makes have the Replicated form of their engine.")
     view: str = Field(
         "",
-        description="Name of a view with the newest rows of each table (FINAL), in the table's database. {table}: of the target. Empty: none.",
+        description="Name of a view with the newest rows of each table (FINAL), in the table's database. {table}: of "
+        "the target. Empty: none.",
     )
     checkpoint_database: str = Field(
         "sluice", min_length=1, description="Database of the table in which Sluice keeps checkpoints."

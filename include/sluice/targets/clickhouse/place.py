@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sluice.config.receiver import Receiver
 from sluice.model.tables import TableId
 from sluice.targets.clickhouse.options import ClickHouseOptions
-from sluice.targets.web.receiver import Receiver
 
 
 @dataclass(frozen=True)

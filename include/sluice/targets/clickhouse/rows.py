@@ -168,8 +168,8 @@ class TableRows(KeyedRows):
             raise LoadError(
                 f"the key of a row of {self.plan.source} changed, and the log has only its changed columns",
                 where=str(self.plan.target),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then `sluice dump start PIPELINE "
-                "--table SCHEMA.TABLE` copies the table anew",
+                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then "
+                "`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
             )
         key = {true_name(one): block.columns[true_name(one)] for one in self.key_fields(rows.schema)}
         asked = {one: values.filter(pa.array(lacks)) for one, values in key.items()}
@@ -229,7 +229,8 @@ class TableRows(KeyedRows):
         rows, count = piece.rows, piece.rows.num_rows
         if "_present" in rows.schema.names and rows["_present"].null_count < count:
             raise LoadError(
-                f"the log has only the changed columns of rows of {piece.table}, and a table of changes would show NULL for the others",
+                f"the log has only the changed columns of rows of {piece.table}, and a table of changes would show "
+                "NULL for the others",
                 where=str(piece.table),
                 hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
             )

@@ -34,7 +34,8 @@ from sluice.targets.port import TableFinding
 
 _SEPARATOR = ";\n"
 _ALLOWED = re.compile(
-    r"(?:CREATE (?:DATABASE IF NOT EXISTS|TABLE IF NOT EXISTS|OR REPLACE VIEW) |ALTER TABLE \S+ ADD COLUMN IF NOT EXISTS )"
+    r"(?:CREATE (?:DATABASE IF NOT EXISTS|TABLE IF NOT EXISTS|OR REPLACE VIEW) "
+    r"|ALTER TABLE \S+ ADD COLUMN IF NOT EXISTS )"
 )
 
 
@@ -100,7 +101,8 @@ class ClickHouseSchema:
         for column in sent_columns(plan):
             declared = self.place.options.types.get(f"{plan.target}.{column.name}")
             if declared is not None and not takes(column.sent_type, held_type(declared)):
-                why = f"options.types makes it {declared}, which cannot hold values of {column.sql_type or column.arrow_type}"
+                said = column.sql_type or column.arrow_type
+                why = f"options.types makes it {declared}, which cannot hold values of {said}"
                 yield TableFinding("error", plan.target, column.name, why)
 
     def _columns(self, client: Client, plan: PlannedTable, there: HeldTable) -> Iterator[TableFinding]:
@@ -128,7 +130,7 @@ class ClickHouseSchema:
             )
             yield TableFinding("warning", there.table, "", why, hint=hint)
         if self.place.every and not re.search(r"non_replicated_deduplication_window = [1-9]", there.settings):
-            why = "non_replicated_deduplication_window is 0: the table forgets at once which changes it has, and a repeat may be seen"
+            why = "non_replicated_deduplication_window is 0: the table forgets at once which changes it has"
             hint = f"ALTER TABLE {table_name(there.table)} MODIFY SETTING non_replicated_deduplication_window = 10000"
             yield TableFinding("error", there.table, "", why, hint=hint)
 

@@ -248,7 +248,8 @@ def unfit(place: Place, found: HeldTable) -> str:
     own, engine = (ENVELOPE, "MergeTree") if place.every else (OWN, "ReplacingMergeTree")
     missing = [one for one in own if one not in found.own]
     if missing:
-        return f"has no column {missing[0]!r}: Sluice did not make it, or made it for {'changes: latest' if place.every else 'changes: all'}"
+        other = "latest" if place.every else "all"
+        return f"has no column {missing[0]!r}: Sluice did not make it, or made it for changes: {other}"
     if not re.match(rf"(Replicated|Shared)?{engine}\b", found.engine):
         return f"has the engine {found.engine}, and needs {engine}"
     if not place.every and not re.search(rf"ReplacingMergeTree\((?:.*, )?{VERSION}, {DELETED}\)", found.settings):
@@ -257,6 +258,7 @@ def unfit(place: Place, found: HeldTable) -> str:
 
 
 __all__ = [
-    "CHANGE_KEY", "DELETED", "ENVELOPE", "OWN", "VERSION", "WRITER", "HeldColumn", "HeldTable", "add_columns", "column_name", "columns_of",
-    "create_table", "create_view", "declared_type", "held_tables", "make_statements", "require", "sent_columns", "unfit",
+    "CHANGE_KEY", "DELETED", "ENVELOPE", "OWN", "VERSION", "WRITER", "HeldColumn", "HeldTable", "add_columns",
+    "column_name", "columns_of", "create_table", "create_view", "declared_type", "held_tables", "make_statements",
+    "require", "sent_columns", "unfit",
 ]  # fmt: skip

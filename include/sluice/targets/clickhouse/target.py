@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
+from sluice.config.receiver import Receiver
 from sluice.model.planned import PlannedTable
 from sluice.targets.clickhouse.checkpoint import ClickHouseCheckpoints
 from sluice.targets.clickhouse.compare import ClickHouseComparer
@@ -33,7 +34,6 @@ from sluice.targets.port import (
     Ordering,
     OtherWriter,
 )
-from sluice.targets.web.receiver import Receiver
 
 _PAGE = "docs/clickhouse-target.md"
 

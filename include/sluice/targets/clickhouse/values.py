@@ -112,5 +112,6 @@ def default_sql(values: pa.Array, made: ColumnType, there: HeldType) -> str:
 
 
 __all__ = [
-    "ALL_YEARS", "FEW_YEARS", "Years", "comparable", "default_sql", "read_back", "read_expression", "sent", "stored_key",
+    "ALL_YEARS", "FEW_YEARS", "Years", "comparable", "default_sql", "read_back", "read_expression", "sent",
+    "stored_key",
 ]  # fmt: skip

@@ -85,7 +85,8 @@ class ClickHouseWriter:
                 raise LoadError(
                     f"rows of {table.plan.source} are not changes, and a table of changes takes nothing else",
                     where=str(table.target),
-                    hint=f"`sluice dump start {place.pipeline} --table {table.plan.source}` reads them anew from the source",
+                    hint=f"`sluice dump start {place.pipeline} --table {table.plan.source}` reads them anew from the "
+                    "source",
                 )
             plans = [*(table.plan for table in batch.tables), *(one.plan for one in batch.reconcile)]
             held = held_tables(client, [plan.target for plan in plans], every=False)

@@ -43,7 +43,10 @@ def library() -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """The location of the tables: ``root`` is a folder or a URL without a slash at its end. ``storage`` holds secrets and is never shown."""
+    """The location of the tables: ``root`` is a folder or a URL without a slash at its end.
+
+    ``storage`` holds secrets and is never shown.
+    """
 
     root: str
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -58,14 +61,16 @@ class Place:
         return _S3.match(self.root) is not None
 
     def require_conditional_puts(self, target: str) -> None:
-        """Raise ConfigError if S3 is not written by conditional puts: Spark commits by them, and does not see commits made by other means."""
+        """Raise ConfigError if S3 is not written by conditional puts: Spark commits by them, and does not see commits
+        made by other means.
+        """
         lowered = {name.lower(): value.lower() for name, value in self.storage.items()}
         other = sorted(_CONDITIONAL & lowered.keys() - {"aws_conditional_put", "conditional_put"})
         put = lowered.get("aws_conditional_put") or lowered.get("conditional_put")
         if self.on_s3 and (other or put != "etag"):
             raise ConfigError(
-                f"target {target!r}: with execution: frame both writers commit to S3 by conditional puts, and storage_options has "
-                f"{', '.join(other) or f'aws_conditional_put = {put}'}",
+                f"target {target!r}: with execution: frame both writers commit to S3 by conditional puts, and "
+                f"storage_options has {', '.join(other) or f'aws_conditional_put = {put}'}",
                 hint="leave it out of the connection's storage_options; or take execution: units",
             )
 
@@ -75,7 +80,10 @@ class Place:
         return path if path != uri and path and ".." not in path.split("/") else None
 
     def open(self, uri: str, doing: str) -> Any:
-        """Return the newest version of a table (``DeltaTable``), None if there is none. Raises TargetUnavailable, LoadError."""
+        """Return the newest version of a table (``DeltaTable``), None if there is none.
+
+        Raises TargetUnavailable, LoadError.
+        """
         delta = library()
         with errors(self, doing, uri):
             try:
@@ -92,7 +100,8 @@ class Place:
 
 
 def place_of(endpoint: Endpoint, location: str, target: str) -> Place:
-    """Build the location from the connection (types fs, aws, or any other with ``storage_options`` in its extra) and the option ``location``.
+    """Build the location from the connection (types fs, aws, or any other with ``storage_options`` in its extra) and
+    the option ``location``.
 
     Raises:
         ConfigError: no location is given, or the guarantee could not hold there.
@@ -102,19 +111,21 @@ def place_of(endpoint: Endpoint, location: str, target: str) -> Place:
     if not root:
         raise ConfigError(
             f"target {target!r}: nothing says where the tables lie",
-            hint="options: {location: /lake} or s3://bucket/lake; or location (of type fs: path) in the extra of connection "
-            f"{endpoint.connection_id!r}",
+            hint="options: {location: /lake} or s3://bucket/lake; or location (of type fs: path) in the extra of "
+            f"connection {endpoint.connection_id!r}",
         )
     root = root.removeprefix("file://").rstrip("/")
     if "://" not in root and not root.startswith("/"):
         raise ConfigError(
-            f"target {target!r}: location {location or root!r} is neither an absolute folder nor a URL (s3://bucket/path)"
+            f"target {target!r}: location {location or root!r} is neither an absolute folder nor a URL "
+            "(s3://bucket/path)"
         )
     storage = _storage(endpoint, extra)
     lowered = {name.lower(): value for name, value in storage.items()}
     if lowered.get(_UNSAFE, "false").lower() in {"1", "true", "yes"}:
         raise ConfigError(
-            f"connection {endpoint.connection_id!r}: {_UNSAFE} lets two writers commit the same version, so that rows would be lost",
+            f"connection {endpoint.connection_id!r}: {_UNSAFE} lets two writers commit the same version, so that rows "
+            "would be lost",
             hint="leave it out: conditional puts are used (aws_conditional_put=etag)",
         )
     if _S3.match(root):

@@ -1,12 +1,14 @@
 """The notes in a table about the batches that it holds: ``txn`` actions of its commits.
 
-A commit notes the batch for the application ``sluice/PIPELINE/TARGET/SCOPE@DELIVERY``. Each rewind draws a new delivery number
-(:mod:`sluice.targets.lake.checkpoint`): batches that another delivery noted do not count and are delivered again. Of two commits that carry the same
-application the later one is refused, unless it has seen the earlier one; delta-rs and Spark both do this, and Spark also skips a commit whose number
-is already noted. So a writer that reads the table, compares and commits either was the only one since, or is refused.
+A commit notes the batch for the application ``sluice/PIPELINE/TARGET/SCOPE@DELIVERY``. Each rewind draws a new delivery
+number (:mod:`sluice.targets.lake.checkpoint`): batches that another delivery noted do not count and are delivered
+again. Of two commits that carry the same application the later one is refused, unless it has seen the earlier one;
+delta-rs and Spark both do this, and Spark also skips a commit whose number is already noted. So a writer that reads the
+table, compares and commits either was the only one since, or is refused.
 
-The first commit of a delivery ends the previous one: it notes ``…#delivery``, and for the application of the previous delivery a number that no batch
-has. So a writer of that one, by delta-rs or by Spark, is refused or skipped from then on.
+The first commit of a delivery ends the previous one: it notes ``…#delivery``, and for the application of the previous
+delivery a number that no batch has. So a writer of that one, by delta-rs or by Spark, is refused or skipped from then
+on.
 
 Tables that older versions wrote have the batch noted without ``@DELIVERY``.
 """
@@ -51,7 +53,10 @@ def begun(table: Any, note: CommitNote) -> bool:
 
 
 def noting(table: Any, note: CommitNote, *, alone: bool = False) -> Any:
-    """Return the properties of a commit (``CommitProperties``). ``alone``: it is refused if any other commit was made since the table was read."""
+    """Return the properties of a commit (``CommitProperties``).
+
+    ``alone``: it is refused if any other commit was made since the table was read.
+    """
     delta, name = library(), _name(note.owner, note.scope)
     numbers = {application(note): note.number}
     if not begun(table, note):
@@ -67,7 +72,9 @@ def noting(table: Any, note: CommitNote, *, alone: bool = False) -> Any:
 
 
 def said_by(commit: Mapping[str, Any]) -> dict[str, str]:
-    """Return the notes in a commit of a table's history: delta-rs stores the words separately, Spark stores one text."""
+    """Return the notes in a commit of a table's history: delta-rs stores the words separately, Spark stores one
+    text.
+    """
     try:
         text = json.loads(commit.get("userMetadata") or "{}")
     except ValueError:  # another program wrote it

@@ -1,7 +1,8 @@
 """Delta tables by delta-rs: see :class:`sluice.targets.lake.format.LakeFormat`.
 
-A change of columns that is there already is left alone, so that a repeat does nothing. What a repeat would do twice (a table emptied or written anew,
-values for the rows that are there when a column comes) is noted in its own commit, see :mod:`sluice.targets.delta.commit_notes`.
+A change of columns that is there already is left alone, so that a repeat does nothing. What a repeat would do twice (a
+table emptied or written anew, values for the rows that are there when a column comes) is noted in its own commit, see
+:mod:`sluice.targets.delta.commit_notes`.
 """
 
 from __future__ import annotations
@@ -129,7 +130,10 @@ class DeltaFormat:
             self._fill_new(edits, found, following)
 
     def _rewritten(self, edits: Edits, found: Any, following: Following) -> Any:
-        """Drop, rename and widen columns in one commit that writes the table anew, if that is needed. Return the table after it."""
+        """Drop, rename and widen columns in one commit that writes the table anew, if that is needed.
+
+        Return the table after it.
+        """
         note = following.note(edits.source, "rewrite", found)
         if note is None:
             return found
@@ -235,8 +239,9 @@ class DeltaFormat:
     def _newest(self, table: TableId, found: Any, limit: int) -> list[dict[str, Any]]:
         """Return the newest ``limit`` commits, each with its version.
 
-        The library lists the current commits, and numbers them down from the version that it has read. If one was added in between, each would be
-        taken for the one before it. So the answer is valid only if the table has no newer version after it.
+        The library lists the current commits, and numbers them down from the version that it has read. If one was added
+        in between, each would be taken for the one before it. So the answer is valid only if the table has no newer
+        version after it.
         """
         for _ in range(_LOOKS):
             with errors(self.place, f"reading the history of {table}", self.uri(table)):

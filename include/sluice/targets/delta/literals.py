@@ -11,7 +11,10 @@ def query_name(name: str) -> str:
 
 
 def sql_literal(value: pa.Scalar) -> str:
-    """Return an expression of the value's own type. The value is not NULL, and of a type that a column of a lake has."""
+    """Return an expression of the value's own type.
+
+    The value is not NULL, and of a type that a column of a lake has.
+    """
     kind = value.type
     if pa.types.is_string(kind):
         text = value.as_py()

@@ -1,13 +1,17 @@
-"""Maintenance of a Delta table: its small files become larger ones, and files that no version needs any more are deleted.
+"""Maintenance of a Delta table: its small files become larger ones, and files that no version needs any more are
+deleted.
 
-A clustering puts rows next to each other by columns, so that a file has a narrow range of their values and readers open few files.
+A clustering puts rows next to each other by columns, so that a file has a narrow range of their values and readers open
+few files.
 
-Decision: not with each compaction. The client (delta-rs) clusters a partition by writing all of it anew (``z_order``), so it is done where it pays:
-files that came since the last time have to hold a notable share of what is written. A client that clusters parts of a partition would make it wrong.
+Decision: not with each compaction. The client (delta-rs) clusters a partition by writing all of it anew (``z_order``),
+so it is done where it pays: files that came since the last time have to hold a notable share of what is written. A
+client that clusters parts of a partition would make it wrong.
 
-What came since is told by the times at which files were made. A clustering notes the newest of them in a ``txn`` action of a commit of its own, which
-has no rows: the commit that clusters cannot know it. A clustering that was killed has not noted anything, and begins again. Of files that loads
-make while it runs some count as clustered: they are few, and are with the next one that comes to their partition.
+What came since is told by the times at which files were made. A clustering notes the newest of them in a ``txn`` action
+of a commit of its own, which has no rows: the commit that clusters cannot know it. A clustering that was killed has not
+noted anything, and begins again. Of files that loads make while it runs some count as clustered: they are few, and are
+with the next one that comes to their partition.
 """
 
 from __future__ import annotations
@@ -33,12 +37,14 @@ from sluice.targets.port import Upkeep
 T = TypeVar("T")
 _ATTEMPTS = 5
 _COMMIT_EVERY = timedelta(minutes=1)
-"""The time after which a long compaction commits what it has, so that a load that is committed meanwhile costs a minute of it at most."""
+"""The time after which a long compaction commits what it has, so that a load that is committed meanwhile costs a minute
+of it at most.
+"""
 _SHARE = 10
 """The share of new files, one tenth of the bytes of their partitions, from which on they are clustered.
 
-So each new byte costs about ten that are written, and a reader that looks for a value opens files with at most a tenth of the bytes besides those
-that have it.
+So each new byte costs about ten that are written, and a reader that looks for a value opens files with at most a tenth
+of the bytes besides those that have it.
 """
 _MEMORY = 2**30
 """Bytes of memory for sorting; the rest is on disk meanwhile."""
@@ -78,7 +84,10 @@ class Maintenance:
         return found
 
     def _clustered(self, found: Any, owner: str, columns: Sequence[str]) -> Upkeep:
-        """Cluster partition by partition. One that loads write to all the time is an error and waits for more files; the others are done."""
+        """Cluster partition by partition.
+
+        One that loads write to all the time is an error and waits for more files; the others are done.
+        """
         name, table = _application(owner, columns), self.table
         with errors(self.place, f"reading the files of {table}", self.uri):
             files = _Files.of(found, name)
@@ -106,7 +115,10 @@ class Maintenance:
         return done
 
     def _compacted(self, clustered: str) -> Upkeep:
-        """Compact small files. ``clustered``: the name under which a clustering is noted; clustered files that are not small stay."""
+        """Compact small files.
+
+        ``clustered``: the name under which a clustering is noted; clustered files that are not small stay.
+        """
         wanted = self.options.maintenance
         least, size = (
             (wanted.file_size // 16, wanted.file_size // 8) if clustered else (wanted.file_size // 2, wanted.file_size)
@@ -124,7 +136,10 @@ class Maintenance:
         return self._until_taken("compacting", compact)
 
     def _until_taken(self, doing: str, write: Callable[[Any], T]) -> T:
-        """Call ``write`` (with the current DeltaTable) until its commit succeeds. Raises TargetUnavailable, LoadError."""
+        """Call ``write`` (with the current DeltaTable) until its commit succeeds.
+
+        Raises TargetUnavailable, LoadError.
+        """
         for attempt in range(_ATTEMPTS):
             found = self._open()
             try:
@@ -153,7 +168,9 @@ class Maintenance:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a table (``DeltaTable``) at a version: partition, size_bytes, modification_time (ms since 1970), as lists."""
+    """The files of a table (``DeltaTable``) at a version: partition, size_bytes, modification_time (ms since 1970), as
+    lists.
+    """
 
     partitions: tuple[str, ...]
     rows: tuple[Mapping[str, Any], ...]
@@ -175,7 +192,9 @@ class _Files:
         return max((one["modification_time"] for one in self.rows), default=0)
 
     def due(self) -> dict[tuple[Any, ...], int]:
-        """Return the partitions to cluster, with the number of their files: all that got new files, if those are a notable share of them."""
+        """Return the partitions to cluster, with the number of their files: all that got new files, if those are a
+        notable share of them.
+        """
         count: dict[tuple[Any, ...], int] = {}
         total: dict[tuple[Any, ...], int] = {}
         new: dict[tuple[Any, ...], int] = {}
@@ -196,7 +215,10 @@ class _Files:
 
 
 def _application(owner: str, columns: Sequence[str]) -> str:
-    """Return the name under which a clustering by these columns is noted; other columns are another clustering. ``owner``: pipeline/target."""
+    """Return the name under which a clustering by these columns is noted; other columns are another clustering.
+
+    ``owner``: pipeline/target.
+    """
     return f"sluice/{owner}#clustered/{','.join(columns)}" if columns else ""
 
 

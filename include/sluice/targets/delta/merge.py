@@ -23,10 +23,12 @@ _EXACT_DIGITS = 15
 
 @dataclass(frozen=True)
 class Terms:
-    """A merge in SQL that delta-rs and Spark read alike: of rows ``s``, whose columns are numbered, so that no name of the user's is there.
+    """A merge in SQL that delta-rs and Spark read alike: of rows ``s``, whose columns are numbered, so that no name of
+    the user's is there.
 
     Attributes:
-        numbers: column of the table -> that of the rows, ``c0``. lacking: columns that some rows do not have; ``k0`` says which do.
+        numbers: column of the table -> that of the rows, ``c0``. lacking: columns that some rows do not have; ``k0``
+            says which do.
         key: columns of the key.
     """
 
@@ -59,7 +61,10 @@ class Terms:
 
 
 def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, key: Sequence[str]) -> None:
-    """Merge the parts into the table. Rows for an empty table are appended, as all are new. Call it inside the library's contexts."""
+    """Merge the parts into the table. Rows for an empty table are appended, as all are new.
+
+    Call it inside the library's contexts.
+    """
     names = names_of(parts)
     columns = {name: together(parts, info, name) for name in names}
     gone = np.concatenate([part.gone for part in parts])
@@ -99,7 +104,8 @@ def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, 
 def _bounded(info: TableInfo, name: str) -> bool:
     """Return True if files without any of these keys can be recognised by their bounds in the log.
 
-    The library keeps bounds of decimals as floating-point numbers: 2**63 and its neighbour have the same ones, and a row would not be found.
+    The library keeps bounds of decimals as floating-point numbers: 2**63 and its neighbour have the same ones, and a
+    row would not be found.
     """
     column = info.find(name)
     kind = arrow_of(column.kind) if column is not None and isinstance(column.kind, str) else pa.null()

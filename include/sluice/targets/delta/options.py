@@ -24,8 +24,9 @@ class DeltaMaintenance(BaseModel):
     small_files: int = Field(10, ge=2, description="A table is compacted when it has this number of small files.")
     keep: Span = Field(
         timedelta(days=7),
-        description="Files that the newest version does not need, and those of commits that were not taken, are removed after this time: as long "
-        "can a table be read as of an older batch. At least 1h, and longer than the longest load.",
+        description="Files that the newest version does not need, and those of commits that were not taken, are "
+        "removed after this time: as long can a table be read as of an older batch. At least 1h, and longer than the "
+        "longest load.",
     )
     vacuum: bool = Field(True, description="Remove them.")
 
@@ -41,7 +42,8 @@ class DeltaOptions(LakeOptions):
 
     location: str = Field(
         "",
-        description="Where the tables lie: an absolute folder or a URL (s3://bucket/lake). Default: location, or path, in the connection's extra.",
+        description="Where the tables lie: an absolute folder or a URL (s3://bucket/lake). Default: location, or "
+        "path, in the connection's extra.",
     )
     table: str = Field(
         "{schema}/{table}",
@@ -50,17 +52,19 @@ class DeltaOptions(LakeOptions):
     )
     execution: Literal["units", "frame"] = Field(
         "units",
-        description="frame: Spark itself writes tables of which a batch has many rows, with the jars of Delta. units: delta-rs does.",
+        description="frame: Spark itself writes tables of which a batch has many rows, with the jars of Delta. units: "
+        "delta-rs does.",
     )
     frame_from: int = Field(
         1_000_000,
         ge=1,
-        description="With execution: frame: Spark writes a table of which a batch has this number of rows (changes: all: a batch of as many).",
+        description="With execution: frame: Spark writes a table of which a batch has this number of rows (changes: "
+        "all: a batch of as many).",
     )
     rewrite_up_to: Size | Literal["never"] = Field(
         10 * 2**30,
-        description="A change of columns that needs the table written anew (DROP, RENAME, a wider type) is followed up to this size of its files; "
-        "never: the load stops.",
+        description="A change of columns that needs the table written anew (DROP, RENAME, a wider type) is followed "
+        "up to this size of its files; never: the load stops.",
     )
     maintenance: DeltaMaintenance = Field(
         default_factory=DeltaMaintenance,
@@ -76,7 +80,10 @@ class DeltaOptions(LakeOptions):
         return self
 
     def path_of(self, table: TableId, pipeline: str, target: str) -> str:
-        """Return the path of a table. Characters that are odd in a path are written as ~XX, so that two tables never share one."""
+        """Return the path of a table.
+
+        Characters that are odd in a path are written as ~XX, so that two tables never share one.
+        """
         schema, name = map(legal, (table.schema, table.table))
         return self.table.format(schema=schema, table=name, pipeline=legal(pipeline), target=legal(target)).strip("/")
 

@@ -1,9 +1,9 @@
 """Rewrite a table in one commit: columns that are dropped, renamed, or get a wider type.
 
-Decision: not column mapping and type widening, Delta's means to do these without touching the files. delta-rs 1.6 adds no columns to tables with
-mapped columns and does not compact them, and some of its own readers show NULLs there; it does not write tables with widened types. DuckDB and others
-read a rewritten table like any other. It costs one pass over the table, which ``options.rewrite_up_to`` bounds. A delta-rs that does all of it would
-make this wrong.
+Decision: not column mapping and type widening, Delta's means to do these without touching the files. delta-rs 1.6 adds
+no columns to tables with mapped columns and does not compact them, and some of its own readers show NULLs there; it
+does not write tables with widened types. DuckDB and others read a rewritten table like any other. It costs one pass
+over the table, which ``options.rewrite_up_to`` bounds. A delta-rs that does all of it would make this wrong.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Recast:
     ) -> None:
         """Write the table anew, its values after the ``steps`` of their columns.
 
-        One commit, refused if any other came since ``table`` (DeltaTable) was read. Raises Raced, LoadError, TargetUnavailable."""
+        One commit, refused if any other came since ``table`` (DeltaTable) was read. Raises Raced, LoadError,
+        TargetUnavailable."""
         wanted = [new for _, new in self.columns]
         schema = pa.schema(schema_of(wanted).to_arrow())
         with errors(place, f"writing {uri} anew", uri):
@@ -85,7 +86,10 @@ class Recast:
 
 
 def converts(table: Any, steps: Mapping[str, Sequence[Step]], partitions: Sequence[str]) -> bool:
-    """Return True if the steps change a value of a table (``DeltaTable``). Call it inside the library's contexts. Raises Refused."""
+    """Return True if the steps change a value of a table (``DeltaTable``). Call it inside the library's contexts.
+
+    Raises Refused.
+    """
     batches = _read_columns(table, list(steps))
     changed = [converted_rows(pa.Table.from_batches([batch]), steps, partitions) is not None for batch in batches]
     return any(changed)
@@ -114,7 +118,9 @@ def _as(values: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def require_small(table: Any, uri: str, up_to: int | str) -> None:
-    """Raise LoadError for a table (``DeltaTable``) with more bytes of files than ``up_to``, or with any if rewriting is never done."""
+    """Raise LoadError for a table (``DeltaTable``) with more bytes of files than ``up_to``, or with any if rewriting is
+    never done.
+    """
     total = pc.sum(pa.table(table.get_add_actions(flatten=True))["size_bytes"]).as_py() or 0
     if total and (isinstance(up_to, str) or total > up_to):
         raise LoadError(

@@ -1,9 +1,10 @@
 """Large tables by Spark: workers store the rows next to the tables, and one MERGE or INSERT per table takes them.
 
 Decision: the rows are not a DataFrame of Python functions. The note of a batch is a setting of a Spark session
-(``spark.databricks.delta.write.txnAppId``), so each statement needs its own session, and a session with Python workers costs seconds and keeps
-processes; nor would errors of rows cross Spark as they are. So Python converts and refuses rows as for delta-rs, in the units of every load, and
-Spark reads Parquet files. A MERGE with options of its own would make this wrong.
+(``spark.databricks.delta.write.txnAppId``), so each statement needs its own session, and a session with Python workers
+costs seconds and keeps processes; nor would errors of rows cross Spark as they are. So Python converts and refuses rows
+as for delta-rs, in the units of every load, and Spark reads Parquet files. A MERGE with options of its own would make
+this wrong.
 """
 
 from __future__ import annotations
@@ -48,10 +49,14 @@ _HINT = (
 _AT_ONCE = 4
 """Statements on Spark at the same time."""
 _LOG_STORE = {"spark.delta.logStore.s3a.impl": "sluice.delta.ConditionalPutLogStore"}
-"""The log store of a server that commits to S3. Delta's own checks whether a version exists and then writes it: a commit of delta-rs between is lost.
+"""The log store of a server that commits to S3.
+
+Delta's own checks whether a version exists and then writes it: a commit of delta-rs between is lost.
 """
 _RACED = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|PATH_NOT_FOUND|FAILED_READ_FILE")
-"""The errors of a lost race: another commit was first, or a newer process removed the stored rows; the fence tells which."""
+"""The errors of a lost race: another commit was first, or a newer process removed the stored rows; the fence tells
+which.
+"""
 _SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # nanoseconds, the default, do not hold every year
@@ -99,7 +104,10 @@ class DeltaSparkWriter:
         return f"{self._root(tables)}/{batch.number}-{secrets.token_hex(6)}"
 
     def commit(self, tables: LakeTables, spark: StatementRunner, fence: Fence, stored: Sequence[WriteResult]) -> None:
-        """Run a MERGE or INSERT per table, several at a time. Then delete the folders, including those that earlier batches left."""
+        """Run a MERGE or INSERT per table, several at a time.
+
+        Then delete the folders, including those that earlier batches left.
+        """
         folders: dict[str, Stored] = {}
         for one in (one for result in stored for one in result.message):
             folders[one.path] = folders[one.path] + one if one.path in folders else one
@@ -107,7 +115,10 @@ class DeltaSparkWriter:
         self._tidy(tables, fence.batch, set(folders))
 
     def _commit(self, tables: LakeTables, spark: StatementRunner, fence: Fence, stored: Stored) -> WriteResult:
-        """Commit the rows of one table. Spark itself skips what another process delivered meanwhile, as the batch is noted."""
+        """Commit the rows of one table.
+
+        Spark itself skips what another process delivered meanwhile, as the batch is noted.
+        """
 
         place, uri = self.format.place, self.format.uri(stored.table)
 
@@ -130,7 +141,10 @@ class DeltaSparkWriter:
             try:
                 spark.run(self._statement(stored), settings, _LOG_STORE if place.on_s3 else {})
             except ConfigError as error:
-                hint = "the jar of that log store is made from a file of Sluice's: docs/delta-target.md, Spark on S3. Or take execution: units"
+                hint = (
+                    "the jar of that log store is made from a file of Sluice's: docs/delta-target.md, Spark on S3. "
+                    "Or take execution: units"
+                )
                 raise ConfigError(error.message, where=uri, hint=error.hint or hint) from None
             except LoadError as error:
                 if _RACED.search(error.message):
@@ -140,7 +154,8 @@ class DeltaSparkWriter:
                 raise LoadError(
                     f"Spark wrote batch {fence.batch} to {stored.table} and did not note it",
                     where=uri,
-                    hint="this version of Delta for Spark does not know spark.databricks.delta.write.txnAppId: take execution: units",
+                    hint="this version of Delta for Spark does not know spark.databricks.delta.write.txnAppId: take "
+                    "execution: units",
                 )
             return WriteResult(statements=1)
 

@@ -62,14 +62,18 @@ class Stored:
             for name, (low, high) in self.bounds.items()
         }
         return replace(
-            self, present=self.present | other.present, lacking=self.lacking | other.lacking | (self.present ^ other.present),
+            self, present=self.present | other.present,
+            lacking=self.lacking | other.lacking | (self.present ^ other.present),
             gone=self.gone + other.gone, live=self.live + other.live, bounds=bounds,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class StoreRows:
-    """See :class:`sluice.targets.port.WriteUnit`: some files of merged rows of one table, converted. ``number``: of the file that they go to."""
+    """See :class:`sluice.targets.port.WriteUnit`: some files of merged rows of one table, converted.
+
+    ``number``: of the file that they go to.
+    """
 
     format: DeltaFormat
     tables: LakeTables
@@ -121,7 +125,9 @@ class StoreRows:
 
 
 def _schema(info: TableInfo) -> pa.Schema:
-    """Return the schema of stored rows: whether a row is deleted, and for each column its value and whether it is present."""
+    """Return the schema of stored rows: whether a row is deleted, and for each column its value and whether it is
+    present.
+    """
     fields = [pa.field(GONE, pa.bool_())]
     for number, kind in _kinds(info).items():
         fields += [pa.field(f"c{number}", kind), pa.field(f"k{number}", pa.bool_())]
@@ -161,7 +167,10 @@ def _stored(part: Part, of: Stored) -> Stored:
 
 @dataclass(frozen=True)
 class StoreChanges:
-    """See :class:`sluice.targets.port.WriteUnit`: a share of a batch's changes, as rows of their tables. ``rows``: about how many."""
+    """See :class:`sluice.targets.port.WriteUnit`: a share of a batch's changes, as rows of their tables.
+
+    ``rows``: about how many.
+    """
 
     format: DeltaFormat
     tables: LakeTables

@@ -11,7 +11,10 @@ from sluice.targets.delta.client import library
 from sluice.targets.lake.types import LakeColumn, Shape, TableInfo
 
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
-"""The metadata key in which Spark keeps the type of CHAR(n) and VARCHAR(n) columns. It refuses longer texts, and so does Sluice."""
+"""The metadata key in which Spark keeps the type of CHAR(n) and VARCHAR(n) columns.
+
+It refuses longer texts, and so does Sluice.
+"""
 _ODD = frozenset(" ,;{}()\n\t=")
 """The characters that Delta does not accept in column names, unless they are mapped."""
 
@@ -61,7 +64,10 @@ def schema_of(columns: Sequence[LakeColumn]) -> Any:
 def refusal(configuration: Mapping[str, str], *, appends: bool) -> str:
     """Return why the client cannot write to a table with these properties, "" if it can."""
     if configuration.get("delta.columnMapping.mode", "none") != "none":
-        return "the table maps its columns to other names (delta.columnMapping.mode), which the client (delta-rs) does not write"
+        return (
+            "the table maps its columns to other names (delta.columnMapping.mode), which the client (delta-rs) "
+            "does not write"
+        )
     if configuration.get("delta.enableDeletionVectors", "false") == "true":
         return (
             "the table has deletion vectors (delta.enableDeletionVectors), which the client (delta-rs) does not write"

@@ -40,7 +40,10 @@ def _head(action: str, ids: pa.Array, routings: pa.Array | None, version: int) -
 
 @dataclass
 class BulkSender:
-    """Writes through the alias of a term. ``hidden``: errors do not show values. ``replay``: rows may be older than what is there."""
+    """Writes through the alias of a term. ``hidden``: errors do not show values.
+
+    ``replay``: rows may be older than what is there.
+    """
 
     client: Client
     fence: Fence
@@ -65,7 +68,10 @@ class BulkSender:
         return refused
 
     def remove(self, lines: pa.Array) -> None:
-        """Send lines that remove documents. Raises what :meth:`send` raises, and LoadError if the server refuses one."""
+        """Send lines that remove documents.
+
+        Raises what :meth:`send` raises, and LoadError if the server refuses one.
+        """
         for status, why in self.send(lines).values():
             raise LoadError(
                 f"removing rows of index {self.index}: the server answers {status}{f': {why}' if why else ''}",
@@ -168,7 +174,8 @@ class BulkSender:
             return
         guarded(self.client, self.client.place, self.fence)
         raise LoadError(
-            f"{self._conflicts:,} documents of index {self.index} have a newer version than this batch, and no newer process of it wrote them",
+            f"{self._conflicts:,} documents of index {self.index} have a newer version than this batch, and no newer "
+            "process of it wrote them",
             where=self.index,
             hint="another program or pipeline writes to this index: give each an index of its own (options.index)",
         )

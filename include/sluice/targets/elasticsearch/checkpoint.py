@@ -1,4 +1,5 @@
-"""The checkpoint of a target, a document that is changed by compare-and-set, and the aliases by which older writers are shut out.
+"""The checkpoint of a target, a document that is changed by compare-and-set, and the aliases by which older writers are
+shut out.
 
 Rows are written through an alias that only one term has: a term begins when an epoch takes the target over, or when the
 checkpoint is moved back. The server refuses what comes later through the alias of an older term, however long its
@@ -32,7 +33,8 @@ class Record:
 
     Attributes:
         term: of the writer. tables: target tables that the pipeline wrote. at: seconds since 1970 of the last batch.
-        statements: (batch, number) up to which schema changes are done. seen: its place for compare-and-set, None if there is none.
+        statements: (batch, number) up to which schema changes are done. seen: its place for compare-and-set, None if
+            there is none.
     """
 
     checkpoint: Checkpoint
@@ -52,8 +54,10 @@ class Record:
         position = held.position.to_json() if held.position else None
         return {
             "format": FORMAT_VERSION, "pipeline": place.pipeline, "target": place.target, "epoch": held.epoch,
-            "term": self.term, "batch": held.batch, "position": json.dumps(position, sort_keys=True) if position else "",
-            "identity": held.identity, "seal": seal_of([place.owner], held.batch, position), "tables": sorted(self.tables),
+            "term": self.term, "batch": held.batch, "position": json.dumps(position,
+                sort_keys=True) if position else "",
+            "identity": held.identity, "seal": seal_of([place.owner], held.batch, position),
+            "tables": sorted(self.tables),
             "at": self.at, "statements": list(self.statements),
         }  # fmt: skip
 
@@ -257,5 +261,6 @@ def let_in(client: Client, place: Place, fence: Fence, indexes: Iterable[str]) -
 
 
 __all__ = [
-    "ElasticsearchCheckpoints", "Record", "change_record", "guarded", "let_in", "read_record", "record_of", "require_record", "shut_out",
+    "ElasticsearchCheckpoints", "Record", "change_record", "guarded", "let_in", "read_record", "record_of",
+    "require_record", "shut_out",
 ]  # fmt: skip

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.config.receiver import shown
 from sluice.errors import LoadError, TargetUnavailable
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.web.client import Again, Answer, Request, WebClient, may_pass_later
-from sluice.targets.web.receiver import shown
 
 _ANSWER_BYTES = 256 << 20
 _LINES, _JSON = "application/x-ndjson", "application/json"
@@ -50,7 +50,9 @@ class Client:
     def ask(
         self, doing: str, method: str, path: str, body: Any = None, *, allow: Collection[int] = (), hidden: bool = False
     ) -> Reply:
-        """Send a request and return its answer. ``allow``: statuses that are answers, too. ``hidden``: errors do not show them.
+        """Send a request and return its answer. ``allow``: statuses that are answers, too.
+
+        ``hidden``: errors do not show them.
 
         Raises LoadError, ConfigError, TargetUnavailable.
         """
@@ -77,7 +79,10 @@ class Client:
         )
 
     def scan(self, index: str, *, columns: Collection[str] | None = None) -> Iterator[list[dict[str, Any]]]:
-        """Yield all documents of an index as of now, with their routing. ``columns``: those that are wanted; None: all."""
+        """Yield all documents of an index as of now, with their routing.
+
+        ``columns``: those that are wanted; None: all.
+        """
         self.refresh([index])
         source = True if columns is None else sorted(columns) or False
         body = {"size": _PAGE, "sort": ["_doc"], "_source": source}

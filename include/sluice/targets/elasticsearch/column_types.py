@@ -70,7 +70,10 @@ def document_texts(values: pa.Array, made: ColumnType) -> pa.Array:
 
 
 def key_value(made: ColumnType, value: Any) -> Any:
-    """Return a value of a key's column as the source's values are stored, from a document. Raises ValueError, ArithmeticError."""
+    """Return a value of a key's column as the source's values are stored, from a document.
+
+    Raises ValueError, ArithmeticError.
+    """
     if made.kind in {K.BINARY, K.VARBINARY}:
         return b64decode(value)
     read = own_type(made).read

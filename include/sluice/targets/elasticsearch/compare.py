@@ -32,7 +32,10 @@ from sluice.targets.port import (
 
 @dataclass(frozen=True)
 class ElasticsearchComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`.
+
+    It has no ranges and no checksums.
+    """
 
     place: Place
 

@@ -59,7 +59,10 @@ class TableDocuments(KeyedRows):
         }
 
     def documents(self, client: Client, rows: pa.Table, *, copied: bool) -> pa.Array:
-        """Return rows as JSON. Columns that the log lacks are the target's. ``copied``: a dump fills the table, so that rows may be missing."""
+        """Return rows as JSON. Columns that the log lacks are the target's.
+
+        ``copied``: a dump fills the table, so that rows may be missing.
+        """
         values = self.texts_of(rows)
         lacks = self.lacking(rows)
         if lacks.any():
@@ -76,8 +79,8 @@ class TableDocuments(KeyedRows):
             raise LoadError(
                 f"the key of a row of {self.plan.source} changed, and the log has only its changed columns",
                 where=str(self.plan.target),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then `sluice dump start PIPELINE "
-                "--table SCHEMA.TABLE` copies the table anew",
+                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then `sluice "
+                "dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
             )
         known, ops = self.known(rows), rows["_op"].to_pylist()
         stored = {true_name(one): one.name for one in self.sent(rows.schema)}

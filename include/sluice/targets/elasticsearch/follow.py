@@ -160,7 +160,10 @@ class _Follower:
         try:
             self.client.acknowledged(f"changing the mapping of index {index}", "PUT", path_of(index, "_mapping"), body)
         except LoadError as error:
-            hint = "the index keeps the fields of columns that went: on_conversion: copy makes it anew; or delete it and copy the table anew"
+            hint = (
+                "the index keeps the fields of columns that went: on_conversion: copy makes it anew; or delete it "
+                "and copy the table anew"
+            )
             raise not_followed(self.change, error.message, hint) from error
 
     def _fields(self, table: TableId, columns: Iterable[AddColumn]) -> dict[str, Any]:

@@ -22,11 +22,13 @@ class ElasticsearchOptions(BaseModel):
 
     index: str = Field(
         "{schema}.{table}",
-        description="Name of a table's index, in lower case. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
+        description="Name of a table's index, in lower case. {schema}, {table}: of the target table; {pipeline}, "
+        "{target}: names.",
     )
     mappings: Mapping[str, Mapping[str, Any]] = Field(
         {},
-        description="schema.table.column of the target: the field's mapping, instead of the proposed one. Example: {type: text, analyzer: german}.",
+        description="schema.table.column of the target: the field's mapping, instead of the proposed one. Example: "
+        "{type: text, analyzer: german}.",
     )
     settings: Mapping[str, Any] = Field(
         {}, description="Settings of indexes that Sluice makes, beside those of the server's index templates."
@@ -40,7 +42,8 @@ class ElasticsearchOptions(BaseModel):
     )
     refresh: bool = Field(
         False,
-        description="A batch is visible to searches once it is acknowledged. Default: after the index's refresh_interval.",
+        description="A batch is visible to searches once it is acknowledged. Default: after the index's "
+        "refresh_interval.",
     )
     bulk_rows: int = Field(5_000, ge=1, le=50_000, description="Rows in one request at most.")
     bulk_bytes: int = Field(
@@ -52,7 +55,8 @@ class ElasticsearchOptions(BaseModel):
     )
     retry_for: Annotated[Span, Field(ge=timedelta(0), le=timedelta(hours=24))] = Field(
         timedelta(minutes=5),
-        description="Time for which requests and rows are sent again while the server does not answer or has too much to do.",
+        description="Time for which requests and rows are sent again while the server does not answer or has too much "
+        "to do.",
     )
 
     @model_validator(mode="after")

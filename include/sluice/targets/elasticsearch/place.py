@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from sluice.config.receiver import Receiver
 from sluice.model.tables import TableId
 from sluice.targets.elasticsearch.options import ElasticsearchOptions
-from sluice.targets.web.receiver import Receiver
 
 _NOT_ALLOWED = frozenset('\\/*?"<>| ,#:~%')
 

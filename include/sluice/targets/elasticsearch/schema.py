@@ -1,4 +1,6 @@
-"""Compare planned tables with their indexes: say what a mapping means for searches, and what the server keeps over a crash."""
+"""Compare planned tables with their indexes: say what a mapping means for searches, and what the server keeps over a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,10 @@ class ElasticsearchSchema:
             name, own = column.name, there.fields.get(column.name, {}).get("type")
             if own is not None and own != wanted[name].get("type"):
                 why = f"it is mapped as {own}, and {wanted[name].get('type')} is proposed for {column.sql_type}"
-                hint = "options.mappings names another one; a mapping changes with the index: delete it, and copy the table anew"
+                hint = (
+                    "options.mappings names another one; a mapping changes with the index: delete it, and copy the "
+                    "table anew"
+                )
                 yield TableFinding("warning", plan.target, name, why, hint=hint)
             elif (
                 loses := field_type(column.sent_type).loses
@@ -101,10 +106,16 @@ class ElasticsearchSchema:
             str(given.get("index.gc_deletes", _DEFAULT_GC_DELETES)),
         )
         if _seconds(kept) < least:
-            why = f"index.gc_deletes is {kept}, and a request may take {least:.0f} s (options.timeout): a late one could write a removed row anew"
+            why = (
+                f"index.gc_deletes is {kept}, and a request may take {least:.0f} s (options.timeout): a late one "
+                "could write a removed row anew"
+            )
             yield TableFinding("warning", plan.target, "", why, hint=f"set index.gc_deletes of {index} to 10m")
         if given.get("index.translog.durability") == "async":
-            why = "index.translog.durability is async: a crash of the server loses acknowledged rows, and the checkpoint does not"
+            why = (
+                "index.translog.durability is async: a crash of the server loses acknowledged rows, and the "
+                "checkpoint does not"
+            )
             yield TableFinding("error", plan.target, "", why, hint=f"set it to request for {index}")
 
     def apply(self, statement: str) -> None:

@@ -20,12 +20,17 @@ _META = "sluice"
 _AT_ONCE = 20
 _MISSING = 404
 _SETTINGS: Mapping[str, Any] = {"gc_deletes": "10m"}
-"""Settings of indexes that are made: a request that waits somewhere is over long before the version of a removed row is forgotten."""
+"""Settings of indexes that are made: a request that waits somewhere is over long before the version of a removed row is
+forgotten.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The columns and the key of a table, by name. ``moves_to``: the name that a rename gives it; its rows are in that index by now."""
+    """The columns and the key of a table, by name.
+
+    ``moves_to``: the name that a rename gives it; its rows are in that index by now.
+    """
 
     table: str
     columns: tuple[str, ...]
@@ -40,7 +45,10 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class HeldIndex:
-    """An index that is there. ``definition``: None if Sluice did not make it. ``meta``: what others say in ``_meta``."""
+    """An index that is there. ``definition``: None if Sluice did not make it.
+
+    ``meta``: what others say in ``_meta``.
+    """
 
     definition: Definition | None
     fields: Mapping[str, Any]
@@ -154,7 +162,8 @@ def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> 
         raise MappingError(
             f"index {index} has the rows of {found.definition.table}, and those of {plan.target} would be among them",
             where=str(plan.target),
-            hint="give each table an index of its own: {schema} and {table} in options.index; names of indexes are in lower case",
+            hint="give each table an index of its own: {schema} and {table} in options.index; names of indexes are in "
+            "lower case",
         )
     require_names(
         plan,
@@ -173,6 +182,7 @@ def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> 
 
 
 __all__ = [
-    "Definition", "HeldIndex", "definition_of", "extend_statement", "fields_of", "held_indexes", "index_body", "make_statement",
+    "Definition", "HeldIndex", "definition_of", "extend_statement", "fields_of", "held_indexes", "index_body",
+    "make_statement",
     "mapped", "require", "statement_of",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
+from sluice.config.receiver import Receiver
 from sluice.model.planned import PlannedTable
 from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, record_of
 from sluice.targets.elasticsearch.client import connected
@@ -33,7 +34,6 @@ from sluice.targets.port import (
     OtherWriter,
 )
 from sluice.targets.schema.policy import FOLLOWED_BY_NAME
-from sluice.targets.web.receiver import Receiver
 
 _PAGE = "docs/elasticsearch-target.md"
 _MISSING = 404

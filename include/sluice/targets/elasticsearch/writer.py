@@ -266,7 +266,8 @@ class _TableWork:
             raise LoadError(
                 f"a row of {self.table.target} is refused, key {shown}: {why}",
                 where=str(self.table.target),
-                hint="correct the row, or the field's mapping (options.mappings); on_error: dead_letter leaves such rows out",
+                hint="correct the row, or the field's mapping (options.mappings); on_error: dead_letter leaves such "
+                "rows out",
             )
         self.refused.append(Rejection(rows.slice(number, 1), why, where))
 

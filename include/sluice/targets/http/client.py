@@ -8,10 +8,10 @@ import hmac
 import time
 from dataclasses import dataclass
 
+from sluice.config.receiver import Receiver
 from sluice.errors import LoadError
 from sluice.targets.http.options import HttpOptions, Signature
 from sluice.targets.web.client import NEVER, Again, Answer, Request, WebClient, may_pass_later
-from sluice.targets.web.receiver import Receiver
 
 _NOT_OF_A_ROW = frozenset({404, 405, 410})
 """Statuses that speak of the address, unless it names the row."""
@@ -59,7 +59,10 @@ class HttpClient(WebClient):
         return {**request.headers, **signed, **self._logged_in()}
 
     def _judged(self, answer: Answer, request: Request, unanswered: bool) -> Refusal | Again | None:
-        """Return None if the request was taken, a refusal, or why it is to be sent again. Raises ConfigError, LoadError."""
+        """Return None if the request was taken, a refusal, or why it is to be sent again.
+
+        Raises ConfigError, LoadError.
+        """
         status = answer.status
         if status // 100 == 2 or (request.method == "DELETE" and status in {404, 410} and request.names_row):
             return None

@@ -21,7 +21,8 @@ IN_BODY = frozenset({"pipeline", "target", "batch", "count", "idempotency_key"})
 DOCUMENTS = ("{documents}", "{document}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = frozenset({
-    "host", "content-length", "content-type", "transfer-encoding", "connection", "user-agent", "authorization", "proxy-authorization",
+    "host", "content-length", "content-type", "transfer-encoding", "connection", "user-agent", "authorization",
+    "proxy-authorization",
 })  # fmt: skip
 """Headers that Sluice sets, or that belong to the connection."""
 
@@ -82,8 +83,8 @@ class HttpOptions(BaseModel):
 
     path: str = Field(
         "/",
-        description="Path, and query, below the connection's address. {schema}, {table}: of the target table; {pipeline}, {target}: names; with "
-        "batch.max_rows: 1 also {key}, {op}.",
+        description="Path, and query, below the connection's address. {schema}, {table}: of the target table; "
+        "{pipeline}, {target}: names; with batch.max_rows: 1 also {key}, {op}.",
     )
     methods: Methods = Field(
         default_factory=Methods, description="insert, update, delete: POST, PUT, PATCH; DELETE has no body."
@@ -94,7 +95,7 @@ class HttpOptions(BaseModel):
     batch: Batches = Field(default_factory=Batches, description="How many rows go into a request.")
     body: Any = Field(
         None,
-        description='The JSON around the documents, such as {events: "{documents}"}; "{document}" with batch.max_rows: 1. Texts may name {pipeline}, '
+        description='The JSON around the documents, such as {events: "{documents}"}; "{document}" with batch.max_rows: 1. Texts may name {pipeline}, '  # noqa: E501
         "{target}, {batch}, {count}, {idempotency_key}. Default: the documents alone.",
     )
     headers: dict[str, str] = Field(

@@ -1,4 +1,6 @@
-"""Rows of a batch as requests: which rows go together, the address, headers, body, and the key by which a repeat is recognised."""
+"""Rows of a batch as requests: which rows go together, the address, headers, body, and the key by which a repeat is
+recognised.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What requests of a batch have in common. ``replay``: as in :class:`~sluice.targets.port.BatchInput`; ``position``: the batch's end, as text."""
+    """What requests of a batch have in common.
+
+    ``replay``: as in :class:`~sluice.targets.port.BatchInput`; ``position``: the batch's end, as text.
+    """
 
     options: HttpOptions
     pipeline: str
@@ -124,7 +129,9 @@ class Sending:
         return Request(method, path, {**own, **dict(headers)}, body, "key" in self.options.named_in_path, hidden)
 
     def key_of(self, part: Sequence[Document]) -> str:
-        """Return the idempotency key of these documents: what they are, and not how many requests there are, decides."""
+        """Return the idempotency key of these documents: what they are, and not how many requests there are,
+        decides.
+        """
         told = [
             self.pipeline,
             self.target,
@@ -172,7 +179,8 @@ class Sending:
         if self.options.body is None:
             return documents
         words = {
-            "pipeline": self.pipeline, "target": self.target, "batch": str(self.fence.batch), "count": str(len(part)), "idempotency_key": key,
+            "pipeline": self.pipeline, "target": self.target, "batch": str(self.fence.batch), "count": str(len(part)),
+            "idempotency_key": key,
         }  # fmt: skip
         return _filled(self.options.body, words, documents.decode()).encode()
 

@@ -35,8 +35,8 @@ class HttpSchema:
             "ok",
             plan.target,
             "",
-            f"{method} {self.place.receiver.base}{options.path}, {rows} of {options.format} a request, in order by {options.ordering}; "
-            f"at least once: a repeat has the same {options.idempotency_header}",
+            f"{method} {self.place.receiver.base}{options.path}, {rows} of {options.format} a request, in order by "
+            f"{options.ordering}; at least once: a repeat has the same {options.idempotency_header}",
         )
 
     def apply(self, statement: str) -> None:

@@ -1,4 +1,7 @@
-"""An HTTP receiver as a target: a batch is a number of requests, each with the same Idempotency-Key in every attempt. At least once."""
+"""An HTTP receiver as a target: a batch is a number of requests, each with the same Idempotency-Key in every attempt.
+
+At least once.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
+from sluice.config.receiver import Receiver
 from sluice.targets.http.options import HttpOptions
 from sluice.targets.http.options import Ordering as Ordered
 from sluice.targets.http.schema import HttpSchema
@@ -27,7 +31,6 @@ from sluice.targets.port import (
     Input,
     Ordering,
 )
-from sluice.targets.web.receiver import Receiver
 
 _ORDER = {Ordered.KEY: Ordering.KEY, Ordered.TABLE: Ordering.TABLE, Ordered.GLOBAL: Ordering.GLOBAL}
 
@@ -75,7 +78,9 @@ class HttpTarget:
 
     @property
     def checkpoints(self) -> None:
-        """No checkpoint store: a receiver remembers nothing that can be asked for, so ZooKeeper keeps the checkpoint."""
+        """No checkpoint store: a receiver remembers nothing that can be asked for, so ZooKeeper keeps the
+        checkpoint.
+        """
 
     @contextmanager
     def open(self, epoch: int) -> Iterator[HttpSession]:

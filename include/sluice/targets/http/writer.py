@@ -1,4 +1,7 @@
-"""A batch on the driver, and the one unit that sends it. Requests of different rows are under way at the same time, those of one row are not."""
+"""A batch on the driver, and the one unit that sends it.
+
+Requests of different rows are under way at the same time, those of one row are not.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from sluice.config.receiver import Receiver
 from sluice.errors import LoadError
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.http.client import HttpClient, Refusal
@@ -29,7 +33,6 @@ from sluice.targets.port import (
     WriteResult,
 )
 from sluice.targets.web.client import Ended
-from sluice.targets.web.receiver import Receiver
 
 _ROWS = 20_000
 """Rows that become documents at a time."""
@@ -100,7 +103,11 @@ class HttpUnit:
         return self.rows.memory_bytes
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """Send all rows. Raises TargetUnavailable, ConfigError, MappingError, and LoadError for the first row that is refused if none may be."""
+        """Send all rows.
+
+        Raises TargetUnavailable, ConfigError, MappingError, and LoadError for the first row that is refused if none may
+        be.
+        """
         started, place, rows = time.monotonic(), self.place, self.rows
         options = place.options
         position = f"{rows.position.server} {rows.position.place}"
@@ -150,7 +157,10 @@ class _Lanes:
     threads: ThreadPoolExecutor
 
     def send(self, documents: Sequence[Document], *, refusable: bool) -> dict[int, Refusal]:
-        """Send documents to the end; return the rows that were refused. Raises what :meth:`HttpClient.send` raises, and LoadError."""
+        """Send documents to the end; return the rows that were refused.
+
+        Raises what :meth:`HttpClient.send` raises, and LoadError.
+        """
         work = [self.threads.submit(self._lane, lane, refusable) for lane in self.sending.lanes(documents)]
         wait(work)
         errors = [error for one in work if (error := one.exception()) is not None]
@@ -184,6 +194,7 @@ class _Lanes:
             raise LoadError(
                 f"{self.client.doing}: a row of {one.table} is refused, key {key}: {refusal.said}",
                 where=str(one.table),
-                hint="correct the row, or the receiver; with changes: latest, on_error: dead_letter leaves such rows out",
+                hint="correct the row, or the receiver; with changes: latest, on_error: dead_letter leaves such rows "
+                "out",
             )
         refused[one.row] = refusal

@@ -1,8 +1,8 @@
 """Bounds of texts in a file's entry, which the library cuts at 16 characters.
 
-Decision: the library raises the end of a cut bound by adding one to the number of its last character. U+D7FF is followed by a number that is no
-character, so that the file could not be written. The function here replaces the library's. A version of the library that does it right would make
-this module wrong, and its test would say so.
+Decision: the library raises the end of a cut bound by adding one to the number of its last character. U+D7FF is
+followed by a number that is no character, so that the file could not be written. The function here replaces the
+library's. A version of the library that does it right would make this module wrong, and its test would say so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ _LAST = 0x10FFFF
 
 
 def upper_bound(value: str, length: int | None) -> str | None:
-    """Return a text of at most ``length`` characters that is not smaller than ``value``; None if there is none. ``length`` None: it is not cut."""
+    """Return a text of at most ``length`` characters that is not smaller than ``value``; None if there is none.
+
+    ``length`` None: it is not cut.
+    """
     cut = value[:length]
     if cut == value:
         return cut

@@ -1,17 +1,17 @@
-"""The library's SQL catalog, which reads each metadata file once; its transaction of a table, without its copies; and its snapshot that replaces
-files, which merges manifests.
+"""The library's SQL catalog, which reads each metadata file once; its transaction of a table, without its copies; and
+its snapshot that replaces files, which merges manifests.
 
-Decision: a commit loads its table three times (to check whether it holds the batch, for the fence, by the library before it writes), and each time
-the file that the catalog's row names is read. Such a file never changes: a commit writes another one. So the row is read each time, and the file only
-if it is another than before.
+Decision: a commit loads its table three times (to check whether it holds the batch, for the fence, by the library
+before it writes), and each time the file that the catalog's row names is read. Such a file never changes: a commit
+writes another one. So the row is read each time, and the file only if it is another than before.
 
-Decision: inside a transaction the library computes the table's metadata anew, with a deep copy, at each access: twenty times per commit, and the
-longer the more snapshots a table has. Nothing changes in a copy once it is made, so one is enough for each step of a transaction. A version of the
-library that caches it would make this needless.
+Decision: inside a transaction the library computes the table's metadata anew, with a deep copy, at each access: twenty
+times per commit, and the longer the more snapshots a table has. Nothing changes in a copy once it is made, so one is
+enough for each step of a transaction. A version of the library that caches it would make this needless.
 
-Each commit of rows adds a manifest, and each merge of rows reads all of them. The library merges those of appends, if a table's properties say so,
-but not those of snapshots that replace files. Here these are merged in the same way, so that the cost of a commit does not grow with the number of
-earlier commits.
+Each commit of rows adds a manifest, and each merge of rows reads all of them. The library merges those of appends, if a
+table's properties say so, but not those of snapshots that replace files. Here these are merged in the same way, so that
+the cost of a commit does not grow with the number of earlier commits.
 
 Imports the library: only functions of this package import it.
 """
@@ -97,7 +97,9 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
         self._apply((*new, SetDefaultSortOrderUpdate(sort_order_id=none.order_id)), (held,))
 
     def replacing(self, said: Mapping[str, str]) -> ReplacedFiles:
-        """Open a snapshot of this transaction with these words, to which files are added and from which they are removed. A context."""
+        """Open a snapshot of this transaction with these words, to which files are added and from which they are
+        removed. A context.
+        """
         there = self.table_metadata.current_snapshot() is not None
         operation = Operation.OVERWRITE if there else Operation.APPEND
         return ReplacedFiles(operation, self, self._table.io, snapshot_properties=dict(said))

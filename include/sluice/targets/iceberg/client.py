@@ -38,7 +38,10 @@ def library() -> Any:
 
 
 class _Catalogs:
-    """The catalogs of this process; the least recently used is closed. A forked child starts with none: the connections are its parent's."""
+    """The catalogs of this process; the least recently used is closed.
+
+    A forked child starts with none: the connections are its parent's.
+    """
 
     def __init__(self) -> None:
         self._parents: Any = None
@@ -102,8 +105,8 @@ class Place:
     def turn(self) -> Iterator[None]:
         """Let only this thread commit inside the context, if the catalog is a file of this machine.
 
-        Such a commit waits for hardly anything but the interpreter: threads that commit at the same time hold each other up, and take longer than
-        one. Other processes, such as Spark's workers, are not waited for.
+        Such a commit waits for hardly anything but the interpreter: threads that commit at the same time hold each
+        other up, and take longer than one. Other processes, such as Spark's workers, are not waited for.
         """
         if not self.properties.get("uri", "").startswith("sqlite"):
             yield
@@ -112,7 +115,10 @@ class Place:
             yield
 
     def open(self, identifier: Identifier, doing: str) -> Any:
-        """Return a table (``pyiceberg.table.Table``) as it is now, None if there is none. Raises TargetUnavailable, LoadError."""
+        """Return a table (``pyiceberg.table.Table``) as it is now, None if there is none.
+
+        Raises TargetUnavailable, LoadError.
+        """
         catalog, missing = self.catalog(), library().exceptions
         with errors(self, doing, ".".join(identifier)):
             try:
@@ -139,7 +145,8 @@ def transaction(table: Any) -> Any:
 
 
 def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Place:
-    """Build the location from the connection: for type fs a SQL catalog in its folder, else ``catalog`` of the extra and the login as ``credential``.
+    """Build the location from the connection: for type fs a SQL catalog in its folder, else ``catalog`` of the extra
+    and the login as ``credential``.
 
     If no catalog is named and the warehouse is a folder of this machine, it is a SQL catalog in that folder.
 
@@ -167,8 +174,10 @@ def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Pla
     if "uri" not in properties and properties.get("type") not in {"glue", "dynamodb", "in-memory"}:
         raise ConfigError(
             f"target {target!r}: nothing says which catalog has the tables",
-            hint=f"options: {{catalog: {{type: rest, uri: https://…}}}}; catalog in the extra of connection {endpoint.connection_id!r}; "
-            "a connection of type fs: path; or a folder of this machine as warehouse, which then has a catalog of its own",
+            hint="options: {catalog: {type: rest, uri: https://…}}; catalog in the extra of connection "
+            f"{endpoint.connection_id!r}; "
+            "a connection of type fs: path; or a folder of this machine as warehouse, which then has a catalog of its "
+            "own",
         )
     return Place(f"{properties.get('type', 'rest')} catalog {_bare(properties.get('uri', ''))}", properties)
 

@@ -16,14 +16,19 @@ def said_by(snapshot: Any) -> dict[str, str]:
 
 
 def lineage(table: Any) -> Iterator[Any]:
-    """Yield the snapshots that led to the current state of a table (``Table``), newest first, as far as they are retained."""
+    """Yield the snapshots that led to the current state of a table (``Table``), newest first, as far as they are
+    retained.
+    """
     from pyiceberg.table.snapshots import ancestors_of
 
     yield from ancestors_of(table.current_snapshot(), table.metadata)
 
 
 def is_first(snapshot: Any) -> bool:
-    """Return True for the first snapshot that a table ever had: an expired parent is no longer named. False if the format (1) does not tell."""
+    """Return True for the first snapshot that a table ever had: an expired parent is no longer named.
+
+    False if the format (1) does not tell.
+    """
     return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
 
 
@@ -34,7 +39,8 @@ def names_batch(snapshot: Any) -> bool:
 
 
 def still_holding(table: Any) -> dict[str, str]:
-    """Return the words of a snapshot that changes no row and is refused if any other is committed since ``table`` (``Table``) was read.
+    """Return the words of a snapshot that changes no row and is refused if any other is committed since ``table``
+    (``Table``) was read.
 
     The words repeat the batch, so that the batch of a table stays known when the snapshot that wrote it expires.
     """

@@ -1,6 +1,7 @@
 """Iceberg tables by pyiceberg: see :class:`sluice.targets.lake.format.LakeFormat`.
 
-Each commit is a snapshot and the note of it in one transaction of the catalog. Columns have ids, so that no file is touched when they go or change.
+Each commit is a snapshot and the note of it in one transaction of the catalog. Columns have ids, so that no file is
+touched when they go or change.
 """
 
 from __future__ import annotations
@@ -222,7 +223,10 @@ class IcebergFormat:
     # -- rows ------------------------------------------------------------------------------------------------------
     @contextmanager
     def _commit(self, table: TableId, found: Any, note: CommitNote) -> Iterator[Any]:
-        """Commit a transaction with its note. It makes a snapshot with the note's words, also of no rows, by which it is refused if another came."""
+        """Commit a transaction with its note.
+
+        It makes a snapshot with the note's words, also of no rows, by which it is refused if another came.
+        """
         with errors(self.place, note.doing, self.uri(table)):
             change = transaction(found)
             yield change
@@ -251,7 +255,8 @@ class IcebergFormat:
     ) -> Iterator[pa.RecordBatch]:
         """See the protocol; one file at a time in memory.
 
-        Decision: not the library's reader of batches, which reads all files at once and holds those that are not requested yet.
+        Decision: not the library's reader of batches, which reads all files at once and holds those that are not
+        requested yet.
         """
         from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
         from pyiceberg.io.pyarrow import ArrowScan
@@ -319,7 +324,9 @@ class IcebergFormat:
         return str(found.properties.get(name, ""))
 
     def move_checkpoint(self, owner: str, found: Any, name: str, text: str, epoch: int, doing: str) -> None:
-        """See the protocol: an empty snapshot and the property in one commit, which is refused if another snapshot came since."""
+        """See the protocol: an empty snapshot and the property in one commit, which is refused if another snapshot came
+        since.
+        """
         old = sorted(found.snapshots(), key=lambda one: int(one.sequence_number or 0))[:-1]
         with errors(self.place, doing, ".".join(self._small_table(owner))):
             change = transaction(found)
@@ -343,7 +350,10 @@ class IcebergFormat:
 
 
 def _unfenced(name: str) -> str:
-    return f"the Iceberg table {name} does not have {RETRIES} = 0, and the client would commit a lost race by itself, so that rows would be doubled"
+    return (
+        f"the Iceberg table {name} does not have {RETRIES} = 0, and the client would commit a lost race by itself, "
+        "so that rows would be doubled"
+    )
 
 
 def _add(schema: Any, info: TableInfo, columns: Sequence[LakeColumn]) -> None:

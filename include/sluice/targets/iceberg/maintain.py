@@ -1,6 +1,8 @@
-"""Maintenance of an Iceberg table: small files become larger ones; old snapshots expire, and the files that only they need are deleted.
+"""Maintenance of an Iceberg table: small files become larger ones; old snapshots expire, and the files that only they
+need are deleted.
 
-Files that nothing names are deleted, too: those of failed commits, by processes that were killed before they could delete them.
+Files that nothing names are deleted, too: those of failed commits, by processes that were killed before they could
+delete them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _ATTEMPTS = 5
 _SORTED_FILES = 8
 """Files of full size whose rows are sorted together if a table is clustered.
 
-They are in memory twice meanwhile: 1 GiB with the default size. A reader that looks for a value opens one file in eight.
+They are in memory twice meanwhile: 1 GiB with the default size. A reader that looks for a value opens one file in
+eight.
 """
 
 
@@ -152,7 +155,9 @@ class Maintenance:
 
 
 def _as_of(table: Any, time_ms: float) -> set[int]:
-    """Return the older snapshots needed to read a table (``Table``) as it was at a time: the newest, back to one that names the batch it held."""
+    """Return the older snapshots needed to read a table (``Table``) as it was at a time: the newest, back to one that
+    names the batch it held.
+    """
     older = [one for one in lineage(table) if one.timestamp_ms < time_ms]
     said = next((place for place, one in enumerate(older) if names_batch(one)), 0)
     return {one.snapshot_id for one in older[: said + 1]}
@@ -187,10 +192,11 @@ def _files_of(table: Any, snapshots: Iterable[Any]) -> set[str]:
 
 
 def _orphans(table: Any, before: datetime) -> list[str]:
-    """Return the paths of files that no snapshot and no metadata of a table (``Table``) names, last changed before a time.
+    """Return the paths of files that no snapshot and no metadata of a table (``Table``) names, last changed before a
+    time.
 
-    Call it inside the library's contexts. Files of a commit that is in progress are younger. A file that is named by a path with another scheme
-    (``s3a://`` for ``s3://``) is the same file.
+    Call it inside the library's contexts. Files of a commit that is in progress are younger. A file that is named by a
+    path with another scheme (``s3a://`` for ``s3://``) is the same file.
     """
     named = {_path(table, one)[1] for one in _named(table)}
     found = []

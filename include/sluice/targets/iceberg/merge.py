@@ -1,9 +1,9 @@
 """Merge rows into a table: one snapshot, in which files that have a changed row are replaced.
 
-Decision: not the library's ``upsert``. It compares whole rows of all that may match, and makes a snapshot of the deletes and one of the inserts; nor
-are its filters made for the keys of a batch. Here files are left out by the bounds of their keys, the keys of the others are read, and only files
-with a key of the batch are rewritten, with the new rows in the place of the old ones, so that bounds stay narrow. A client that writes delete files
-would make this wrong.
+Decision: not the library's ``upsert``. It compares whole rows of all that may match, and makes a snapshot of the
+deletes and one of the inserts; nor are its filters made for the keys of a batch. Here files are left out by the bounds
+of their keys, the keys of the others are read, and only files with a key of the batch are rewritten, with the new rows
+in the place of the old ones, so that bounds stay narrow. A client that writes delete files would make this wrong.
 """
 
 from __future__ import annotations

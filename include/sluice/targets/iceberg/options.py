@@ -19,14 +19,15 @@ class IcebergMaintenance(BaseModel):
     small_files: int = Field(
         10,
         ge=2,
-        description="A table is compacted when it has this number of files of less than a sixteenth of file_size on disk.",
+        description="A table is compacted when it has this number of files of less than a sixteenth of file_size on "
+        "disk.",
     )
     expire: bool = Field(True, description="Old snapshots are given up.")
     orphans: bool = Field(True, description="Files that nothing names are removed, which killed processes left behind.")
     keep: Span = Field(
         timedelta(days=7),
-        description="Snapshots are given up, and files that nothing names are removed, after this time: as long can a table be read as of an older "
-        "batch. At least 1h, and longer than the longest load.",
+        description="Snapshots are given up, and files that nothing names are removed, after this time: as long can a "
+        "table be read as of an older batch. At least 1h, and longer than the longest load.",
     )
 
     @model_validator(mode="after")
@@ -41,13 +42,14 @@ class IcebergOptions(LakeOptions):
 
     catalog: dict[str, str] = Field(
         default_factory=dict,
-        description="The catalog as pyiceberg has it ({type: rest, uri: …, warehouse: …}), added to that of the connection; name: of a SQL "
-        "catalog (sluice). No secrets: those are in the connection.",
+        description="The catalog as pyiceberg has it ({type: rest, uri: …, warehouse: …}), added to that of the "
+        "connection; name: of a SQL catalog (sluice). No secrets: those are in the connection.",
     )
     file_size: Size = Field(
         64 * 2**20,
         ge=2**20,
-        description="Rows of a data file of a table that Sluice makes, in bytes of memory. A changed row costs a file written anew.",
+        description="Rows of a data file of a table that Sluice makes, in bytes of memory. A changed row costs a file "
+        "written anew.",
     )
     maintenance: IcebergMaintenance = Field(
         default_factory=IcebergMaintenance,

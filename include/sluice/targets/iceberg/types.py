@@ -72,7 +72,10 @@ def schema_of(columns: Sequence[LakeColumn]) -> Any:
 
 
 def arrow_schema(metadata: Any) -> pa.Schema:
-    """Return the Arrow schema of rows for the table (``TableMetadata``). Columns of types that no source has get the library's type."""
+    """Return the Arrow schema of rows for the table (``TableMetadata``).
+
+    Columns of types that no source has get the library's type.
+    """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     theirs = schema_to_pyarrow(metadata.schema(), include_field_ids=False)

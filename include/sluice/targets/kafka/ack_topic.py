@@ -1,7 +1,7 @@
 """The compacted topic with the checkpoint of one target: its record, how it is read, and how the topic is made.
 
-The topic belongs to one target alone. In a shared one, a transaction that another pipeline left open would hide what follows it from
-``read_committed``, which includes this target's own newest record.
+The topic belongs to one target alone. In a shared one, a transaction that another pipeline left open would hide what
+follows it from ``read_committed``, which includes this target's own newest record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SETTLES_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class KafkaCheckpoint:
-    """The record: the checkpoint, partitions of each topic as of its last message, and dead letters that were delivered since."""
+    """The record: the checkpoint, partitions of each topic as of its last message, and dead letters that were delivered
+    since.
+    """
 
     checkpoint: Checkpoint
     partitions: dict[str, int] = field(default_factory=dict)
@@ -45,8 +47,9 @@ class AckTopic:
         """Return what the target says it holds; None if nothing. Takes nothing over.
 
         Args:
-            settle_s: how long to wait for a transaction that is in the topic and has no end there: the client returns from a commit before its marker
-                is written. After that it counts as left by a dead process, and is ignored.
+            settle_s: how long to wait for a transaction that is in the topic and has no end there: the client returns
+                from a commit before its marker is written. After that it counts as left by a dead process, and is
+                ignored.
             settled: there can be no such transaction.
         """
         doing = f"reading the checkpoint of {self.place.owner}"
@@ -77,7 +80,10 @@ class AckTopic:
             consumer.close()
 
     def _last(self, consumer: Any, doing: str, settle_s: float, settled: bool) -> KafkaCheckpoint | None:
-        """Return the newest record. The topic has one key, so it is the last one; most of the topic need not be read."""
+        """Return the newest record.
+
+        The topic has one key, so it is the last one; most of the topic need not be read.
+        """
         lib = library()
         partition = lib.TopicPartition(self.place.ack_topic, 0)
         low, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S, cached=False)
@@ -106,7 +112,8 @@ class AckTopic:
                             raise TargetUnavailable(
                                 f"{doing}: another process has an open transaction in the topic",
                                 where=self.place.ack_topic,
-                                hint="only this target may write to it; the broker ends the transaction after its timeout",
+                                hint="only this target may write to it; the broker ends the transaction after its "
+                                "timeout",
                             )
                         break
                     consumer.seek(lib.TopicPartition(self.place.ack_topic, 0, message.offset()))
@@ -120,7 +127,10 @@ class AckTopic:
             back *= 32
 
     def end(self, admin: Any) -> int | None:
-        """Return the end of what is committed in the topic; None if there is no topic. Raises TargetUnavailable, LoadError."""
+        """Return the end of what is committed in the topic; None if there is no topic.
+
+        Raises TargetUnavailable, LoadError.
+        """
         from confluent_kafka.admin import OffsetSpec
 
         lib, doing = library(), f"looking at the end of the topic {self.place.ack_topic}"
@@ -161,7 +171,8 @@ class AckTopic:
             raise CheckpointError(
                 f"the checkpoint of {self.place.owner} cannot be read: {error}",
                 where=where,
-                hint=f"was it written by a newer version, or by hand? `sluice check {self.place.pipeline}` says what to do",
+                hint=f"was it written by a newer version, or by hand? `sluice check {self.place.pipeline}` says what "
+                "to do",
             ) from error
 
     def record(self, held: KafkaCheckpoint) -> bytes:

@@ -109,8 +109,8 @@ class KafkaCheckpoints:
     ) -> KafkaCheckpoint | None:
         """Change the record through this process's existing producer; return None if that fails.
 
-        What the producer knows is true only if its commit succeeds, so nothing else is concluded. If another process wrote to the topic, the topic is
-        read again.
+        What the producer knows is true only if its commit succeeds, so nothing else is concluded. If another process
+        wrote to the topic, the topic is read again.
         """
         if channel is None or channel.held is None:
             return None
@@ -130,7 +130,9 @@ def _begun(place: Place) -> Channel:
 
 
 class _kicked:
-    """Turns a fenced producer into an error: another producer began meanwhile, and the next attempt sees which one is right."""
+    """Turns a fenced producer into an error: another producer began meanwhile, and the next attempt sees which one is
+    right.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place

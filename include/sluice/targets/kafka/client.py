@@ -21,8 +21,10 @@ REGISTRY = "schema.registry."
 
 _SECRET = re.compile(r"user\.info|password|secret|token|jaas|key\.pem|keystore|assertion|credential", re.IGNORECASE)
 _CONSUMER = frozenset({
-    "group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "session.timeout.ms", "max.poll.interval.ms",
-    "partition.assignment.strategy", "group.instance.id", "enable.auto.offset.store", "isolation.level", "enable.partition.eof",
+    "group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "session.timeout.ms",
+    "max.poll.interval.ms",
+    "partition.assignment.strategy", "group.instance.id", "enable.auto.offset.store", "isolation.level",
+    "enable.partition.eof",
 })  # fmt: skip
 """Settings for consumers that a connection may also have."""
 
@@ -43,7 +45,8 @@ def library() -> Any:
 
 
 def settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the settings of every client: the connection's ``extra`` as the Kafka provider has it, or host, port, login and password.
+    """Return the settings of every client: the connection's ``extra`` as the Kafka provider has it, or host, port,
+    login and password.
 
     Raises:
         ConfigError: no broker is named, or a setting is no plain value.
@@ -109,7 +112,8 @@ def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
     except (lib.KafkaException, TypeError, ValueError) as error:
         raise ConfigError(
             f"connection {endpoint.connection_id!r}: {scrubbed(_text(error), endpoint)}",
-            hint="the settings are those of librdkafka (CONFIGURATION.md); the connection's extra and options.producer have them",
+            hint="the settings are those of librdkafka (CONFIGURATION.md); the connection's extra and "
+            "options.producer have them",
         ) from None
 
 
@@ -153,10 +157,14 @@ _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "U
 _LOGIN = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "ILLEGAL_SASL_STATE", "_SSL")
 _NOT_REACHED = ("_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT", "_RESOLVE")
 _ANSWERS_LATER = (
-    "_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT", "_MSG_TIMED_OUT", "_RESOLVE", "_WAIT_COORD", "_NODE_UPDATE", "_TIMED_OUT_QUEUE",
-    "REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "BROKER_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE",
-    "NOT_LEADER_FOR_PARTITION", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS",
-    "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED", "KAFKA_STORAGE_ERROR", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "NOT_CONTROLLER",
+    "_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT", "_MSG_TIMED_OUT", "_RESOLVE", "_WAIT_COORD", "_NODE_UPDATE",
+    "_TIMED_OUT_QUEUE",
+    "REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "BROKER_NOT_AVAILABLE",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR",
+    "CONCURRENT_TRANSACTIONS",
+    "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED", "KAFKA_STORAGE_ERROR", "_PURGE_QUEUE", "_PURGE_INFLIGHT",
+    "NOT_CONTROLLER",
     "_DESTROY", "_STATE", "_CONFLICT",
 )  # fmt: skip
 
@@ -180,7 +188,8 @@ def translated(error: Any, endpoint: Endpoint, doing: str, *, where: str = "") -
         return LoadError(
             f"{doing}: Kafka refused a message as too large: {why}",
             where=place,
-            hint="raise max.message.bytes of the topic (and of the broker) to options.max_message_bytes, or lower that option",
+            hint="raise max.message.bytes of the topic (and of the broker) to options.max_message_bytes, or lower "
+            "that option",
         )
     if name in _NO_TOPIC:
         return MappingError(
@@ -209,7 +218,8 @@ def translated(error: Any, endpoint: Endpoint, doing: str, *, where: str = "") -
 
 @contextmanager
 def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None) -> Iterator[None]:
-    """Turn errors of the client into Sluice's; with what the log of the client ``asked``, which made the call, says about them.
+    """Turn errors of the client into Sluice's; with what the log of the client ``asked``, which made the call, says
+    about them.
 
     Raises KicksOut if the producer may not write any more.
     """

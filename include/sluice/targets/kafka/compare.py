@@ -1,7 +1,8 @@
-"""Compare rows with the newest message of their key: the messages that a load would send are made, and their rows compared with the topic's.
+"""Compare rows with the newest message of their key: the messages that a load would send are made, and their rows
+compared with the topic's.
 
-A topic is read once, and later only what was added to it. The newest message of each key is kept in a file on disk, so that a large topic takes no
-memory. Only rows are compared, not what a message says about its batch.
+A topic is read once, and later only what was added to it. The newest message of each key is kept in a file on disk, so
+that a large topic takes no memory. Only rows are compared, not what a message says about its batch.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ _NO_PLACE = Offset.at("", "binlog.000001", 4)
 
 @dataclass
 class KafkaComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`.
+
+    It has no ranges and no checksums.
+    """
 
     place: Place
     _read: dict[str, _Topic] = field(default_factory=dict)
@@ -59,7 +63,10 @@ class KafkaComparer(ComparesRowsOnly):
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
-        """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError for a table without a key or a topic."""
+        """See :meth:`sluice.targets.port.Comparer.compare`.
+
+        Raises MappingError for a table without a key or a topic.
+        """
         if not plan.key:
             raise MappingError(
                 f"messages of {plan.target} have no key: which is a row's newest one is not known",
@@ -198,12 +205,14 @@ class _Topic:
         self._reader.read_on(self.partitions, self._take)
 
     def _require_whole(self, number: int, low: int) -> None:
-        """Raise LoadError for a partition whose first messages were removed, unless newer ones of their keys are there."""
+        """Raise LoadError for a partition whose first messages were removed, unless newer ones of their keys are
+        there.
+        """
         policy = configs_of(self.place, [self.name]).get(self.name, {}).get("cleanup.policy", "") if low else ""
         if low and policy != "compact":
             raise LoadError(
-                f"topic {self.name} begins at offset {low} of partition {number}: its older messages were removed, so that the newest one of "
-                "each key is not known",
+                f"topic {self.name} begins at offset {low} of partition {number}: its older messages were removed, so "
+                "that the newest one of each key is not known",
                 where=self.name,
                 hint="a topic that keeps each key's newest message has cleanup.policy: compact",
             )
@@ -211,8 +220,8 @@ class _Topic:
     def _take(self, messages: Sequence[Any]) -> None:
         """Keep the newest message of each key.
 
-        In a partition the later message is the newer one, whatever the producer's clock said. Clocks only decide for keys that went to another
-        partition.
+        In a partition the later message is the newer one, whatever the producer's clock said. Clocks only decide for
+        keys that went to another partition.
         """
         found = [
             (key, message.partition(), message.timestamp()[1], value)
@@ -220,8 +229,8 @@ class _Topic:
             for key, value in self._entries(message.key(), message.value())
         ]
         self._known.executemany(
-            "INSERT INTO newest VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET partition = excluded.partition, at = excluded.at, "
-            "value = excluded.value WHERE excluded.partition = partition OR excluded.at >= at",
+            "INSERT INTO newest VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET partition = excluded.partition, "
+            "at = excluded.at, value = excluded.value WHERE excluded.partition = partition OR excluded.at >= at",
             found,
         )
         self._known.commit()

@@ -1,7 +1,9 @@
-"""The message keys that a topic holds, and how they are removed: each gets a message without a value, in the transaction of a batch.
+"""The message keys that a topic holds, and how they are removed: each gets a message without a value, in the
+transaction of a batch.
 
-The topic itself is read, by the process that holds its transactions: so the keys are those as of the batch before, in the bytes in which they were
-written, whatever rules, masks and definitions made them. They are kept in a file on disk, so that a large topic takes no memory.
+The topic itself is read, by the process that holds its transactions: so the keys are those as of the batch before, in
+the bytes in which they were written, whatever rules, masks and definitions made them. They are kept in a file on disk,
+so that a large topic takes no memory.
 """
 
 from __future__ import annotations
@@ -43,17 +45,22 @@ class HeldKeys:
         )
 
     def read(self) -> None:
-        """Read the topic, up to all that was committed before. Raises TargetUnavailable, KicksOut, and LoadError if other pipelines write to it."""
+        """Read the topic, up to all that was committed before.
+
+        Raises TargetUnavailable, KicksOut, and LoadError if other pipelines write to it.
+        """
         ends = committed_ends(self.place, self.topic, self.partitions)
         TopicReader(self.place, self.topic, "keys").read_on(self.partitions, self._take, ends)
         mine = self.place.pipeline
         other = self._known.execute("SELECT writer FROM held WHERE writer NOT IN ('', ?) LIMIT 1", (mine,)).fetchone()
         if other is not None:
             raise LoadError(
-                f"the rows of {self.table} went, and topic {self.topic} has rows of {other[0]!r}, too: it cannot be emptied",
+                f"the rows of {self.table} went, and topic {self.topic} has rows of {other[0]!r}, too: it cannot be "
+                "emptied",
                 where=self.topic,
-                hint=f"tell the readers, then set the statement's kind to ignore in the ddl of target {self.place.target} until the batch is "
-                "delivered; {pipeline} in options.topic gives each pipeline a topic of its own",
+                hint="tell the readers, then set the statement's kind to ignore in the ddl of target "
+                f"{self.place.target} until the batch is delivered; {{pipeline}} in options.topic gives each pipeline "
+                "a topic of its own",
             )
 
     def _take(self, messages: Sequence[Any]) -> None:

@@ -16,10 +16,13 @@ from sluice.targets.templates import fields_of, listed, require_known
 
 Setting = str | int | float | bool
 OURS = frozenset({
-    "bootstrap.servers", "transactional.id", "transaction.timeout.ms", "enable.idempotence", "acks", "request.required.acks", "isolation.level",
-    "compression.type", "compression.codec", "message.max.bytes", "partitioner", "max.in.flight", "max.in.flight.requests.per.connection",
+    "bootstrap.servers", "transactional.id", "transaction.timeout.ms", "enable.idempotence", "acks",
+    "request.required.acks", "isolation.level",
+    "compression.type", "compression.codec", "message.max.bytes", "partitioner", "max.in.flight",
+    "max.in.flight.requests.per.connection",
     "retries", "message.send.max.retries", "delivery.timeout.ms", "message.timeout.ms", "enable.gapless.guarantee",
-    "queue.buffering.max.messages", "queue.buffering.max.kbytes", "queue.buffering.max.ms", "delivery.report.only.error",
+    "queue.buffering.max.messages", "queue.buffering.max.kbytes", "queue.buffering.max.ms",
+    "delivery.report.only.error",
 })  # fmt: skip
 """Settings of the client on which the guarantee rests, or that have their own option."""
 
@@ -48,7 +51,8 @@ class MissingTopics(BaseModel):
 
     when: Literal["check", "needed"] = Field(
         "check",
-        description="check: `sluice check --apply` makes missing topics, and a load stops where one is missing; needed: a load makes them, too.",
+        description="check: `sluice check --apply` makes missing topics, and a load stops where one is missing; "
+        "needed: a load makes them, too.",
     )
     partitions: int = Field(1, ge=1, le=100_000, description="Partitions of a topic.")
     replication: int = Field(-1, ge=-1, le=32_767, description="Replicas; -1: the broker's default.")
@@ -71,27 +75,30 @@ class KafkaOptions(BaseModel):
         "debezium-json", "debezium-avro", "debezium-protobuf", "canal-json", "maxwell-json", "cloudevents-json", "arrow"
     ] = Field(
         "debezium-json",
-        description="What a message says: as Debezium, canal (flat messages) or Maxwell; cloudevents-json: CloudEvents with Debezium's rows. "
-        "debezium-avro, debezium-protobuf: with the schema registry that schema.registry.url in the connection's extra names. "
-        "arrow: an Arrow IPC stream with some rows of one table, without a key.",
+        description="What a message says: as Debezium, canal (flat messages) or Maxwell; cloudevents-json: "
+        "CloudEvents with Debezium's rows. "
+        "debezium-avro, debezium-protobuf: with the schema registry that schema.registry.url in the connection's "
+        "extra names. arrow: an Arrow IPC stream with some rows of one table, without a key.",
     )
     schemas: bool = Field(
         False,
-        description="Each key and document of debezium-json has its schema in it, for Kafka Connect's JsonConverter with schemas.enable. A BIGINT "
-        "UNSIGNED is a Decimal then.",
+        description="Each key and document of debezium-json has its schema in it, for Kafka Connect's JsonConverter "
+        "with schemas.enable. A BIGINT UNSIGNED is a Decimal then.",
     )
     subjects: Subjects = Field(
         Subjects.TOPIC,
-        description="What a schema is registered as: TOPIC-key and TOPIC-value; the name of its record; or both, TOPIC-RECORD.",
+        description="What a schema is registered as: TOPIC-key and TOPIC-value; the name of its record; or both, "
+        "TOPIC-RECORD.",
     )
     register_schemas: bool = Field(
         True,
-        description="With a schema registry: register schemas that are missing. false: a load stops where one is missing.",
+        description="With a schema registry: register schemas that are missing. false: a load stops where one is "
+        "missing.",
     )
     partitioning: Partitioning = Field(
         Partitioning.KEY,
-        description="key: hash of the message key, as Kafka's own producers; columns: hash of partition_columns; table: one partition a table; "
-        "global: one partition for all, in the order of the log.",
+        description="key: hash of the message key, as Kafka's own producers; columns: hash of partition_columns; "
+        "table: one partition a table; global: one partition for all, in the order of the log.",
     )
     partition_columns: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="partitioning: columns: schema.table of the target, and its columns."
@@ -102,33 +109,37 @@ class KafkaOptions(BaseModel):
     )
     tombstones: bool = Field(
         True,
-        description="changes: latest: a delete is a message without a value; changes: all: such a message follows each delete. "
-        "false: a delete is a document alone.",
+        description="changes: latest: a delete is a message without a value; changes: all: such a message follows "
+        "each delete. false: a delete is a document alone.",
     )
     headers: bool = Field(True, description="Messages have headers: batch, change, position, GTID, origin.")
     create_topics: MissingTopics = Field(default_factory=MissingTopics, description="How missing topics are made.")
     transaction_topic: str = Field(
         "",
-        description="Topic for an event at the begin and one at the end of each transaction, as Debezium's provide.transaction.metadata has "
-        "them; documents then say their place in it. For the debezium formats, with changes: all. {pipeline}, {target}: names.",
+        description="Topic for an event at the begin and one at the end of each transaction, as Debezium's "
+        "provide.transaction.metadata has "
+        "them; documents then say their place in it. For the debezium formats, with changes: all. {pipeline}, "
+        "{target}: names.",
     )
     schema_topic: str = Field(
         "",
-        description="Topic for statements that change definitions: Debezium's schema changes, and the DDL documents of canal and Maxwell. "
-        "{pipeline}, {target}: names.",
+        description="Topic for statements that change definitions: Debezium's schema changes, and the DDL documents "
+        "of canal and Maxwell. {pipeline}, {target}: names.",
     )
     max_message_bytes: int = Field(
         1_000_000,
         ge=1_000,
         le=1_000_000_000,
-        description="Largest message, key and value together, before compression. A larger one is refused: see on_error.",
+        description="Largest message, key and value together, before compression. A larger one is refused: see "
+        "on_error.",
     )
     partitions_changed: Literal["stop", "accept"] = Field(
         "stop", description="Where a topic has another number of partitions than before, so that keys would move."
     )
     ack_topic: str = Field(
         "_sluice_ack.{pipeline}.{target}",
-        description="Compacted topic of this target's own, which says what it holds. {pipeline} and {target} must be in it.",
+        description="Compacted topic of this target's own, which says what it holds. {pipeline} and {target} must be "
+        "in it.",
     )
     transaction_timeout: Annotated[Span, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = Field(
         timedelta(minutes=5),

@@ -46,7 +46,10 @@ class Registry:
         """
         subject = self.subject_of(table, side, record)
         lib = library()
-        doing = f"{'registering' if self.place.options.register_schemas else 'looking up'} the schema of {table} as {subject}"
+        doing = (
+            f"{'registering' if self.place.options.register_schemas else 'looking up'} the schema of {table} as "
+            f"{subject}"
+        )
         try:
             client, found = self._client, lib.Schema(schema, kind)
             if self.place.options.register_schemas:
@@ -96,7 +99,8 @@ class Registry:
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"connection {self.place.endpoint.connection_id!r}: {self._plain(error)}",
-                hint=f"settings in extra that begin with {REGISTRY} are those of confluent-kafka's SchemaRegistryClient",
+                hint=f"settings in extra that begin with {REGISTRY} are those of confluent-kafka's "
+                "SchemaRegistryClient",
             ) from None
 
     def _plain(self, error: BaseException) -> str:
@@ -121,8 +125,8 @@ class Registry:
             return LoadError(
                 f"{doing}: the registry says that it does not go with the schema before it: {why}",
                 where=str(table),
-                hint=f"set the compatibility of subject {subject} to what its readers can take (NONE takes everything), or leave "
-                "the column out: mapping.columns.exclude",
+                hint=f"set the compatibility of subject {subject} to what its readers can take (NONE takes "
+                "everything), or leave the column out: mapping.columns.exclude",
             )
         if status == _NOT_FOUND and not self.place.options.register_schemas:
             return LoadError(

@@ -77,13 +77,15 @@ class KafkaSchema:
         largest = int(config.get("max.message.bytes", "0") or 0)
         if 0 < largest < options.max_message_bytes:
             found.append(TableFinding(
-                "warning", plan.target, "", f"topic {topic} takes messages of {largest:,} bytes (compressed), and options.max_message_bytes is "
-                f"{options.max_message_bytes:,}: a message between the two stops the batch",
+                "warning", plan.target, "", f"topic {topic} takes messages of {largest:,} bytes (compressed), and "
+                f"options.max_message_bytes is {options.max_message_bytes:,}: a message between the two stops the "
+                "batch",
                 hint="make the two equal",
             ))  # fmt: skip
         if "compact" in config.get("cleanup.policy", "") and not key:
             found.append(TableFinding(
-                "error", plan.target, "", f"topic {topic} is compacted, and rows without a key have messages without one, which it refuses",
+                "error", plan.target, "", f"topic {topic} is compacted, and rows without a key have messages without "
+                "one, which it refuses",
                 hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete",
             ))  # fmt: skip
         keyed = f"key ({', '.join(key)})" if key else "no key"

@@ -50,7 +50,10 @@ _KEPT_REPLAYS = 100
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A table of the target whose topic loses the keys that it holds. ``after_rows``: after those of the batch, so that these are not sent."""
+    """A table of the target whose topic loses the keys that it holds.
+
+    ``after_rows``: after those of the batch, so that these are not sent.
+    """
 
     table: TableId
     after_rows: bool
@@ -206,7 +209,10 @@ class BatchSender:
             self._rejected(f"kafka-{table.target}", table.target, refused)
 
     def _record_batches(self, piece: ChangePiece, *, only_keys: bool = False) -> dict[int, str]:
-        """Send rows in Arrow's form; what is left out and why, as :meth:`_too_large` says it. A row of ``only_keys`` is not left out."""
+        """Send rows in Arrow's form; what is left out and why, as :meth:`_too_large` says it.
+
+        A row of ``only_keys`` is not left out.
+        """
         options, topic, batch = self._options, self._topics.topic_of(piece.table), self._fence.batch
         [place] = self._places(piece.table, 1, None, self._topics.counts[topic])
         at, refused = self._rows.position if self._merged else None, {}
@@ -242,7 +248,10 @@ class BatchSender:
         return refused
 
     def _too_large(self, piece: ChangePiece, messages: Messages) -> dict[int, str]:
-        """Return the rows with a message that is not to be sent, and why. Raises LoadError for the first if no row may be left out."""
+        """Return the rows with a message that is not to be sent, and why.
+
+        Raises LoadError for the first if no row may be left out.
+        """
         found = {}
         for number, size in messages.too_large(self._options.max_message_bytes):
             key = _said(messages.keys[number].as_py(), self._options.form.registered)

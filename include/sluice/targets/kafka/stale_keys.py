@@ -1,7 +1,8 @@
-"""Decide what happens to a topic that would keep keys that no row has any more, or lack rows (:mod:`sluice.targets.messages.stale_keys`).
+"""Decide what happens to a topic that would keep keys that no row has any more, or lack rows
+(:mod:`sluice.targets.messages.stale_keys`).
 
-The topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value. If rows stay at the source,
-they are copied again under their new name or key (``on_conversion: copy``).
+The topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value.
+If rows stay at the source, they are copied again under their new name or key (``on_conversion: copy``).
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ def why_not_emptied(options: KafkaOptions) -> str:
 
 
 def left(change: SchemaChange, one: Stale, pipeline: str, why_not: str) -> LoadError:
-    """Return the error for a topic that cannot be emptied. ``why_not``: what :func:`why_not_emptied` says, or why this topic cannot."""
+    """Return the error for a topic that cannot be emptied.
+
+    ``why_not``: what :func:`why_not_emptied` says, or why this topic cannot.
+    """
     kinds = ", ".join(change.ddl_kinds)
     return LoadError(
         f"no change names the rows that a statement took away: {one.why}; {why_not}: {change.statement.text[:300]}",
         where=change.where,
         hint=f"tell the readers, then {to_ignore(change.consumer, kinds)}; for a table that there is again, "
-        f"`sluice verify run {pipeline} --target {change.consumer} --repair` removes the keys that it lacks. Where its keys are others now, or its "
-        f"name is, delete its old topic, make it anew (`sluice check {pipeline} --apply`) and copy the table (`sluice dump start {pipeline} --table "
-        "SCHEMA.TABLE`)",
+        f"`sluice verify run {pipeline} --target {change.consumer} --repair` removes the keys that it lacks. Where "
+        "its keys are others now, or its "
+        f"name is, delete its old topic, make it anew (`sluice check {pipeline} --apply`) and copy the table (`sluice "
+        f"dump start {pipeline} --table SCHEMA.TABLE`)",
     )
 
 

@@ -1,4 +1,6 @@
-"""Kafka as a target: a batch is one transaction of the one producer of its pipeline and target, and so is its checkpoint."""
+"""Kafka as a target: a batch is one transaction of the one producer of its pipeline and target, and so is its
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -85,13 +87,15 @@ class KafkaTarget:
         self.place = Place(endpoint, self.options, pipeline, config.name)
         if self.input is Input.MERGED and self.options.key_columns:
             raise ConfigError(
-                f"target {config.name!r}: options.key_columns is for changes: all; merged rows are told apart by the primary key",
+                f"target {config.name!r}: options.key_columns is for changes: all; merged rows are told apart by the "
+                "primary key",
                 hint="name other key columns in the mapping: key",
             )
 
         if self.input is Input.MERGED and self.options.transaction_topic:
             raise ConfigError(
-                f"target {config.name!r}: options.transaction_topic is for changes: all; merged rows are of no transaction"
+                f"target {config.name!r}: options.transaction_topic is for changes: all; merged rows are of no "
+                "transaction"
             )
 
     @property
@@ -123,7 +127,9 @@ class KafkaTarget:
         return KafkaReconciler(self.options) if self.input is Input.MERGED else None
 
     def comparer(self) -> KafkaComparer | None:
-        """Return what compares the newest message of each key; None for a target with every change, which is not compared."""
+        """Return what compares the newest message of each key; None for a target with every change, which is not
+        compared.
+        """
         return KafkaComparer(self.place) if self.input is Input.MERGED else None
 
     def stale(self, change: SchemaChange) -> tuple[Stale, ...]:
@@ -144,7 +150,8 @@ class KafkaTarget:
 class KafkaReconciler:
     """See :class:`sluice.targets.port.Reconciler` and :class:`sluice.targets.port.ListReconciler`.
 
-    A listed key gets a message without a value; with format arrow, whose messages have no keys, a row that says that it is gone.
+    A listed key gets a message without a value; with format arrow, whose messages have no keys, a row that says that it
+    is gone.
     """
 
     options: KafkaOptions

@@ -33,7 +33,9 @@ class TopicReader:
     def read_on(
         self, partitions: int, take: Callable[[Sequence[Any]], None], ends: Mapping[int, int] | None = None
     ) -> None:
-        """Give ``take`` the messages up to the end of every partition, in order. Raises TargetUnavailable, KicksOut, and what ``first`` raises.
+        """Give ``take`` the messages up to the end of every partition, in order.
+
+        Raises TargetUnavailable, KicksOut, and what ``first`` raises.
 
         ``ends``: offsets that must be reached, see :func:`committed_ends`; None: what is committed when it is read.
         """
@@ -92,8 +94,8 @@ class TopicReader:
 def committed_ends(place: Place, topic: str, partitions: int) -> dict[int, int]:
     """Return the end of each partition, once everything before it is committed or given up.
 
-    The client returns from a commit before its marker is written, and a consumer sees a message only after that. Raises TargetUnavailable if another
-    program's transaction stays open.
+    The client returns from a commit before its marker is written, and a consumer sees a message only after that. Raises
+    TargetUnavailable if another program's transaction stays open.
     """
     from confluent_kafka.admin import OffsetSpec
 
@@ -113,7 +115,8 @@ def committed_ends(place: Place, topic: str, partitions: int) -> dict[int, int]:
                 return committed
             if time.monotonic() > end:
                 raise TargetUnavailable(
-                    f"{doing}: a transaction of another program has been open for {ANSWER_S:.0f} s: what it holds back is not known",
+                    f"{doing}: a transaction of another program has been open for {ANSWER_S:.0f} s: what it holds "
+                    "back is not known",
                     where=topic,
                 )
             time.sleep(0.02)

@@ -26,7 +26,10 @@ class Topics:
 
     @classmethod
     def look(cls, place: Place, client: Any = None) -> Topics:
-        """Ask the brokers for all topics, by ``client`` if given. That creates none, even if brokers create topics that are asked for by name."""
+        """Ask the brokers for all topics, by ``client`` if given.
+
+        That creates none, even if brokers create topics that are asked for by name.
+        """
         asked = client or place.client("AdminClient")
         with errors(place.endpoint, "reading the list of topics", asked=asked):
             found = asked.list_topics(timeout=ANSWER_S).topics
@@ -42,7 +45,10 @@ class Topics:
         return self.place.options.side_topics_of(self.place.pipeline, self.place.target)
 
     def require(self, tables: Iterable[TableId]) -> None:
-        """Require that each table and side topic has its topic; missing ones are created if the options say so. Raises MappingError."""
+        """Require that each table and side topic has its topic; missing ones are created if the options say so.
+
+        Raises MappingError.
+        """
         wanted: dict[str, TableId | str] = {self.topic_of(table): table for table in tables}
         for option, topic in self.side.items():
             if topic in wanted or topic == self.place.ack_topic:
@@ -65,7 +71,8 @@ class Topics:
             raise MappingError(
                 f"the topic {topic} for {table} is not there",
                 where=str(table),
-                hint=f"`sluice check {self.place.pipeline} --apply` makes it; options.create_topics.when: needed lets a load make it",
+                hint=f"`sluice check {self.place.pipeline} --apply` makes it; options.create_topics.when: needed lets "
+                "a load make it",
             )
 
     def require_same(self, known: Mapping[str, int], tables: Iterable[TableId]) -> dict[str, int]:
@@ -80,10 +87,13 @@ class Topics:
                 and options.partitioning is not Partitioning.GLOBAL
             ):
                 raise LoadError(
-                    f"topic {topic} has {now} partitions, and had {before} when {table} was last written: keys would go to other partitions",
+                    f"topic {topic} has {now} partitions, and had {before} when {table} was last written: keys would "
+                    "go to other partitions",
                     where=str(table),
-                    hint=f"{_NOT_ORDERED}, and a compacted topic keeps old rows. Either make the topic anew and copy the table again "
-                    f"(`sluice dump start {self.place.pipeline} --table {table}`), or set options.partitions_changed: accept",
+                    hint=f"{_NOT_ORDERED}, and a compacted topic keeps old rows. Either make the topic anew and copy "
+                    "the table again "
+                    f"(`sluice dump start {self.place.pipeline} --table {table}`), or set options.partitions_changed: "
+                    "accept",
                 )
             found[topic] = now
         return found
@@ -95,10 +105,11 @@ class Topics:
             other = taken.setdefault(self.topic_of(table), table)
             if other != table:
                 raise MappingError(
-                    f"{other} and {table} both go to topic {self.topic_of(table)}: with changes: latest their keys would replace each other",
+                    f"{other} and {table} both go to topic {self.topic_of(table)}: with changes: latest their keys "
+                    "would replace each other",
                     where=str(table),
-                    hint="put {schema} and {table} into options.topic, write format: maxwell-json (its keys name the table), "
-                    "or give the target changes: all",
+                    hint="put {schema} and {table} into options.topic, write format: maxwell-json (its keys name the "
+                    "table), or give the target changes: all",
                 )
 
 

@@ -1,11 +1,13 @@
 """The transactions of the one producer of a pipeline and target.
 
-``transactional.id`` is the pipeline's and target's. Everything that moves the checkpoint is a transaction of it, and the checkpoint is a record in
-the same transaction as the rows. So two fences work together:
+``transactional.id`` is the pipeline's and target's. Everything that moves the checkpoint is a transaction of it, and
+the checkpoint is a record in the same transaction as the rows. So two fences work together:
 
-* Kafka's: ``init_transactions`` ends what an older producer left open, waits for what it is committing, and refuses it from then on;
-* Sluice's: the epoch in the record. Kafka's fence favours whoever came last. So the record is read before (a process that is out of date does not
-  disturb a newer one) and after ``init_transactions`` (nothing can be committed in between any more), and a higher epoch in it stops this process.
+* Kafka's: ``init_transactions`` ends what an older producer left open, waits for what it is committing, and refuses it
+  from then on;
+* Sluice's: the epoch in the record. Kafka's fence favours whoever came last. So the record is read before (a process
+  that is out of date does not disturb a newer one) and after ``init_transactions`` (nothing can be committed in between
+  any more), and a higher epoch in it stops this process.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Failure:
 
 
 class Channel:
-    """A producer that began (``init_transactions``), and what the target held when it did, or since by its own commits."""
+    """A producer that began (``init_transactions``), and what the target held when it did, or since by its own
+    commits.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -61,10 +65,11 @@ class Channel:
         self.held = self._topic.read(settled=True)
 
     def knows(self) -> bool:
-        """Return True if the newest record is the one that was read, or that this channel wrote: no other process wrote to the topic.
+        """Return True if the newest record is the one that was read, or that this channel wrote: no other process wrote
+        to the topic.
 
-        Each transaction of this channel adds one record and one marker. The marker of the last one may not be there yet. A person may write to the
-        topic.
+        Each transaction of this channel adds one record and one marker. The marker of the last one may not be there
+        yet. A person may write to the topic.
         """
         until = time.monotonic() + SETTLES_S
         while (end := self._topic.end(self._admin)) is not None and self._end is not None:
@@ -104,7 +109,8 @@ class Channel:
                 raise LoadError(
                     f"{doing}: the transaction took longer than {place.timeout_s:.0f} s, and Kafka gave it up",
                     where=place.owner,
-                    hint="raise options.transaction_timeout of the target, or make batches smaller: capture: {batch: {max_changes: …}}",
+                    hint="raise options.transaction_timeout of the target, or make batches smaller: capture: {batch: "
+                    "{max_changes: …}}",
                 ) from error
             raise
 

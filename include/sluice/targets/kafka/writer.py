@@ -54,8 +54,8 @@ class KafkaWriter:
     def prepare(self) -> None:
         """Refuse schema changes that cannot be followed. No I/O.
 
-        Documents name their columns, so most schema changes need nothing, and the others nothing before the rows. Raises LoadError if the policy is
-        to stop, or if a topic would keep keys that no row has, or lack rows.
+        Documents name their columns, so most schema changes need nothing, and the others nothing before the rows.
+        Raises LoadError if the policy is to stop, or if a topic would keep keys that no row has, or lack rows.
         """
         why_not = why_not_emptied(self.place.options)
         for change in self.batch.schema_changes:
@@ -68,7 +68,10 @@ class KafkaWriter:
             require_not_converted(change)
 
     def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
-        """Return one unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""
+        """Return one unit: rows and checkpoint are one transaction, and a transaction has one producer.
+
+        Raises MappingError.
+        """
         batch, place = self.batch, self.place
         told = tuple(map(statement_of, batch.schema_changes)) if place.options.schema_topic else ()
         empties = self._emptied()
@@ -89,7 +92,10 @@ class KafkaWriter:
         return stale_topics(self.place, self.input, change)
 
     def _emptied(self) -> tuple[Emptied, ...]:
-        """Return the tables whose topics hold keys that are to be removed. Raises LoadError for a topic that may have rows of another table."""
+        """Return the tables whose topics hold keys that are to be removed.
+
+        Raises LoadError for a topic that may have rows of another table.
+        """
         found: dict[TableId, Emptied] = {}
         for change in self.batch.schema_changes if self.input is Input.MERGED else ():
             sources = {one.table for one in self._stale(change) if one.emptied}
@@ -111,12 +117,15 @@ class KafkaWriter:
                 raise left(change, Stale(table, f"the keys of {table} stay in its topic"), place.pipeline, why)
 
     def _require_key(self, table: TableInput) -> None:
-        """Raise MappingError if a row's messages may be in several partitions: a compacted topic would keep old ones."""
+        """Raise MappingError if a row's messages may be in several partitions: a compacted topic would keep old
+        ones.
+        """
         columns = self.place.options.partition_columns.get(str(table.target), ())
         others = [name for name in columns if name not in table.plan.key]
         if others:
             raise MappingError(
-                f"rows of {table.target} are spread by {others[0]}, which is not in the key: with changes: latest a row could be in two partitions",
+                f"rows of {table.target} are spread by {others[0]}, which is not in the key: with changes: latest a "
+                "row could be in two partitions",
                 where=f"{table.target}.{others[0]}",
                 hint="options.partition_columns: key columns only, or changes: all",
             )
@@ -151,7 +160,10 @@ class KafkaUnit:
         return self.rows.memory_bytes
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """Write all rows and the checkpoint in one transaction. Raises Fenced if the target holds the batch, or a newer process writes."""
+        """Write all rows and the checkpoint in one transaction.
+
+        Raises Fenced if the target holds the batch, or a newer process writes.
+        """
         started, replay = time.monotonic(), self.rows.replay
         try:
             with slot(self.place) as mine, ExitStack() as files:
@@ -185,7 +197,8 @@ class KafkaUnit:
     def _why(self, error: KicksOut) -> TargetUnavailable:
         guarded(self.place, self.fence, AckTopic(self.place).read())
         return TargetUnavailable(
-            f"another producer began transactions as {self.place.transactional_id} while batch {self.fence.batch} was written: {error}",
+            f"another producer began transactions as {self.place.transactional_id} while batch {self.fence.batch} was "
+            f"written: {error}",
             where=self.place.owner,
         )
 

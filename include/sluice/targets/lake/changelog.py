@@ -1,4 +1,6 @@
-"""``changes: all``: the tables of changes, their columns besides the user's, and the changes of a batch as their rows, in log order."""
+"""``changes: all``: the tables of changes, their columns besides the user's, and the changes of a batch as their rows,
+in log order.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,15 @@ from sluice.targets.lake.values import Refusals, aligned, convert, plain, row_te
 from sluice.targets.port import ChangePiece, RowReader, Share
 
 ENVELOPE: tuple[tuple[str, str], ...] = (
-    ("_op", "string"), ("_batch", "long"), ("_seq", "long"), ("_row", "long"), ("_part", "long"), ("_txn", "long"), ("_txn_row", "long"),
-    ("_commit_time", "timestamp"), ("_file", "string"), ("_offset", "decimal(20,0)"), ("_gtid", "string"), ("_origin", "long"),
+    ("_op", "string"), ("_batch", "long"), ("_seq", "long"), ("_row", "long"), ("_part", "long"), ("_txn", "long"),
+    ("_txn_row", "long"),
+    ("_commit_time", "timestamp"), ("_file", "string"), ("_offset", "decimal(20,0)"), ("_gtid", "string"),
+    ("_origin", "long"),
 )  # fmt: skip
-"""The metadata columns (name, type). ``_batch``, ``_seq``, ``_row`` and ``_part`` together identify a change, and are the order of the log."""
+"""The metadata columns (name, type).
+
+``_batch``, ``_seq``, ``_row`` and ``_part`` together identify a change, and are the order of the log.
+"""
 BEFORE = "_before"
 """A struct of the user's columns before the change, null for a new row."""
 _OURS = frozenset({BEFORE, *(name for name, _ in ENVELOPE)})
@@ -86,9 +93,11 @@ def _require_envelope(piece: ChangePiece, info: TableInfo) -> None:
     wrong = [name for name, kind in ENVELOPE if there.get(name) != kind]
     if wrong or isinstance(there.get(BEFORE, ""), str):
         raise MappingError(
-            f"the table of {piece.table} is no table of changes: it lacks {(wrong or [BEFORE])[0]!r}, or has it as another type",
+            f"the table of {piece.table} is no table of changes: it lacks {(wrong or [BEFORE])[0]!r}, or has it as "
+            "another type",
             where=f"{piece.table}.{(wrong or [BEFORE])[0]}",
-            hint="changes: all needs tables of its own: another location, or options: {table: …}; `sluice check PIPELINE --apply` makes them",
+            hint="changes: all needs tables of its own: another location, or options: {table: …}; `sluice check "
+            "PIPELINE --apply` makes them",
         )
 
 
@@ -105,7 +114,8 @@ def _envelope(piece: ChangePiece, name: str, batch: int) -> pa.Array:
 def _require_whole(piece: ChangePiece) -> None:
     if "_present" in piece.rows.schema.names and piece.rows["_present"].null_count < piece.rows.num_rows:
         raise LoadError(
-            f"the log has only the changed columns of rows of {piece.table}, and a table of changes would show NULL for the others",
+            f"the log has only the changed columns of rows of {piece.table}, and a table of changes would show NULL "
+            "for the others",
             where=str(piece.table),
             hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
         )
@@ -149,7 +159,10 @@ def change_rows(
 
 
 def _in_log_order(pieces: Sequence[ChangePiece], rows: pa.Table) -> pa.Table:
-    """Sort the changes of one batch. Rows that a dump read precede the change of the same number, see :mod:`sluice.targets.changes_in_order`."""
+    """Sort the changes of one batch.
+
+    Rows that a dump read precede the change of the same number, see :mod:`sluice.targets.changes_in_order`.
+    """
     if len(pieces) == 1:
         return rows
     seq, row, part = (np.concatenate([_numbers(piece, name) for piece in pieces]) for name in ("_seq", "_row", "_part"))

@@ -2,9 +2,9 @@
 
 It is moved by commits that are refused if another was first.
 
-Decision: the checkpoint is not in ZooKeeper, because a unit on a worker has to see the fence where it writes. It is not in the tables, because a
-batch has many. It is a table property, not a row, so that no data file is written or left over. A format without conditional commits would make this
-wrong.
+Decision: the checkpoint is not in ZooKeeper, because a unit on a worker has to see the fence where it writes. It is not
+in the tables, because a batch has many. It is a table property, not a row, so that no data file is written or left
+over. A format without conditional commits would make this wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class LakeCheckpoint:
         found = self.checkpoint
         position = found.position.to_json() if found.position is not None else None
         return json.dumps({
-            "format": _FORMAT, "epoch": found.epoch, "batch": found.batch, "position": position, "identity": found.identity,
+            "format": _FORMAT, "epoch": found.epoch, "batch": found.batch, "position": position,
+            "identity": found.identity,
             "delivery": self.delivery, "seal": seal_of([owner], found.batch, position),
         })  # fmt: skip
 
@@ -125,7 +126,10 @@ class LakeCheckpointStore:
         self._moved("advancing the checkpoint", made)
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Store a checkpoint that may be earlier. What tables noted no longer counts, whether ``anew`` or not. Raises Fenced."""
+        """Store a checkpoint that may be earlier. What tables noted no longer counts, whether ``anew`` or not.
+
+        Raises Fenced.
+        """
 
         def made(found: LakeCheckpoint | None) -> LakeCheckpoint:
             known = found.checkpoint if found else Checkpoint(0, to.batch)
@@ -142,7 +146,9 @@ class LakeCheckpointStore:
     def _moved(
         self, doing: str, made: Callable[[LakeCheckpoint | None], LakeCheckpoint | None], *, make: bool = False
     ) -> Any:
-        """Change the record to what ``made`` returns for it; ``made`` is called again each time another process was faster."""
+        """Change the record to what ``made`` returns for it; ``made`` is called again each time another process was
+        faster.
+        """
         for attempt in range(_ATTEMPTS):
             table = self.format.open_checkpoint(self.owner)
             if table is None:

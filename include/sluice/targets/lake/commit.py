@@ -33,14 +33,15 @@ def commit_batch(
 ) -> WriteResult:
     """Call ``write`` (table, what its commit notes) until its commit succeeds; not at all if the table holds the batch.
 
-    If several batches are written as one (Feature.BUNDLES), a table may hold the first ones, because an earlier attempt took fewer of them together
-    and was killed before the checkpoint: ``write`` leaves out what ``known`` of its note says.
+    If several batches are written as one (Feature.BUNDLES), a table may hold the first ones, because an earlier attempt
+    took fewer of them together and was killed before the checkpoint: ``write`` leaves out what ``known`` of its note
+    says.
 
-    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces. What is noted stays; if a replay
-    and a batch are written at the same time, one of them is refused, too.
+    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces. What
+    is noted stays; if a replay and a batch are written at the same time, one of them is refused, too.
 
-    The table is read before the fence is checked. So an old process has either read the table before a newer one wrote to it, and then its commit is
-    refused; or it checks the fence after the newer one took over, and is refused there.
+    The table is read before the fence is checked. So an old process has either read the table before a newer one wrote
+    to it, and then its commit is refused; or it checks the fence after the newer one took over, and is refused there.
 
     Args:
         doing: for errors.

@@ -32,7 +32,10 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 @dataclass(frozen=True)
 class LakeComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`.
+
+    It has no ranges and no checksums.
+    """
 
     tables: LakeTables
 

@@ -13,7 +13,10 @@ _DIGITS = 6
 
 
 class NotConvertedError(Exception):
-    """A step cannot be done on these values. ``kind``: of a step that says that nothing can be told of them; None: the type has no such step."""
+    """A step cannot be done on these values.
+
+    ``kind``: of a step that says that nothing can be told of them; None: the type has no such step.
+    """
 
     def __init__(self, kind: StepKind | None, why: str) -> None:
         super().__init__(why)
@@ -47,7 +50,9 @@ def converted(values: pa.Array, steps: Sequence[Step]) -> pa.Array:
 def converted_rows(
     rows: pa.Table, steps: Mapping[str, Sequence[Step]], partitions: Collection[str] = ()
 ) -> pa.Table | None:
-    """Return rows with converted values, None if every value is what it was. ``partitions``: columns by which the table is partitioned.
+    """Return rows with converted values, None if every value is what it was.
+
+    ``partitions``: columns by which the table is partitioned.
 
     Raises Refused.
     """
@@ -126,7 +131,10 @@ _STEPS: Mapping[StepKind, tuple[Callable[[pa.DataType], bool], Callable[[pa.Arra
     StepKind.PAD_ZEROS: (_BYTES, _padded),
     StepKind.REORDER: (_TEXT, _reordered),
 }
-"""The value types that a step accepts, and its function. A step to another type is none of these: a column's type changes only by widening."""
+"""The value types that a step accepts, and its function.
+
+A step to another type is none of these: a column's type changes only by widening.
+"""
 
 CONVERSIONS = frozenset(_STEPS)
 """The steps that are done here."""

@@ -1,4 +1,6 @@
-"""Schema changes of the source at a target of lake tables: which columns of which table they are about, whatever the format does with them."""
+"""Schema changes of the source at a target of lake tables: which columns of which table they are about, whatever the
+format does with them.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,10 @@ class LakeFollower:
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def note(self, source: TableId, what: str, found: Any) -> CommitNote | None:
-        """Return the note for the commit that does ``what`` of this statement, None if the table has it already. Raises Fenced."""
+        """Return the note for the commit that does ``what`` of this statement, None if the table has it already.
+
+        Raises Fenced.
+        """
         scope, number = f"{source}/{what}", self.fence.batch * _STATEMENTS + self.change.number + 1
         held = self.tables.checkpoints.guard(self.fence)
         if self.tables.noted(found, scope, held.delivery) >= number:
@@ -104,7 +109,9 @@ class LakeFollower:
                     self._change(step, part.kinds)
 
     def _extend(self, part: Followed) -> None:
-        """Extend a table of changes: it keeps its name and all columns; a table or column with a new name is another one."""
+        """Extend a table of changes: it keeps its name and all columns; a table or column with a new name is another
+        one.
+        """
         one, after = part.one, part.one.after
         renamed = one.renamed_to if K.RENAME_TABLE in part.kinds else None
         name = renamed or one.table
@@ -168,7 +175,10 @@ class LakeFollower:
         )
 
     def _converted(self, step: AlterTable, table: Any) -> bool:
-        """Convert the rows that are there as the source did; return False if nothing had to be done. Raises LoadError."""
+        """Convert the rows that are there as the source did; return False if nothing had to be done.
+
+        Raises LoadError.
+        """
         info, steps, effects = self.tables.format.info(table), {}, {}
         for effect in effects_on(self.change, step.source):
             name = self._name(step.one, effect.old.name)
@@ -241,7 +251,10 @@ class LakeFollower:
         raise self.by_hand(f"column {made.name} is {there.kind}, which cannot hold values of {column.type}")
 
     def fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
-        """Return the value that the rows which are there get in a new column, as at the source; None for NULL. Raises LoadError."""
+        """Return the value that the rows which are there get in a new column, as at the source; None for NULL.
+
+        Raises LoadError.
+        """
         found = self.change.meaning.default_value(column)
         if found.value is None:
             raise self._not_filled(column, target, found.why)
@@ -261,13 +274,16 @@ class LakeFollower:
         hint = f"{ignored}; before the copy, add the column (`sluice check PIPELINE --apply`)"
         if self.change.consumer != SNAPSHOT:
             hint = (
-                f"{ignored}, add the column (`sluice check PIPELINE --apply`), then copy the table anew (`sluice dump start`), which copies the "
-                "source's values"
+                f"{ignored}, add the column (`sluice check PIPELINE --apply`), then copy the table anew (`sluice dump "
+                "start`), which copies the source's values"
             )
         return not_filled(self.change, target, column.name, why, hint)
 
     def refuse_clash(self, edits: Edits) -> None:
-        """Raise LoadError for a clash. Ask it for a statement that is not noted yet: where it is, the names are as after it."""
+        """Raise LoadError for a clash.
+
+        Ask it for a statement that is not noted yet: where it is, the names are as after it.
+        """
         if edits.clash:
             raise name_taken(self.change, edits.clash)
 

@@ -1,4 +1,7 @@
-"""The protocol of a format: the steps on one table that Delta and Iceberg take differently. The rest of a lake target is written once over it."""
+"""The protocol of a format: the steps on one table that Delta and Iceberg take differently.
+
+The rest of a lake target is written once over it.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ class CommitNote:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a table. ``batch`` 0: it belongs to no batch and does not name the one that the table held (create, extend, compact)."""
+    """A commit of a table.
+
+    ``batch`` 0: it belongs to no batch and does not name the one that the table held (create, extend, compact).
+    """
 
     version: int
     batch: int = 0
@@ -89,8 +95,10 @@ class Edits:
     """The changes of a table's columns by one statement.
 
     Attributes:
-        source, table: at the source, and at the target. gone: names of columns that go. names: new names by the names now.
-        wider: new types by the names now. wanted: all columns after the change. adds: new ones among them; a table of changes has none.
+        source, table: at the source, and at the target. gone: names of columns that go. names: new names by the names
+            now.
+        wider: new types by the names now. wanted: all columns after the change. adds: new ones among them; a table of
+            changes has none.
         clash: a name that two columns would have, unless the edits were made already; "" if there is none.
         every: it is a table of changes. emptied: it has no rows, as they are copied again.
     """
@@ -125,7 +133,10 @@ class Following(Protocol):
         """Return the note for the commit that does ``what`` of it, None if the table has it already. Raises Fenced."""
 
     def refuse_clash(self, edits: Edits) -> None:
-        """Raise LoadError for a clash. Ask it for a statement that is not noted yet: where it is, the names are as after it."""
+        """Raise LoadError for a clash.
+
+        Ask it for a statement that is not noted yet: where it is, the names are as after it.
+        """
 
     def fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
         """Return the value that existing rows get in a new column; None for NULL. Raises LoadError."""
@@ -140,8 +151,9 @@ class Following(Protocol):
 class LakeFormat(Protocol):
     """The tables of one target in a format. Picklable.
 
-    ``found`` is a table as the format's library opens it. Each write is one commit, which is refused (Raced) if another one came since ``found`` was
-    read that changed the same rows or noted the same. All raise LoadError and TargetUnavailable.
+    ``found`` is a table as the format's library opens it. Each write is one commit, which is refused (Raced) if another
+    one came since ``found`` was read that changed the same rows or noted the same. All raise LoadError and
+    TargetUnavailable.
     """
 
     FORMAT: ClassVar[str]
@@ -213,7 +225,10 @@ class LakeFormat(Protocol):
         steps: Mapping[str, Sequence[Step]],
         say: Callable[[str], None],
     ) -> None:
-        """Convert values of columns (by their names now) as the source did; ``say`` logs what is done. Raises Refused."""
+        """Convert values of columns (by their names now) as the source did; ``say`` logs what is done.
+
+        Raises Refused.
+        """
 
     def empty(self, table: TableId, found: Any, note: CommitNote) -> None:
         """Remove all rows."""
@@ -233,7 +248,10 @@ class LakeFormat(Protocol):
     def read(
         self, table: TableId, at: Any, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield columns of all rows; rows outside the ``bounds`` of a column may be left out. ``at``: a table, or from :meth:`as_of`."""
+        """Yield columns of all rows; rows outside the ``bounds`` of a column may be left out.
+
+        ``at``: a table, or from :meth:`as_of`.
+        """
 
     # -- versions --------------------------------------------------------------------------------------------------
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:

@@ -46,7 +46,10 @@ def stored_key(column: PlannedColumn, values: pa.Array) -> pa.Array:
 
 
 def listed_keys(plan: PlannedTable, info: TableInfo, listed: pa.Table) -> dict[str, pa.Array]:
-    """Return keys of the source as the table has them, by column in key order. Raises LoadError for a key it cannot hold."""
+    """Return keys of the source as the table has them, by column in key order.
+
+    Raises LoadError for a key it cannot hold.
+    """
     found = {}
     for number, column in enumerate(plan.key_columns):
         there, made = info.find(column.name), column.sent_type

@@ -15,7 +15,8 @@ _AT_ONCE = 8
 def run_lockstep(work: Callable[[_T], _R], items: Iterable[_T], at_once: int = _AT_ONCE) -> list[_R]:
     """Run ``work`` on each item in threads; return the results in order.
 
-    Raises the first error in order, once all work that was started has ended; no further work is started after an error.
+    Raises the first error in order, once all work that was started has ended; no further work is started after an
+    error.
     """
     given = list(items)
     if len(given) < 2:

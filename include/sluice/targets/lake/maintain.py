@@ -1,6 +1,8 @@
-"""Maintenance of a target's tables: small files become larger ones, and what no version within its retention needs is deleted.
+"""Maintenance of a target's tables: small files become larger ones, and what no version within its retention needs is
+deleted.
 
-Nothing here is fenced: a compaction or clustering changes no row. If its commit conflicts with a load's, the later one of the two is refused.
+Nothing here is fenced: a compaction or clustering changes no row. If its commit conflicts with a load's, the later one
+of the two is refused.
 """
 
 from __future__ import annotations

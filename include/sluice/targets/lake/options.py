@@ -21,16 +21,18 @@ class LakeOptions(BaseModel):
     )
     cluster_by: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="schema.table of the target, and the columns by which maintenance puts rows next to each other, so that each file has a narrow "
-        "range of their values.",
+        description="schema.table of the target, and the columns by which maintenance puts rows next to each other, "
+        "so that each file has a narrow range of their values.",
     )
     zero_dates: Literal["refuse", "null"] = Field(
         "refuse",
-        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the value is NULL.",
+        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the "
+        "value is NULL.",
     )
     wide_decimals: Literal["refuse", "string"] = Field(
         "refuse",
-        description="DECIMAL of more than 38 digits, which no lake format has: the table is refused, or the column is a string.",
+        description="DECIMAL of more than 38 digits, which no lake format has: the table is refused, or the column is "
+        "a string.",
     )
 
     @model_validator(mode="after")
@@ -56,6 +58,9 @@ class LakeOptions(BaseModel):
         return self.partition_by.get(str(table), ())
 
     def clusters(self, table: TableId, info: TableInfo) -> tuple[str, ...]:
-        """Return the columns by which rows of a table are clustered. Names in the option that do not fit are ignored: `sluice check` reports them."""
+        """Return the columns by which rows of a table are clustered.
+
+        Names in the option that do not fit are ignored: `sluice check` reports them.
+        """
         found = map(info.find, self.cluster_by.get(str(table), ()))
         return tuple(one.name for one in found if one is not None and not one.partition and clusterable(one.kind))

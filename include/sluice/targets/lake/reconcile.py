@@ -1,4 +1,7 @@
-"""Delete rows that only a lake table has, by listed keys. A range of the source is none of the table, so none is cleared."""
+"""Delete rows that only a lake table has, by listed keys.
+
+A range of the source is none of the table, so none is cleared.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ class LakeReconciler:
         return "ranges of a table's keys there are not those of the source"
 
     def refuses_listed(self, table: PlannedTable) -> str:
-        """Return why listed keys cannot be removed: another pipeline writes to the table, too, or its keys are not the source's. "" if they can."""
+        """Return why listed keys cannot be removed: another pipeline writes to the table, too, or its keys are not the
+        source's. "" if they can.
+        """
         there, format_ = self.tables.required(table.target), self.tables.format
         commits = itertools.islice(format_.history(table.target, there), LOOKED_BACK)
         others = sorted({commit.owner for commit in commits} - {self.tables.owner, ""})

@@ -88,13 +88,15 @@ class MergedRows:
         """Return the last row of each key, from rows of several batches, oldest first.
 
         Raises:
-            LoadError: they do not have the same columns. What an older row sets and a newer one leaves unchanged would be lost.
+            LoadError: they do not have the same columns. What an older row sets and a newer one leaves unchanged would
+                be lost.
         """
         names = [frozenset(map(true_name, user_fields(rows.schema))) for rows in found]
         if len(set(names)) > 1:
             odd = min(names[0] ^ next(some for some in names if some != names[0]))
             raise LoadError(
-                f"rows of {self.table.plan.source} have other columns in one batch than in another: {odd!r}; they cannot be written together",
+                f"rows of {self.table.plan.source} have other columns in one batch than in another: {odd!r}; they "
+                "cannot be written together",
                 where=f"{self.table.target}, up to batch {self.batch}",
                 hint="the batches are written one by one",
             )

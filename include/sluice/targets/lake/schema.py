@@ -143,7 +143,10 @@ class LakeSchema:
                 why = f"{self.tables.format.NAME} takes no such name of a column: {column.name!r}"
                 found.append(_error(plan, column.name, why, "rename it: mapping.columns.rename"))
             elif not made_type(column, self.tables.options.wide_decimals):
-                hint = "options: {wide_decimals: string} stores the digits as text; or leave the column out: mapping.columns.exclude"
+                hint = (
+                    "options: {wide_decimals: string} stores the digits as text; or leave the column out: "
+                    "mapping.columns.exclude"
+                )
                 found.append(_error(plan, column.name, f"{column.sql_type or column.arrow_type}: {TOO_WIDE}", hint))
         return found
 
@@ -191,7 +194,10 @@ class LakeSchema:
         for one in filter(None, (there, parts.find(name) if parts is not None else None)):
             if not isinstance(one.kind, str) or not takes(made, one.kind):
                 why = f"column {one.name!r} is {type_text(one.kind)}, which cannot hold values of {said}"
-                hint = "make the table anew, or rewrite it with Spark with a wider type, or leave the column out: mapping.columns.exclude"
+                hint = (
+                    "make the table anew, or rewrite it with Spark with a wider type, or leave the column out: "
+                    "mapping.columns.exclude"
+                )
                 return [_error(plan, column.name, why, hint)]
         assert there is not None
         assert isinstance(there.kind, str)
@@ -227,7 +233,10 @@ def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequenc
     found = []
     for one in columns:
         if one.name in names and not partitionable(one.kind):
-            why = f"a table cannot be partitioned by {one.name!r}: not all values of {type_text(one.kind)} are read back as they were"
+            why = (
+                f"a table cannot be partitioned by {one.name!r}: not all values of {type_text(one.kind)} are read "
+                "back as they were"
+            )
             hint = "partition by whole numbers, texts or dates"
             found.append(_error(plan, one.name, why, hint))
     return found

@@ -1,4 +1,6 @@
-"""Large tables of a batch by Spark: workers store the rows as the table has them, and a statement on Spark takes them from there."""
+"""Large tables of a batch by Spark: workers store the rows as the table has them, and a statement on Spark takes them
+from there.
+"""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ from sluice.errors import LoadError
 from sluice.targets.lake.types import LakeColumn, Shape
 
 _SQL: Mapping[str, str] = {
-    "byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE", "string": "STRING",
-    "binary": "BINARY", "boolean": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP", "timestamp_ntz": "TIMESTAMP_NTZ",
+    "byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
+    "string": "STRING",
+    "binary": "BINARY", "boolean": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP",
+    "timestamp_ntz": "TIMESTAMP_NTZ",
 }  # fmt: skip
 _DELTA = {sql: kind for kind, sql in _SQL.items()}
 _WORDS = re.compile(r"`(?:[^`]|``)*`|'[^']*'|[A-Za-z_]+(?:\(\d+, ?\d+\))?|[(),.:<>]|\S")
@@ -80,7 +82,8 @@ def read_statement(text: str) -> Statement:
     except (StopIteration, ValueError, KeyError) as error:
         raise LoadError(
             f"this is no statement of a target of lake tables ({error}): {text[:300]}",
-            hint="it runs what `sluice check` proposes; other changes are made with Spark or another writer of such tables",
+            hint="it runs what `sluice check` proposes; other changes are made with Spark or another writer of such "
+            "tables",
         ) from None
 
 

@@ -1,4 +1,7 @@
-"""A target of lake tables: rows are merged, or every change is appended, and each commit notes its batch. Its kind names the format."""
+"""A target of lake tables: rows are merged, or every change is appended, and each commit notes its batch.
+
+Its kind names the format.
+"""
 
 from __future__ import annotations
 

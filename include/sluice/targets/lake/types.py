@@ -23,8 +23,8 @@ Shape = str | tuple["LakeColumn", ...]
 class LakeColumn:
     """A column.
 
-    ``kind``: Delta's name of its type, or its parts if it is a struct; ``length``: characters of CHAR and VARCHAR, 0: any; ``partition``: the table
-    is partitioned by it.
+    ``kind``: Delta's name of its type, or its parts if it is a struct; ``length``: characters of CHAR and VARCHAR, 0:
+    any; ``partition``: the table is partitioned by it.
     """
 
     name: str
@@ -64,7 +64,9 @@ _PARTITIONS = re.compile(r"byte|short|integer|long|string|date|timestamp(_ntz)?|
 
 
 def partitionable(kind: Shape) -> bool:
-    """Return True for types of which the library writes every partition value so that it is read unchanged, as tested with edge values."""
+    """Return True for types of which the library writes every partition value so that it is read unchanged, as tested
+    with edge values.
+    """
     return isinstance(kind, str) and _PARTITIONS.fullmatch(kind) is not None
 
 
@@ -77,10 +79,12 @@ NO_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
 """Texts that stand for NULL in a partition column, by the rules of Delta and Hive."""
 
 _RANGES: Mapping[str, tuple[int, int]] = {
-    "byte": (-(2**7), 2**7 - 1), "short": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1),
+    "byte": (-(2**7), 2**7 - 1), "short": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1),
+    "long": (-(2**63), 2**63 - 1),
 }  # fmt: skip
 _ARROW: Mapping[str, pa.DataType] = {
-    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(),
     "string": pa.string(), "binary": pa.binary(), "date": pa.date32(), "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
 }  # fmt: skip
@@ -110,7 +114,10 @@ def _range(made: ColumnType) -> tuple[int, int]:
 
 
 def _whole(made: ColumnType) -> str:
-    """Return the narrowest type that holds all values. BIGINT UNSIGNED and BIT(64) do not become long, which would wrap them."""
+    """Return the narrowest type that holds all values.
+
+    BIGINT UNSIGNED and BIT(64) do not become long, which would wrap them.
+    """
     low, high = _range(made)
     return next((kind for kind, (least, most) in _RANGES.items() if least <= low and high <= most), "decimal(20,0)")
 
@@ -135,7 +142,8 @@ OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
 """The type of this target for each kind of values."""
 
 LOSES: Mapping[ColumnKind, str] = {
-    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "dates that no calendar has (0000-00-00) are refused, or become NULL: options.zero_dates"),
+    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "dates that no calendar has (0000-00-00) are refused, or "
+    "become NULL: options.zero_dates"),
     K.TIME: "it is a number of microseconds",
     K.BIT: "it is a number",
     K.ENUM: "the order of the labels is lost",
@@ -157,7 +165,9 @@ def own_type(made: ColumnType, wide_decimals: str = "refuse") -> str:
 
 
 def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
-    """Return the type for a new table: the mapping's own (``convert: {type: …}``) if all values fit, else :func:`own_type`."""
+    """Return the type for a new table: the mapping's own (``convert: {type: …}``) if all values fit, else
+    :func:`own_type`.
+    """
     made, wanted = column.sent_type, column.wanted_type
     if wanted is not None:
         kind = own_type(wanted, wide_decimals)
@@ -167,7 +177,9 @@ def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
 
 
 def takes(made: ColumnType, kind: str) -> bool:
-    """Return True if a column of the type ``kind`` holds every value of ``made`` exactly, except for what :func:`lost` says."""
+    """Return True if a column of the type ``kind`` holds every value of ``made`` exactly, except for what :func:`lost`
+    says.
+    """
     decimal = DECIMAL.fullmatch(kind)
     precision, scale = (int(decimal[1]), int(decimal[2])) if decimal else (0, 0)
     if made.kind in WHOLE:
@@ -199,7 +211,9 @@ _DIGITS: Mapping[str, int] = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 
 
 def widens(there: str, wanted: str) -> bool:
-    """Return True if every value of the Delta type ``there`` is the same value of the type ``wanted``, and the cast keeps it."""
+    """Return True if every value of the Delta type ``there`` is the same value of the type ``wanted``, and the cast
+    keeps it.
+    """
     if there in _DIGITS and wanted in _DIGITS:
         return _DIGITS[there] <= _DIGITS[wanted]
     new = DECIMAL.fullmatch(wanted)

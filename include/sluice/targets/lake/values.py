@@ -47,7 +47,10 @@ def user_fields(schema: pa.Schema) -> list[pa.Field]:
 
 
 def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, names: Sequence[str]) -> list[SentColumn]:
-    """Return the columns of rows with their target columns. ``names``: the name of each at the target. Raises MappingError."""
+    """Return the columns of rows with their target columns. ``names``: the name of each at the target.
+
+    Raises MappingError.
+    """
     found = []
     for field, name in zip(fields, names, strict=True):
         column = info.find(name)
@@ -63,7 +66,8 @@ def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, na
             raise MappingError(
                 f"column {column.name!r} of {table} is {_said(column.kind)}, which cannot hold values of {said}",
                 where=f"{table}.{column.name}",
-                hint="make it anew with a wider type, or leave it out: mapping.columns.exclude; `sluice check` shows the plan",
+                hint="make it anew with a wider type, or leave it out: mapping.columns.exclude; `sluice check` shows "
+                "the plan",
             )
         found.append(SentColumn(field, column))
     return found
@@ -86,7 +90,10 @@ class Refusals:
 
 
 def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, np.ndarray | None]:
-    """Convert values to a type that holds them; also return a mask of dates that no calendar has, which become null. None: there are none."""
+    """Convert values to a type that holds them; also return a mask of dates that no calendar has, which become null.
+
+    None: there are none.
+    """
     odd: np.ndarray | None = None
     if made.kind in _DATES and (pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type)):
         odd = is_special(values)

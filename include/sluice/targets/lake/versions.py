@@ -38,7 +38,8 @@ class LakeVersions:
             oldest = commit
             if commit.has_within(batch):
                 raise LoadError(
-                    f"{table} cannot be read as of batch {batch}: batches {commit.first} to {commit.batch} were written together",
+                    f"{table} cannot be read as of batch {batch}: batches {commit.first} to {commit.batch} were "
+                    "written together",
                     where=self.tables.format.uri(table),
                     hint=f"as of batch {commit.first - 1} or {commit.batch} it can be read",
                 )
@@ -99,7 +100,8 @@ class LakeVersions:
 
     def _gone(self, table: TableId, what: str, oldest: Commit) -> LoadError:
         return LoadError(
-            f"{table} cannot be read as of {what}: what is kept of the table's versions begins with {oldest.version}, which is newer",
+            f"{table} cannot be read as of {what}: what is kept of the table's versions begins with {oldest.version}, "
+            "which is newer",
             where=self.tables.format.uri(table),
             hint=f"ask for a later batch or time; {self.tables.format.KEPT}",
         )

@@ -110,7 +110,8 @@ class LakeWriter:
         return found is not None and (found.epoch, found.batch) == (self.fence.epoch, self.batch.number)
 
     def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
-        """Return one unit per table, lighter tables first; for every change one unit; for what Spark writes, units that store it.
+        """Return one unit per table, lighter tables first; for every change one unit; for what Spark writes, units that
+        store it.
 
         Raises MappingError.
         """
@@ -128,7 +129,8 @@ class LakeWriter:
                 raise LoadError(
                     f"rows of {table.plan.source} are not changes, and a table of changes takes nothing else",
                     where=str(table.target),
-                    hint=f"`sluice dump start {self.tables.pipeline} --table {table.plan.source}` reads them anew from the source",
+                    hint=f"`sluice dump start {self.tables.pipeline} --table {table.plan.source}` reads them anew "
+                    "from the source",
                 )
 
         def require(one: tuple[str, TableInput]) -> None:
@@ -167,7 +169,10 @@ class LakeWriter:
         return replace(self.tables, about=said)
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """Let Spark commit, follow later schema changes, then move the checkpoint: all tables hold the batch by now. Raises Fenced."""
+        """Let Spark commit, follow later schema changes, then move the checkpoint: all tables hold the batch by now.
+
+        Raises Fenced.
+        """
         stored = [one for one in results if one.message is not None]
         if self.spark is not None and stored and self.batch.spark is not None:
             self.spark.commit(self._about, self.batch.spark, self.fence, stored)
@@ -181,7 +186,9 @@ class LakeWriter:
 
 @dataclass(frozen=True)
 class LakeUnit:
-    """See :class:`sluice.targets.port.WriteUnit`: all rows of a batch for one table, all of its changes, or keys that are removed before."""
+    """See :class:`sluice.targets.port.WriteUnit`: all rows of a batch for one table, all of its changes, or keys that
+    are removed before.
+    """
 
     target: LakeTables
     fence: Fence
@@ -273,7 +280,9 @@ def about(position: Offset) -> dict[str, str]:
 
 
 def scoped(tables: Sequence[TableInput]) -> Iterator[tuple[str, TableInput]]:
-    """Yield each table with its scope: its source table, numbered if that is loaded into a target table more than once."""
+    """Yield each table with its scope: its source table, numbered if that is loaded into a target table more than
+    once.
+    """
     met: dict[tuple[TableId, str], int] = {}
     for table in tables:
         source = str(table.plan.source)

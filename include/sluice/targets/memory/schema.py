@@ -32,7 +32,8 @@ from sluice.targets.schema.policy import Answer, OnlyColumns, added_by_hand, has
 class MemorySchema:
     """See :class:`sluice.targets.port.TargetSchema`.
 
-    A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}, or {"add": [schema, table], "columns": […]}.
+    A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}, or {"add": [schema, table], "columns":
+    […]}.
     """
 
     def __init__(self, store: MemoryStore) -> None:
@@ -100,7 +101,10 @@ def require(store: MemoryStore, plan: PlannedTable) -> None:
 
 
 def follow(store: MemoryStore, change: SchemaChange) -> None:
-    """Change the tables. Under the store's lock. Raises LoadError if the policy is to stop and the change is not there."""
+    """Change the tables. Under the store's lock.
+
+    Raises LoadError if the policy is to stop and the change is not there.
+    """
     if change.check_only:
         require_held(change, MemoryHeld(store, change))
         return
@@ -136,7 +140,10 @@ class MemoryHeld(OnlyColumns):
 
 
 def _values(change: SchemaChange, table: TableId, adds: Sequence[AddColumn]) -> dict[str, Any]:
-    """Return what rows that are there get in new columns. Raises LoadError for a value that is not known, or that no calendar has."""
+    """Return what rows that are there get in new columns.
+
+    Raises LoadError for a value that is not known, or that no calendar has.
+    """
     found: dict[str, Any] = {}
     for added in adds:
         if added.column.generated is not None:

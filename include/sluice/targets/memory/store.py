@@ -1,4 +1,7 @@
-"""The store of targets of type memory: tables, messages, checkpoints. One store per name, shared by all targets of the process."""
+"""The store of targets of type memory: tables, messages, checkpoints.
+
+One store per name, shared by all targets of the process.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Message:
-    """A message that an appending target received. ``id``: the idempotency key: the same whenever the same change is sent."""
+    """A message that an appending target received.
+
+    ``id``: the idempotency key: the same whenever the same change is sent.
+    """
 
     id: str
     table: TableId

@@ -64,7 +64,8 @@ class MemoryTarget:
 
     Options: ClassVar[type[BaseModel]] = MemoryOptions
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
-        frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED_BY_NAME, features=_FEATURES,
+        frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency),
+        schema_changes=FOLLOWED_BY_NAME, features=_FEATURES,
         compares=True, lists_keys=True,
     )  # fmt: skip
     """The abilities before options restrict them."""
@@ -399,7 +400,8 @@ class MemoryUnit:
         there = table.rows.get(tuple(where[name] for name in key))
         if there is None and row.op == "u" and not self.copied:
             raise LoadError(
-                f"the target has no row with { ({n: where[n] for n in key}) }, but the log only contains the changed columns of this row",
+                f"the target has no row with { ({n: where[n] for n in key}) }, but the log only contains the changed "
+                "columns of this row",
                 where=str(self.fence.batch),
                 hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
             )

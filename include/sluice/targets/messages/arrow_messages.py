@@ -1,7 +1,8 @@
 """Rows as Arrow record batches: a message is an IPC stream with some rows of one table, in order.
 
-Columns are those of the segments (:mod:`sluice.model.layouts`): the user's, with their types in ``sluice.type``, and what is known of each change.
-A table's rows are all in one partition: an update that changes the key is one row, which two partitions would tear apart.
+Columns are those of the segments (:mod:`sluice.model.layouts`): the user's, with their types in ``sluice.type``, and
+what is known of each change. A table's rows are all in one partition: an update that changes the key is one row, which
+two partitions would tear apart.
 """
 
 from __future__ import annotations

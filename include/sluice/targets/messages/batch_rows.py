@@ -12,7 +12,10 @@ from sluice.targets.port import BatchInput, RowReader, TableInput
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """The contents of a batch. ``changes``: how many there are to read; 0: merged rows. ``replay``: as in :class:`BatchInput`."""
+    """The contents of a batch. ``changes``: how many there are to read; 0: merged rows.
+
+    ``replay``: as in :class:`BatchInput`.
+    """
 
     reader: RowReader
     tables: tuple[TableInput, ...]

@@ -15,7 +15,9 @@ _K = ChangeKind
 _NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
 """Changes by which rows are removed that no change of the log names."""
 FOLLOWED = frozenset(ChangeKind) - _NOT_FOLLOWED
-"""The schema changes that need no message. :mod:`sluice.targets.messages.stale_keys` names those after which merged rows are wrong at readers."""
+"""The schema changes that need no message. :mod:`sluice.targets.messages.stale_keys` names those after which merged
+rows are wrong at readers.
+"""
 
 
 def require_not_stopped(change: SchemaChange) -> None:

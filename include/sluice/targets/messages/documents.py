@@ -137,7 +137,10 @@ class MessageWriter:
         return replace(piece, rows=rows), self.envelope(piece.table, key_schema, value_schema)
 
     def envelope(self, table: TableId | str, key_schema: str, value_schema: str) -> Envelope:
-        """Return the envelope for a table, or for a topic without rows, whose schemas these are. ``key_schema``: "" for no keys."""
+        """Return the envelope for a table, or for a topic without rows, whose schemas these are.
+
+        ``key_schema``: "" for no keys.
+        """
         if self.form.schemas:
             return WithSchemas(key_schema, value_schema)
         if not self.form.registered:

@@ -1,4 +1,6 @@
-"""The bytes of keys and documents: as they are, with their schema as JSON, or encoded with the number of a registered schema."""
+"""The bytes of keys and documents: as they are, with their schema as JSON, or encoded with the number of a registered
+schema.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Registered(Envelope):
-    """Encodes in Avro or Protobuf, each after its schema's number, as Confluent's serializers do. ``keyed``: None for messages without keys."""
+    """Encodes in Avro or Protobuf, each after its schema's number, as Confluent's serializers do.
+
+    ``keyed``: None for messages without keys.
+    """
 
     keyed: tuple[bytes, Encoder] | None
     valued: tuple[bytes, Encoder]
@@ -96,11 +101,16 @@ class Numbers(Protocol):
     """The numbers of schemas, as a registry knows them."""
 
     def number_of(self, table: TableId | str, side: str, record: str, schema: str, kind: str) -> int:
-        """Return the number of a schema, which is registered if the options say so. ``side``: key or value; ``kind``: AVRO or PROTOBUF."""
+        """Return the number of a schema, which is registered if the options say so.
+
+        ``side``: key or value; ``kind``: AVRO or PROTOBUF.
+        """
 
 
 def encoder_of(form: str, connect_schema: str) -> tuple[Encoder, str, bytes]:
-    """Return the encoder of a format, the registry's name for it, and what stands between a schema's number and a message."""
+    """Return the encoder of a format, the registry's name for it, and what stands between a schema's number and a
+    message.
+    """
     if form == "debezium-avro":
         from sluice.formats import avro
 

@@ -18,7 +18,8 @@ class MessageForm:
         tombstones: merged rows: a delete is a message without a value; changes: such a message follows each delete.
         headers: messages have headers.
         key_columns: table of the target -> columns of its message key, where these are not the primary key.
-        order_columns: table of the target -> columns by whose values messages stay in order, others by their table; None: by the message's key.
+        order_columns: table of the target -> columns by whose values messages stay in order, others by their table;
+            None: by the message's key.
     """
 
     format: str = "debezium-json"

@@ -1,7 +1,9 @@
-"""Find whether a changed definition changes the bytes of a table's message keys, by the code that makes them, with sample rows.
+"""Find whether a changed definition changes the bytes of a table's message keys, by the code that makes them, with
+sample rows.
 
-Each format writes a key in its own way, with or without its schema: INT to BIGINT changes a key of debezium-avro and none of debezium-json, DATETIME
-to DATETIME(6) changes both. So keys of the same values are made under both definitions, and compared.
+Each format writes a key in its own way, with or without its schema: INT to BIGINT changes a key of debezium-avro and
+none of debezium-json, DATETIME to DATETIME(6) changes both. So keys of the same values are made under both definitions,
+and compared.
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ def _key(change: SchemaChange, table: TableDefinition) -> list[ColumnDefinition]
 
 
 def _became(change: SchemaChange, one: TableChange) -> dict[str, str | None]:
-    """Return what became of columns that were renamed or dropped, in lower case; None: it is gone, or that cannot be told."""
+    """Return what became of columns that were renamed or dropped, in lower case; None: it is gone, or that cannot be
+    told.
+    """
     assert one.before is not None
     parts = changed_columns(change, one)
     if parts is None:

@@ -23,7 +23,11 @@ _Mask = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """The keys of rows. ``now``: those of the rows; ``old``: those under which the target holds them, null where it holds none; ``gone``: deleted."""
+    """The keys of rows.
+
+    ``now``: those of the rows; ``old``: those under which the target holds them, null where it holds none; ``gone``:
+    deleted.
+    """
 
     now: pa.Array
     old: pa.Array
@@ -39,7 +43,9 @@ class RowKeys:
         return self._differ & ~self.gone
 
     def left(self, but: _Mask) -> pa.Array:
-        """Return the keys that rows leave, except the rows of a mask: those of deleted ones, and old keys of those that have another one by now."""
+        """Return the keys that rows leave, except the rows of a mask: those of deleted ones, and old keys of those that
+        have another one by now.
+        """
         return pc.coalesce(self.old, self.now).filter(pa.array((self._differ | self.gone) & ~but))
 
 
@@ -81,7 +87,10 @@ class KeyedRows:
         return [schema.field(stored_name(name)) for name in self.plan.key]
 
     def old_columns(self, rows: pa.Table) -> list[pa.Array]:
-        """Return the values of :meth:`key_fields` that the target has. Where it has none, or the log does not say them, they are those of the row."""
+        """Return the values of :meth:`key_fields` that the target has.
+
+        Where it has none, or the log does not say them, they are those of the row.
+        """
         before, found = one_chunk(rows["_before"]), []
         for one in self.key_fields(rows.schema):
             now = one_chunk(rows[one.name])
@@ -100,7 +109,10 @@ class KeyedRows:
         return RowKeys(self.row_keys(rows), self._old_keys(rows), np.asarray(gone))
 
     def _old_keys(self, rows: pa.Table) -> pa.Array:
-        """Return the keys under which the target holds the rows; null where it holds none. Values that the log lacks are those of the row."""
+        """Return the keys under which the target holds the rows; null where it holds none.
+
+        Values that the log lacks are those of the row.
+        """
         found = self.keys(self.old_columns(rows), self.key_fields(rows.schema))
         return pc.if_else(one_chunk(rows["_before"]).is_valid(), found, pa.scalar(None, found.type))
 

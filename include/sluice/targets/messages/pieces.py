@@ -18,12 +18,16 @@ from sluice.targets.port import ChangePiece, RowFile, RowReader, WriteResult
 REMOVED, EMPTIED = 1, 2
 """Parts of the id of a message (the header ``sluice.change``) that no change of the log made.
 
-The first is for a key that a verification or a dump found, the second for one of a topic that was emptied. Rows of the log have part 0.
+The first is for a key that a verification or a dump found, the second for one of a topic that was emptied. Rows of the
+log have part 0.
 """
 
 
 def removed_piece(plan: PlannedTable, keys: pa.Table, first: int = 0) -> ChangePiece:
-    """Return deleted rows of which only the key's columns are known. ``first``: number of the first one among those of the batch."""
+    """Return deleted rows of which only the key's columns are known.
+
+    ``first``: number of the first one among those of the batch.
+    """
     count = keys.num_rows
     nothing = pa.nulls(count, pa.struct(list(keys.schema)))
     now = pa.array([time.time_ns() // 1000] * count, pa.timestamp("us", tz="UTC"))

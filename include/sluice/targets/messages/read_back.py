@@ -36,7 +36,10 @@ _EPOCH_DAY = dt.date(1970, 1, 1)
 
 @dataclass
 class OwnNumbers:
-    """Schema numbers that belong to one verification: it registers none. See :class:`sluice.targets.messages.envelopes.Numbers`."""
+    """Schema numbers that belong to one verification: it registers none.
+
+    See :class:`sluice.targets.messages.envelopes.Numbers`.
+    """
 
     schemas: list[str] = field(default_factory=list)
 
@@ -65,14 +68,18 @@ class ReadBack:
     _theirs: dict[int, Callable[[bytes], Any]] = field(default_factory=dict)
 
     def entries(self, key: bytes | None, value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield what tells a row apart and its newest value: one per message, except Arrow's, which have several rows and no keys."""
+        """Yield what tells a row apart and its newest value: one per message, except Arrow's, which have several rows
+        and no keys.
+        """
         if self.form.arrow:
             yield from arrow_entries(value)
         elif key is not None:
             yield self.key(key), value
 
     def key(self, key: bytes) -> bytes:
-        """Return what tells rows apart: the key without its schema's number, which another table's copy of it may have."""
+        """Return what tells rows apart: the key without its schema's number, which another table's copy of it may
+        have.
+        """
         return key[_HEAD_BYTES:] if self.form.registered else key
 
     def mine(self, value: bytes | None) -> Row | None:
@@ -137,9 +144,10 @@ class ReadBack:
             raise LoadError(
                 f"keys of {plan.target} cannot be read back from its messages: {error!r}",
                 where=str(plan.target),
-                hint="did another program write to the topic, or an earlier version before a column of the key changed? Then delete the topic, make "
-                f"it anew (`sluice check {self.pipeline} --apply`) and copy the table (`sluice dump start {self.pipeline} --table "
-                f"{plan.source}`)",
+                hint="did another program write to the topic, or an earlier version before a column of the key "
+                "changed? Then delete the topic, make "
+                f"it anew (`sluice check {self.pipeline} --apply`) and copy the table (`sluice dump start "
+                f"{self.pipeline} --table {plan.source}`)",
             ) from None
 
     def _stored(self, made: ColumnType, value: Any) -> Any:
@@ -177,7 +185,10 @@ class ReadBack:
 
 
 def listed_keys(plan: PlannedTable, listed: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return keys of the source as ``schema`` describes them. Raises LoadError for one that is no value of the key's columns."""
+    """Return keys of the source as ``schema`` describes them.
+
+    Raises LoadError for one that is no value of the key's columns.
+    """
     columns = plan.key_columns
     fields = {true_name(one): one for one in schema}
     try:

@@ -1,4 +1,6 @@
-"""The text of each kind of values in a store without types of its own: as a field, as JSON and in a key; and what is lost."""
+"""The text of each kind of values in a store without types of its own: as a field, as JSON and in a key; and what is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class OwnType:
     Attributes:
         number: a JSON number in form: json; else a JSON string.
         read: a value from its text in a key; None: keys of this kind are not read back.
-        trailing: equal values may have texts with another number of zeros at their end, as the column has another scale by now.
+        trailing: equal values may have texts with another number of zeros at their end, as the column has another scale
+            by now.
         loses: what of them is not stored, "" for nothing.
     """
 

@@ -25,7 +25,10 @@ def transaction_messages(writer: MessageWriter, topic: str, transactions: Iterab
 
 
 def statement_messages(writer: MessageWriter, topic: str, statements: Iterable[Statement]) -> Made:
-    """Return the messages of statements, as the format's program writes them. Those of canal and Maxwell have no key."""
+    """Return the messages of statements, as the format's program writes them.
+
+    Those of canal and Maxwell have no key.
+    """
     if not writer.form.enveloped:
         form = FORMATS[writer.form.format]
         return [(None, text.encode()) for one in statements for text in form.statement(one, writer.source)]

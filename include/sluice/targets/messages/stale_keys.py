@@ -1,7 +1,8 @@
-"""Statements after which a reader with the newest row of each key would keep keys that no row has any more, or lack rows.
+"""Statements after which a reader with the newest row of each key would keep keys that no row has any more, or lack
+rows.
 
-No change of the log names these rows: a table was truncated, dropped or replaced, a partition was dropped or emptied, the table has another name, or
-its rows have other message keys now.
+No change of the log names these rows: a table was truncated, dropped or replaced, a partition was dropped or emptied,
+the table has another name, or its rows have other message keys now.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from sluice.targets.port import SchemaChange
 
 _K = ChangeKind
 _LEAVES_KEYS = frozenset({
-    _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN, _K.CHANGE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.PRIMARY_KEY,
+    _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN, _K.CHANGE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE,
+    _K.PRIMARY_KEY,
     _K.INDEXES,
 })  # fmt: skip
 """Kinds of changes that may change the contents of a message key."""
@@ -41,7 +43,9 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class StaleWords:
-    """The words of errors for what readers have: of a table, of a table's old name, and of a name that has no rows yet; and for what they get."""
+    """The words of errors for what readers have: of a table, of a table's old name, and of a name that has no rows yet;
+    and for what they get.
+    """
 
     own: str = "in its topic"
     old: str = "in the topic of the old name"
@@ -103,7 +107,8 @@ def _rekeyed(change: SchemaChange, one: TableChange, forms: KeyForms, words: Sta
 
 
 def _arrives(change: SchemaChange, table: TableChange) -> bool:
-    """Return True if an uncaptured table takes the name of a captured one that no captured table had before this statement.
+    """Return True if an uncaptured table takes the name of a captured one that no captured table had before this
+    statement.
 
     At the cut-over of an online schema change the rows are the same.
     """
@@ -114,6 +119,8 @@ def _arrives(change: SchemaChange, table: TableChange) -> bool:
 
 
 def _stays(change: SchemaChange, table: TableChange) -> bool:
-    """Return True if the rows that readers have are right after a rename: an online schema change put the same rows in their place."""
+    """Return True if the rows that readers have are right after a rename: an online schema change put the same rows in
+    their place.
+    """
     arrived = {c.renamed_to for c in change.tables}  # a captured table may be under way under a name that is not
     return any(c.renamed_to == table.table and c.table in change.not_captured - arrived for c in change.tables)

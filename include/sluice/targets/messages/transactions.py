@@ -1,7 +1,8 @@
-"""Transactions of the source as Debezium reports them: two events each in a separate topic, and in each document its place in the transaction.
+"""Transactions of the source as Debezium reports them: two events each in a separate topic, and in each document its
+place in the transaction.
 
-Only what arrives is counted: a change that a rule left out does not count, and an update of the primary key is two documents in Debezium's formats.
-Rows that a dump read belong to no transaction.
+Only what arrives is counted: a change that a rule left out does not count, and an update of the primary key is two
+documents in Debezium's formats. Rows that a dump read belong to no transaction.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from sluice.formats import columns
 from sluice.formats.common import changed
+from sluice.formats.debezium import transaction_id
 from sluice.formats.rows import changes_of
 from sluice.model.batches import Op
 from sluice.model.changes import PlaceInTransaction
@@ -82,7 +84,7 @@ def numbered(pieces: Sequence[ChangePiece]) -> tuple[list[NumberedPiece], list[T
 
     ids, made = [], []
     for first in order[_begins(txn[order])].tolist():
-        ids.append(gtid[first].as_py() or f"file={file[first].as_py()},pos={offset[first]}")
+        ids.append(transaction_id(gtid[first].as_py(), file[first].as_py(), int(offset[first])))
         made.append(Transaction(ids[-1], int(us[first]), {}))
     starts = np.flatnonzero(begins)
     sums = np.add.reduceat(weight[by_table], starts) if len(starts) else starts

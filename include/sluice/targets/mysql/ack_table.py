@@ -62,7 +62,10 @@ class AckTable(AckRows):
             cursor.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
     def read(self, cursor: Any) -> Checkpoint | None:
-        """Return the row of the whole target, None if there is none yet. Changes nothing, and reads tables of older versions, too."""
+        """Return the row of the whole target, None if there is none yet.
+
+        Changes nothing, and reads tables of older versions, too.
+        """
         try:
             return self._checkpoint(cursor)
         except pymysql.err.MySQLError as error:

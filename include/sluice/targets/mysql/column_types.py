@@ -82,6 +82,9 @@ def column_type(column: PlannedColumn) -> str:
 
 
 def lost(column: PlannedColumn, found: ColumnInfo, sent: ColumnType | None = None) -> str:
-    """Return what a column of the target may lose or refuse of the values, "" if nothing. ``sent``: the type in which they are sent."""
+    """Return what a column of the target may lose or refuse of the values, "" if nothing.
+
+    ``sent``: the type in which they are sent.
+    """
     made = sent if sent is not None else column.value_type
     return loss(SqlType.parse(own_type(made), made.charset), SqlType.parse(found.sql_type, found.charset))

@@ -1,7 +1,9 @@
-"""Compare rows inside the server: what would be loaded is sent into a temporary table of the target's own types, and the server compares.
+"""Compare rows inside the server: what would be loaded is sent into a temporary table of the target's own types, and
+the server compares.
 
-So every conversion is the one that a load makes, and nothing is compared that was rounded on its way back. Two values are equal if their bytes are: a
-collation does not hide a difference, and 0 is not -0. JSON is compared as the server prints it, which has one order of keys.
+So every conversion is the one that a load makes, and nothing is compared that was rounded on its way back. Two values
+are equal if their bytes are: a collation does not hide a difference, and 0 is not -0. JSON is compared as the server
+prints it, which has one order of keys.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals
@@ -229,7 +231,8 @@ class _Comparison:
             if error.args[0] not in _MAY_NOT:
                 raise
             raise LoadError(
-                f"comparing rows of {self.table.table} needs a temporary table, and the target's user may not make one: {error.args[-1]}",
+                f"comparing rows of {self.table.table} needs a temporary table, and the target's user may not make "
+                f"one: {error.args[-1]}",
                 where=str(self.table.table),
                 hint=f"GRANT CREATE TEMPORARY TABLES ON {quoted(temporary.schema)}.* TO the target's user",
             ) from error
@@ -252,8 +255,10 @@ class _Comparison:
         join = " AND ".join(f"t.{quoted(name)} = k.{quoted(name)}" for name in self.table.key)
         cursor = self.session.cursor
         cursor.execute(
-            f"SELECT k.{quoted(NUMBER)}, t.{first} IS NULL, {', '.join([*same, *shown])} FROM {quoted_table(temporary)} k "
-            f"LEFT JOIN {quoted_table(self.table.table)} t ON {join} WHERE t.{first} IS NULL OR NOT ({' AND '.join(same)})"
+            f"SELECT k.{quoted(NUMBER)}, t.{first} IS NULL, {', '.join([*same, *shown])} FROM "
+            f"{quoted_table(temporary)} k "
+            f"LEFT JOIN {quoted_table(self.table.table)} t ON {join} WHERE t.{first} IS NULL OR NOT "
+            f"({' AND '.join(same)})"
         )
         return sorted_out(cursor.fetchall(), names, values=values)
 

@@ -1,4 +1,6 @@
-"""Review planned tables at a MySQL target: what is missing, what would lose digits, which triggers fire, and the DDL that helps."""
+"""Review planned tables at a MySQL target: what is missing, what would lose digits, which triggers fire, and the DDL
+that helps.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,8 @@ def _without_transactions(table: TableId, engine: str) -> list[TableFinding]:
     if not engine or engine.upper() in _TRANSACTIONAL:
         return []
     why = (
-        f"its engine {engine} has no transactions: rows are not written exactly once, as a batch that is tried again may find half "
-        "of its rows there, and a server with enforce_gtid_consistency=ON refuses the batch (error 1785)"
+        f"its engine {engine} has no transactions: rows are not written exactly once, as a batch that is tried again "
+        "may find half of its rows there, and a server with enforce_gtid_consistency=ON refuses the batch (error 1785)"
     )
     hint = f"ALTER TABLE {quoted_table(table)} ENGINE = InnoDB at the target; the source's table may stay as it is"
     return [TableFinding("warning", table, "", why, hint=hint)]
@@ -98,7 +100,9 @@ HIDDEN = "the login of the target's connection may not see this table, whether i
 
 
 def hidden_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, str]:
-    """Return the ``tables`` (that information_schema does not show) on which the login has no privilege, each with the GRANT that it lacks."""
+    """Return the ``tables`` (that information_schema does not show) on which the login has no privilege, each with the
+    GRANT that it lacks.
+    """
     found = {}
     for table in tables:
         try:
@@ -127,14 +131,17 @@ def refuse_triggers(triggers: Mapping[TableId, Sequence[str]]) -> None:
 
 def _fires(names: Sequence[str]) -> str:
     return (
-        f"trigger {', '.join(names)} at the target fires for rows that Sluice writes; what the source's trigger wrote arrives as rows too: "
-        "its effect would be there twice"
+        f"trigger {', '.join(names)} at the target fires for rows that Sluice writes; what the source's trigger wrote "
+        "arrives as rows too: its effect would be there twice"
     )
 
 
 def _hint(table: TableId, names: Sequence[str]) -> str:
     drop = "; ".join(f"DROP TRIGGER {quoted(table.schema)}.{quoted(name)}" for name in names)
-    return f"drop it, if the source has it too ({drop}); options.triggers: fire, if it is meant for these rows, or begins with IF @sluice IS NULL"
+    return (
+        f"drop it, if the source has it too ({drop}); options.triggers: fire, if it is meant for these rows, or "
+        "begins with IF @sluice IS NULL"
+    )
 
 
 def _statement(hint: str | None) -> str:
@@ -175,7 +182,10 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
         if why:
             change = ""
             if column.sql_type and not column.key:
-                change = f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(found.name)} {_widened(column, found)}"
+                change = (
+                    f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(found.name)} "
+                    f"{_widened(column, found)}"
+                )
             remarks.append(
                 TableFinding(
                     "warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change

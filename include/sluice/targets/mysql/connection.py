@@ -19,10 +19,14 @@ from sluice.targets.sql.loader import Contention
 _T = TypeVar("_T")
 
 STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""The strict sql_mode: it accepts every date the source could hold and zero in AUTO_INCREMENT columns, and cuts nothing to fit without an error."""
+"""The strict sql_mode: it accepts every date the source could hold and zero in AUTO_INCREMENT columns, and cuts nothing
+to fit without an error.
+"""
 
 LAX = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""The sql_mode for rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict session refuses."""
+"""The sql_mode for rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict
+session refuses.
+"""
 
 MAX_WARNINGS = 65_535
 """Warnings that the server keeps of a statement, the most it can: each is checked.
@@ -35,7 +39,8 @@ CONTENTION = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 3572}
 """The errors after which the same transaction may succeed at once."""
 
 DATA_ERRORS = frozenset({
-    1032, 1048, 1062, 1153, 1136, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1369, 1406, 1416, 1426, 1441, 1451, 1452, 1525, 1526, 1586,
+    1032, 1048, 1062, 1153, 1136, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1369, 1406, 1416, 1426, 1441,
+    1451, 1452, 1525, 1526, 1586,
     1644, 1690, 1748, 1761, 3037, 3140, 3141, 3156, 3157, 3617, 3618, 3751, 3819, 3903, 3991, 4025, 4161,
 })  # fmt: skip
 """The errors that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse.
@@ -45,7 +50,8 @@ Others (no such table, no privilege, disk full) concern no row.
 
 _GONE = {
     CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_UNKNOWN_HOST,
-    ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.OPTION_PREVENTS_STATEMENT, ER.NORMAL_SHUTDOWN, ER.NEW_ABORTING_CONNECTION, 3168, 1836, 1927, 1021,
+    ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.OPTION_PREVENTS_STATEMENT, ER.NORMAL_SHUTDOWN,
+    ER.NEW_ABORTING_CONNECTION, 3168, 1836, 1927, 1021,
     ER.TOO_MANY_USER_CONNECTIONS, 0,
 }  # fmt: skip
 _DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 1142, 1227, 3118, 1820}
@@ -56,7 +62,9 @@ _LOAD_PACKET = 128 * 1024
 _CONNECT_TIMEOUT_S = 8
 _READ_TIMEOUT_S = 600
 IDLE_S = 60
-"""Seconds after which the server ends a silent session, so that a loader that was paused inside a transaction releases its locks."""
+"""Seconds after which the server ends a silent session, so that a loader that was paused inside a transaction releases
+its locks.
+"""
 
 
 class TargetConnection(MySQLConnection):
@@ -69,10 +77,10 @@ class TargetConnection(MySQLConnection):
         if self.packet_limit and len(sql) >= self.packet_limit:
             size = len(sql) + 1024
             refused = LoadError(
-                f"a row takes a statement of {len(sql):,} bytes, and max_allowed_packet of the target is {self.packet_limit:,} "
-                f"(error {ER.NET_PACKET_TOO_LARGE})",
-                hint=f"SET GLOBAL max_allowed_packet = {-(-size >> 20) << 20} at the target (1 GiB is the most), and keep it in the server's "
-                "configuration; binary values take twice their size",
+                f"a row takes a statement of {len(sql):,} bytes, and max_allowed_packet of the target is "
+                f"{self.packet_limit:,} (error {ER.NET_PACKET_TOO_LARGE})",
+                hint=f"SET GLOBAL max_allowed_packet = {-(-size >> 20) << 20} at the target (1 GiB is the most), and "
+                "keep it in the server's configuration; binary values take twice their size",
             )
             refused.code = ER.NET_PACKET_TOO_LARGE
             raise refused
@@ -116,7 +124,8 @@ def set_lock_wait(seconds: int) -> str:
 
 
 def connect(endpoint: Endpoint) -> TargetConnection:
-    """Open a session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
+    """Open a session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read
+    committed.
 
     Raises:
         TargetUnavailable: no answer.
@@ -143,9 +152,10 @@ def connect(endpoint: Endpoint) -> TargetConnection:
         with errors(endpoint, "setting the session up"), connection.cursor() as cursor:
             cursor.execute(
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
-                "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
-                f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, lock_wait_timeout = {LOCK_WAIT_S}, wait_timeout = {IDLE_S}, "
-                f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # lets a trigger at the target recognise these rows
+                "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = "
+                "utf8mb4_bin, "
+                f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, lock_wait_timeout = {LOCK_WAIT_S}, wait_timeout = "
+                f"{IDLE_S}, @sluice = 1{SHOW_INVISIBLE_KEYS}"  # lets a trigger at the target recognise these rows
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             _keep_warnings(cursor)
@@ -184,7 +194,8 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
             raise Contention(f"the target was busy while {doing}: {text}", where=place) from error
         if code in _DENIED:
             raise ConfigError(
-                f"the target refused connection {endpoint.connection_id!r} (user {endpoint.user!r}) while {doing}: {text}",
+                f"the target refused connection {endpoint.connection_id!r} (user {endpoint.user!r}) while {doing}: "
+                f"{text}",
                 where=place,
                 hint=f"check login and password of connection {endpoint.connection_id}, and its grants",
             ) from error
@@ -198,8 +209,8 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
         refused.code = code
         if code == _NOT_TRANSACTIONAL:
             refused.hint = (
-                "a server with enforce_gtid_consistency=ON takes rows of a table without transactions into no transaction: "
-                "ALTER TABLE … ENGINE = InnoDB at the target (the source's may stay as it is); "
+                "a server with enforce_gtid_consistency=ON takes rows of a table without transactions into no "
+                "transaction: ALTER TABLE … ENGINE = InnoDB at the target (the source's may stay as it is); "
                 "`sluice check` names these tables. The same batch is tried again"
             )
         raise refused from error

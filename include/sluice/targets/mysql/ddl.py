@@ -1,8 +1,9 @@
-"""A statement of the source's log as statements for this target: the recorded text with the target's names, or what the definitions tell.
+"""A statement of the source's log as statements for this target: the recorded text with the target's names, or what the
+definitions tell.
 
-The recorded text is best: the server does what the source's did. Definitions are used where it cannot be: a gh-ost or pt-online-schema-change
-cut-over (the new table's definition arrives under the old name), columns that have other names here, CREATE TABLE … SELECT, and policies that
-want a part of a statement.
+The recorded text is best: the server does what the source's did. Definitions are used where it cannot be: a gh-ost or
+pt-online-schema-change cut-over (the new table's definition arrives under the old name), columns that have other names
+here, CREATE TABLE … SELECT, and policies that want a part of a statement.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sluice.targets.mysql.said_charsets import Knows, said
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES
 from sluice.targets.schema.plan import CreateTable, DropTable, EmptyTable, Planner, RenameTable
-from sluice.targets.schema.policy import OnlyColumns, followed, not_followed
+from sluice.targets.schema.policy import OnlyColumns, followed, not_followed, require_told_columns
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""
@@ -63,14 +64,17 @@ class MysqlTables(OnlyColumns):
 
 
 _MODES = {
-    1: "REAL_AS_FLOAT", 2: "PIPES_AS_CONCAT", 4: "ANSI_QUOTES", 8: "IGNORE_SPACE", 64: "NO_UNSIGNED_SUBTRACTION", 1 << 19: "NO_AUTO_VALUE_ON_ZERO",
+    1: "REAL_AS_FLOAT", 2: "PIPES_AS_CONCAT", 4: "ANSI_QUOTES", 8: "IGNORE_SPACE", 64: "NO_UNSIGNED_SUBTRACTION",
+    1 << 19: "NO_AUTO_VALUE_ON_ZERO",
     1 << 20: "NO_BACKSLASH_ESCAPES", 1 << 25: "ALLOW_INVALID_DATES",
     1 << 29: "HIGH_NOT_PRECEDENCE", 1 << 31: "PAD_CHAR_TO_FULL_LENGTH",
 }  # fmt: skip
 
 
 def sql_mode_names(bits: int) -> str:
-    """Return the modes that change what a statement means, without those that only refuse values: the source accepted it."""
+    """Return the modes that change what a statement means, without those that only refuse values: the source
+    accepted it.
+    """
     return ",".join(dict.fromkeys([*(name for bit, name in _MODES.items() if bits & bit), "ALLOW_INVALID_DATES"]))
 
 
@@ -90,7 +94,10 @@ _DIFFERS = re.compile(
     r"|found_rows|row_count|last_insert_id|nextval|lastval|setval)\s*\(|\bcurrent_(?:user|role)\b|\bnext\s+value\b|@",
     re.I,
 )
-"""In a default: what another server, or the next row, evaluates to another value. The time is not among it: it is the statement's."""
+"""In a default: what another server, or the next row, evaluates to another value.
+
+The time is not among it: it is the statement's.
+"""
 _TIME = re.compile(
     r"\b(?:now|current_timestamp|localtime|localtimestamp|curdate|curtime|current_date|current_time|utc_\w+|unix_timestamp)\b",
     re.I,
@@ -98,7 +105,10 @@ _TIME = re.compile(
 
 
 def session_settings(change: SchemaChange, *, mariadb: bool) -> list[str]:
-    """Return SET statements that give a session what the statement's own had, as a replica's applier does. ``mariadb``: the target is."""
+    """Return SET statements that give a session what the statement's own had, as a replica's applier does.
+
+    ``mariadb``: the target is.
+    """
     modes = ",".join([sql_mode_names(change.statement.mode), *_own_modes(change, mariadb=mariadb)])
     settings = [f"sql_mode = '{modes}'"]
     session = change.statement.session
@@ -135,14 +145,19 @@ def _own_modes(change: SchemaChange, *, mariadb: bool) -> list[str]:
 
 
 def read_here(change: SchemaChange, *, mariadb: bool) -> Statement:
-    """Return the statement as the target reads it, under the settings of :func:`session_settings`. ``mariadb``: the target is."""
+    """Return the statement as the target reads it, under the settings of :func:`session_settings`.
+
+    ``mariadb``: the target is.
+    """
     known = sum(bit for bit in _MODES if change.statement.mode & bit) | 1 << 25
     modes = known | sum(_BITS.get(n, 0) for n in _own_modes(change, mariadb=mariadb))
     return Statement(mariadb, modes, change.statement.session)
 
 
 def new_columns(change: SchemaChange, columns: Columns) -> Iterator[tuple[TableChange, TableId, str, ColumnDefinition]]:
-    """Yield (change, target table, name there, column) of columns that the statement adds to a table that the target has."""
+    """Yield (change, target table, name there, column) of columns that the statement adds to a table that the target
+    has.
+    """
     for one in _told(change):
         if one.before is None or one.after is None:
             continue
@@ -174,7 +189,9 @@ def _with_defaults(one: TableChange, said: Defaults) -> TableChange:
 
 
 def irreproducible(change: SchemaChange, columns: Columns) -> list[tuple[TableId, str, str]]:
-    """Return (target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
+    """Return (target table, column, why) of columns that are new, and whose values in existing rows are not known from
+    the statement.
+    """
     swapped = {one.table for one in change.cut_overs}
     found = []
     for one, target, name, column in new_columns(change, columns):
@@ -192,7 +209,10 @@ def irreproducible(change: SchemaChange, columns: Columns) -> list[tuple[TableId
 
 
 def converts_otherwise(change: SchemaChange, effect: ColumnEffect, *, mariadb: bool) -> str:
-    """Return why this server may not convert a column's rows as the source did, "" if it does. ``mariadb``: the target is."""
+    """Return why this server may not convert a column's rows as the source did, "" if it does.
+
+    ``mariadb``: the target is.
+    """
     if not effect.unknown:
         return ""
     left_out = {(table, name.lower()) for table, name in change.excluded}
@@ -250,7 +270,9 @@ class Words:
 
 
 def renderable(change: SchemaChange) -> bool:
-    """Return True if the definitions tell what the statement made, but for foreign keys, checks and partitions: no index of an expression."""
+    """Return True if the definitions tell what the statement made, but for foreign keys, checks and partitions: no
+    index of an expression.
+    """
     made = [one.after for one in change.tables if one.after is not None]
     return bool(made) and not any(not name for table in made for index in table.indexes for name, _ in index.columns)
 
@@ -263,6 +285,10 @@ def statements_for(change: SchemaChange, columns: Columns, words: Words | None =
     words = words or Words()
     if change.cut_overs:
         swapped = _told(change)[: len(change.cut_overs)]
+        for part in followed(change):
+            there = columns(change.target(part.one.table))
+            if there is not None and not _named_as_after(change, part.one, columns):
+                require_told_columns(change, part)
         return [
             *_altered(change, [_with_defaults(one, words.defaults) for one in swapped], columns, words),
             *_of_tables(change, columns),
@@ -286,7 +312,10 @@ def statements_for(change: SchemaChange, columns: Columns, words: Words | None =
 
 
 def _of_tables(change: SchemaChange, columns: Columns, created: Callable[[], list[str]] = list) -> list[str]:
-    """Return statements for whole tables. A dropped database takes its captured tables: the target's may hold others, or have another name."""
+    """Return statements for whole tables.
+
+    A dropped database takes its captured tables: the target's may hold others, or have another name.
+    """
     found: list[str] = []
     renames: list[str] = []
     planner = Planner(change, MysqlTables(change, columns))
@@ -371,7 +400,9 @@ def _created(
 
 
 def _has_columns(there: Collection[str] | None, definition: TableDefinition | None) -> bool:
-    """Return True if the target's table has the columns of a definition: a table that is not captured may be another one here, or none."""
+    """Return True if the target's table has the columns of a definition: a table that is not captured may be another
+    one here, or none.
+    """
     return there is not None and definition is not None and set(there) == {c.name.lower() for c in definition.columns}
 
 

@@ -128,8 +128,9 @@ class DdlRunner:
     def apply(self, change: SchemaChange) -> tuple[str, ...]:
         """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`.
 
-        What will run is noted with the tables' definitions before it: a repeat that finds them changed knows that it has run. While it runs, a
-        second connection holds the acknowledgement row shared, so that no other process can take the target over in between.
+        What will run is noted with the tables' definitions before it: a repeat that finds them changed knows that it
+        has run. While it runs, a second connection holds the acknowledgement row shared, so that no other process can
+        take the target over in between.
         """
         ddl.is_mariadb(change)
         doing = f"following {change.where}: {change.statement.text[:200]}"
@@ -178,7 +179,10 @@ class DdlRunner:
         }  # fmt: skip
 
     def _statements(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> list[str]:
-        """Return what to run. Between MySQL and MariaDB the definitions tell it where the recorded text is no SQL to this server."""
+        """Return what to run.
+
+        Between MySQL and MariaDB the definitions tell it where the recorded text is no SQL to this server.
+        """
         knows = _knowing(session.cursor)
         if ddl.is_mariadb(change) == session.mariadb:
             return ddl.statements_for(
@@ -203,7 +207,10 @@ class DdlRunner:
         return rendered
 
     def _understood(self, session: Session, change: SchemaChange, statements: list[str]) -> bool:
-        """Return whether this server's parser takes the statements, and no default is one that it refuses later. Nothing is run."""
+        """Return whether this server's parser takes the statements, and no default is one that it refuses later.
+
+        Nothing is run.
+        """
         if not session.mariadb and any(
             wants_brackets(column)
             for one in change.tables
@@ -229,7 +236,10 @@ class DdlRunner:
         return True
 
     def _defaults(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> ddl.Defaults:
-        """Return texts for the defaults of new columns that this server reads as other values. Raises LoadError for one that has none."""
+        """Return texts for the defaults of new columns that this server reads as other values.
+
+        Raises LoadError for one that has none.
+        """
         said: dict[tuple[TableId, str], str] = {}
         here = ddl.read_here(change, mariadb=session.mariadb)
         for one, table, name, column in ddl.new_columns(change, columns):
@@ -292,8 +302,8 @@ class DdlRunner:
             raise LoadError(
                 f"the target refused the source's DDL: {error.args[-1]} (error {code_of(error)}): {statement[:500]}",
                 where=change.where,
-                hint="change the target so that it can run, or run it by hand in another form and set its kind to stop: the load goes on once "
-                "the target has the change",
+                hint="change the target so that it can run, or run it by hand in another form and set its kind to "
+                "stop: the load goes on once the target has the change",
             ) from error
         finally:
             lockwait.watch.leave(runner)
@@ -308,9 +318,9 @@ class DdlRunner:
             if code_of(error) == 0 or code_of(error) >= 2000:
                 raise
             raise LoadError(
-                f"the target cannot run the source's DDL with its session's settings: {error.args[-1]} (error {code_of(error)}): {setting}: "
-                f"{change.statement.text[:300]}",
+                f"the target cannot run the source's DDL with its session's settings: {error.args[-1]} (error "
+                f"{code_of(error)}): {setting}: {change.statement.text[:300]}",
                 where=change.where,
-                hint="a time zone that is not known is loaded with mysql_tzinfo_to_sql; or make the change at the target by hand: the load goes on "
-                "once the target has it",
+                hint="a time zone that is not known is loaded with mysql_tzinfo_to_sql; or make the change at the "
+                "target by hand: the load goes on once the target has it",
             ) from error

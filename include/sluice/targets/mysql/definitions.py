@@ -16,7 +16,8 @@ Naming = Callable[[str], str | None]
 """Source column -> target column, None for one that does not go over."""
 
 _CHANGES = {
-    ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.REQUIRE_VALUE, ChangeKind.COLUMN_ATTRIBUTES,
+    ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.REQUIRE_VALUE,
+    ChangeKind.COLUMN_ATTRIBUTES,
     ChangeKind.MOVE_COLUMN,
 }  # fmt: skip
 
@@ -43,7 +44,9 @@ SAME = Server()
 
 
 def column_sql(column: ColumnDefinition, name: str, table: TableDefinition, server: Server = SAME) -> str:
-    """Return ``name`` and everything after it in a column definition; the charset only if it is not the default of ``table``."""
+    """Return ``name`` and everything after it in a column definition; the charset only if it is not the default of
+    ``table``.
+    """
     kind = declared(column.type.partition("(")[0], column.labels) if column.labels else column.type
     if server.lacks_words:
         kind = MYSQL_WORDS.get(column.family, kind)
@@ -134,7 +137,8 @@ def alter_sql(
     """Return the ALTER TABLE that makes ``change`` at the target, ``""`` if there is nothing left to do.
 
     Args:
-        there: the target's columns now, in lower case: a column that is there is not added again, one that is gone not dropped.
+        there: the target's columns now, in lower case: a column that is there is not added again, one that is gone not
+            dropped.
         kinds: only these; None: all that can be told from the definitions.
 
     Raises:
@@ -174,7 +178,8 @@ def _refuse_renames(table: TableId, change: TableChange, columns: tuple[ColumnCh
         raise LoadError(
             f"{names} of {change.table} may have been renamed, or dropped and added: the two definitions do not tell",
             where=str(table),
-            hint=f"ALTER TABLE {quoted_table(table)} … by hand (RENAME COLUMN, or DROP and ADD); the load goes on once the target has the columns",
+            hint=f"ALTER TABLE {quoted_table(table)} … by hand (RENAME COLUMN, or DROP and ADD); the load goes on "
+            "once the target has the columns",
         )
 
 

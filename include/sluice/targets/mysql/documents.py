@@ -1,7 +1,8 @@
 """JSON values as SQL that MySQL stores exactly.
 
-MySQL reads every number with a point in it as a double, so ``[1.00]`` becomes ``[1.0]`` and 30 digits become 17. A document that was made by SQL may
-hold DECIMAL, too. Such numbers are put into the document one by one: ``JSON_REPLACE('[1.0]', '$[0]', 1.00)`` keeps them as DECIMAL.
+MySQL reads every number with a point in it as a double, so ``[1.00]`` becomes ``[1.0]`` and 30 digits become 17. A
+document that was made by SQL may hold DECIMAL, too. Such numbers are put into the document one by one:
+``JSON_REPLACE('[1.0]', '$[0]', 1.00)`` keeps them as DECIMAL.
 
 MariaDB's JSON is text: nothing of this concerns it.
 """
@@ -20,7 +21,8 @@ import pyarrow.compute as pc
 from sluice.model.jsontext import double_text
 
 _SUSPECT = r"\.\d+0(?:\D|$)|[\d.]{16}"
-"""A number that may be stored differently: a fraction that ends with 0 (except ``.0``), or more than the 15 digits that a double holds.
+"""A number that may be stored differently: a fraction that ends with 0 (except ``.0``), or more than the 15 digits that
+a double holds.
 
 Texts without such a number are done; the others are read number by number.
 """

@@ -1,12 +1,13 @@
-"""Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions fires.
+"""Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions
+fires.
 
-Parents are written before children, and the server checks each child that is written. What no order can make right is checked when all of the batch
-is written, as a database with deferred constraints does: deleted parents, since their children may move to others in the same batch, and tables that
-refer to themselves, directly or indirectly.
+Parents are written before children, and the server checks each child that is written. What no order can make right is
+checked when all of the batch is written, as a database with deferred constraints does: deleted parents, since their
+children may move to others in the same batch, and tables that refer to themselves, directly or indirectly.
 
-Decision: rows are deleted with the server's checks off, and orphans are looked for afterwards. With checks on, ON DELETE and ON UPDATE would do once
-more what the log has as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make this
-wrong.
+Decision: rows are deleted with the server's checks off, and orphans are looked for afterwards. With checks on, ON
+DELETE and ON UPDATE would do once more what the log has as rows, and RESTRICT would refuse what is right at the end of
+the batch. A server that checks at the commit would make this wrong.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made by literals.py
@@ -43,7 +44,10 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
         "constraint_schema, constraint_name, table_schema, table_name, column_name, "
         "referenced_table_schema, referenced_table_name, referenced_column_name"
     )
-    behind = "AND referenced_table_name IS NOT NULL ORDER BY constraint_schema, table_name, constraint_name, ordinal_position"
+    behind = (
+        "AND referenced_table_name IS NOT NULL ORDER BY constraint_schema, table_name, constraint_name, "
+        "ordinal_position"
+    )
     ends = ("table_schema, table_name", "referenced_table_schema, referenced_table_name")
     views = [("key_column_usage", f"{first}, {rest}", behind) for first in ends]
     name, answers = views_about(cursor, tables, *views)
@@ -98,7 +102,9 @@ def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
 
 
 def _keys(rows: pa.Table, values: Mapping[str, Any], columns: Sequence[str]) -> set[tuple[str, ...]]:
-    """Return literals of the values that ``rows`` have in ``columns``, each once; none for rows with a NULL and columns that are not sent."""
+    """Return literals of the values that ``rows`` have in ``columns``, each once; none for rows with a NULL and columns
+    that are not sent.
+    """
     fields = {true_name(field).casefold(): field for field in user_fields(rows.schema)}
     wanted = [fields.get(name.casefold()) for name in columns]
     if not rows.num_rows or any(field is None for field in wanted):
@@ -133,11 +139,13 @@ def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *,
     values = "" if hidden else " = " + ", ".join(f"({', '.join(map(str, row))})" for row in found[:SHOWN_KEYS])
     more = " …" if len(found) > SHOWN_KEYS and not hidden else ""
     raise LoadError(
-        f"foreign key {reference.name} does not hold after the batch: {reference.child} has rows with ({', '.join(reference.columns)})"
-        f"{values}{more}, and {reference.parent} has no such row",
+        f"foreign key {reference.name} does not hold after the batch: {reference.child} has rows with "
+        f"({', '.join(reference.columns)}){values}{more}, and {reference.parent} has no such row",
         where=f"{reference.child} -> {reference.parent}",
-        hint=f"add the missing rows to {reference.parent} at the target, or remove those of {reference.child}, and the batch is tried again; if "
-        "the source itself has such rows (it wrote them with foreign_key_checks = 0), take options.foreign_keys: unchecked",
+        hint=f"add the missing rows to {reference.parent} at the target, or remove those of {reference.child}, and "
+        "the batch is tried again; if "
+        "the source itself has such rows (it wrote them with foreign_key_checks = 0), take options.foreign_keys: "
+        "unchecked",
     )
 
 
@@ -148,13 +156,16 @@ def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> l
     for one in references:
         if one.child not in planned:
             why = (
-                f"foreign key {one.name}: rows of {one.child}, which this pipeline does not write, refer to this table; the batch that removes a row "
-                "they refer to stops"
+                f"foreign key {one.name}: rows of {one.child}, which this pipeline does not write, refer to this "
+                "table; the batch that removes a row they refer to stops"
             )
             found.append(TableFinding("warning", one.parent, "", why))
         for table, columns in ((one.child, one.columns), (one.parent, one.parent_columns)):
             absent = [name for name in columns if table in planned and name.casefold() not in planned[table]]
             if absent:
-                why = f"foreign key {one.name} ({one.child} -> {one.parent}) is not checked for rows of {table}: no such column comes over"
+                why = (
+                    f"foreign key {one.name} ({one.child} -> {one.parent}) is not checked for rows of {table}: no "
+                    "such column comes over"
+                )
                 found.append(TableFinding("warning", table, absent[0], why))
     return found

@@ -1,4 +1,6 @@
-"""The traces of the source's schema changes in a MySQL target's information_schema, see :mod:`sluice.targets.schema.policy`."""
+"""The traces of the source's schema changes in a MySQL target's information_schema, see
+:mod:`sluice.targets.schema.policy`.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,8 @@ class MysqlHeld(OnlyColumns):
         assert one.before is not None
         assert one.after is not None
         rows = self._rows(
-            "SELECT engine, table_collation, table_comment FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            "SELECT engine, table_collation, table_comment FROM information_schema.tables WHERE table_schema = %s AND "
+            "table_name = %s",
             (table.schema, table.table),
         )
         [(engine, collation, comment)] = rows

@@ -1,7 +1,7 @@
 """Values of ENUM and SET columns as the numbers by which the server stores them.
 
-The column's collation may compare two labels as equal (``ENUM('a','A')``, made by a session that was not strict). The server would take the first of
-them for the text of either, and find both by it.
+The column's collation may compare two labels as equal (``ENUM('a','A')``, made by a session that was not strict). The
+server would take the first of them for the text of either, and find both by it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ def numbers(values: pa.Array, source: str, target: str, column: str) -> tuple[li
         column: its name at the target.
 
     Returns:
-        The number of each distinct value (as digits; None: no label of the target has this spelling), and for each row which of them it is.
+        The number of each distinct value (as digits; None: no label of the target has this spelling), and for each row
+        which of them it is.
 
     Raises:
-        LoadError: the source has a label that the target lacks. The target would take another one that its collation compares as equal, or cut
+        LoadError: the source has a label that the target lacks. The target would take another one that its collation
+            compares as equal, or cut
         it.
     """
     encoded = pc.dictionary_encode(values)

@@ -1,9 +1,9 @@
 """Convert Arrow columns to SQL text, column by column, exactly: what is written reads back as the same bytes.
 
-There is no Python object per value, except for TIME, for dates that no calendar has, and for JSON that holds DECIMAL. Strings are escaped for a
-session without NO_BACKSLASH_ESCAPES in utf8mb4. Binary is written as ``X'..'``, floats as quoted shortest round-trip text (a quoted number is read by
-strtod, so 0.1 in FLOAT stays 0.1), decimals as plain digits, YEAR with four digits (a bare '0' would be 2000), ENUM and SET as numbers if the
-target's labels are known.
+There is no Python object per value, except for TIME, for dates that no calendar has, and for JSON that holds DECIMAL.
+Strings are escaped for a session without NO_BACKSLASH_ESCAPES in utf8mb4. Binary is written as ``X'..'``, floats as
+quoted shortest round-trip text (a quoted number is read by strtod, so 0.1 in FLOAT stays 0.1), decimals as plain
+digits, YEAR with four digits (a bare '0' would be 2000), ENUM and SET as numbers if the target's labels are known.
 """
 
 from __future__ import annotations
@@ -164,8 +164,9 @@ def _plain_decimals(values: pa.Array) -> pa.Array:
 def _float_text(values: pa.Array, declared: str) -> pa.Array:
     """Return the shortest text that the server reads as the same number; -0 keeps its sign.
 
-    The server reads a double first. A FLOAT whose shortest text would become another FLOAT, or is out of range as FLT_MAX is, gets the text of the
-    next double. FLOAT(M,D) compares with the largest number of M digits, which as a FLOAT may be larger than that.
+    The server reads a double first. A FLOAT whose shortest text would become another FLOAT, or is out of range as
+    FLT_MAX is, gets the text of the next double. FLOAT(M,D) compares with the largest number of M digits, which as a
+    FLOAT may be larger than that.
     """
     text = pc.cast(values, pa.string())
     if not pa.types.is_float32(values.type):

@@ -1,13 +1,14 @@
 """LOAD DATA LOCAL, if it is switched on: a quarter to a half less work for the server than INSERT … VALUES.
 
-Decision: measured by processor time of the server, sysbench's table, 4 connections, rows in key order. 600,000 new rows: LOAD DATA 3.7 s (in random
-order 7.7 s). 120,000 rows that exist among 400,000: LOAD DATA REPLACE 1.1 s, multi-row upsert 1.6 s (in random order 2.2 s), staging table and upsert
-from it 1.4 s, staging table and joined update 2.1 s, REPLACE … VALUES 1.6 s. So rows that are sent with all of the target's columns are loaded, and
-the others upserted, because REPLACE would reset the target's own columns to their defaults. A server that reads LOAD DATA much slower than VALUES
-would make this wrong.
+Decision: measured by processor time of the server, sysbench's table, 4 connections, rows in key order. 600,000 new
+rows: LOAD DATA 3.7 s (in random order 7.7 s). 120,000 rows that exist among 400,000: LOAD DATA REPLACE 1.1 s, multi-row
+upsert 1.6 s (in random order 2.2 s), staging table and upsert from it 1.4 s, staging table and joined update 2.1 s,
+REPLACE … VALUES 1.6 s. So rows that are sent with all of the target's columns are loaded, and the others upserted,
+because REPLACE would reset the target's own columns to their defaults. A server that reads LOAD DATA much slower than
+VALUES would make this wrong.
 
-REPLACE makes a repeat harmless. With foreign_key_checks = 0 it cascades nothing, and a row it removes for another unique value is one that the batch
-itself writes (the source's rows are free of conflict at the end of a batch).
+REPLACE makes a repeat harmless. With foreign_key_checks = 0 it cascades nothing, and a row it removes for another
+unique value is one that the batch itself writes (the source's rows are free of conflict at the end of a batch).
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
         if conversion:
             settings.append(f"{quoted(name)} = {conversion.format(f'@v{index}')}")
     sql = (
-        f"LOAD DATA LOCAL INFILE 'rows' {'REPLACE ' if table.key else ''}INTO TABLE {quoted_table(table.table)} CHARACTER SET utf8mb4 "
-        f"FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' ({', '.join(targets)})"
-        + (f" SET {', '.join(settings)}" if settings else "")
+        f"LOAD DATA LOCAL INFILE 'rows' {'REPLACE ' if table.key else ''}INTO TABLE {quoted_table(table.table)} "
+        "CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' "
+        f"({', '.join(targets)})" + (f" SET {', '.join(settings)}" if settings else "")
     ).encode()
     for piece in slices(rows):
         columns = [_text(field, piece[field.name].combine_chunks()) for field, _ in fields]

@@ -1,4 +1,6 @@
-"""Find who holds the lock that a session waits for, from a second connection while it waits: for the log, and for the error that may follow."""
+"""Find who holds the lock that a session waits for, from a second connection while it waits: for the log, and for the
+error that may follow.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ FROM performance_schema.data_lock_waits w
 JOIN performance_schema.threads r ON r.THREAD_ID = w.REQUESTING_THREAD_ID
 JOIN performance_schema.threads t ON t.THREAD_ID = w.BLOCKING_THREAD_ID
 JOIN performance_schema.data_locks l ON l.ENGINE_LOCK_ID = w.REQUESTING_ENGINE_LOCK_ID
-WHERE r.PROCESSLIST_ID = %s AND t.PROCESSLIST_ID <> r.PROCESSLIST_ID LIMIT 1"""
+WHERE r.PROCESSLIST_ID = %s AND t.PROCESSLIST_ID <> r.PROCESSLIST_ID LIMIT 1"""  # noqa: E501
 _DEFINITIONS = """SELECT t.PROCESSLIST_ID, t.PROCESSLIST_USER, t.PROCESSLIST_HOST, t.PROCESSLIST_TIME, t.PROCESSLIST_COMMAND,
   t.PROCESSLIST_INFO, CONCAT_WS('.', p.OBJECT_SCHEMA, p.OBJECT_NAME)
 FROM performance_schema.metadata_locks p
@@ -42,17 +44,17 @@ JOIN performance_schema.threads r ON r.THREAD_ID = p.OWNER_THREAD_ID
 JOIN performance_schema.metadata_locks g ON g.OBJECT_TYPE = p.OBJECT_TYPE AND g.OBJECT_SCHEMA <=> p.OBJECT_SCHEMA
   AND g.OBJECT_NAME <=> p.OBJECT_NAME AND g.LOCK_STATUS = 'GRANTED' AND g.OWNER_THREAD_ID <> p.OWNER_THREAD_ID
 JOIN performance_schema.threads t ON t.THREAD_ID = g.OWNER_THREAD_ID
-WHERE p.LOCK_STATUS = 'PENDING' AND r.PROCESSLIST_ID = %s ORDER BY t.PROCESSLIST_TIME DESC LIMIT 1"""
+WHERE p.LOCK_STATUS = 'PENDING' AND r.PROCESSLIST_ID = %s ORDER BY t.PROCESSLIST_TIME DESC LIMIT 1"""  # noqa: E501
 _MARIADB_ROWS = """SELECT p.ID, p.USER, p.HOST, p.TIME, p.COMMAND, p.INFO, CONCAT('rows of ', REPLACE(l.lock_table, '`', ''))
 FROM information_schema.INNODB_LOCK_WAITS w
 JOIN information_schema.INNODB_TRX r ON r.trx_id = w.requesting_trx_id
 JOIN information_schema.INNODB_TRX b ON b.trx_id = w.blocking_trx_id
 JOIN information_schema.INNODB_LOCKS l ON l.lock_id = w.requested_lock_id
 JOIN information_schema.PROCESSLIST p ON p.ID = b.trx_mysql_thread_id
-WHERE r.trx_mysql_thread_id = %s LIMIT 1"""
+WHERE r.trx_mysql_thread_id = %s LIMIT 1"""  # noqa: E501
 _MARIADB_DEFINITIONS = """SELECT p.ID, p.USER, p.HOST, p.TIME, p.COMMAND, p.INFO, CONCAT(m.TABLE_SCHEMA, '.', m.TABLE_NAME)
 FROM information_schema.METADATA_LOCK_INFO m JOIN information_schema.PROCESSLIST p ON p.ID = m.THREAD_ID
-WHERE m.THREAD_ID <> %s AND m.LOCK_TYPE = 'Table metadata lock' AND m.TABLE_NAME <> '_sluice_ack' ORDER BY p.TIME DESC"""
+WHERE m.THREAD_ID <> %s AND m.LOCK_TYPE = 'Table metadata lock' AND m.TABLE_NAME <> '_sluice_ack' ORDER BY p.TIME DESC"""  # noqa: E501
 _MARIADB_OPEN = """SELECT p.ID, p.USER, p.HOST, p.TIME, p.COMMAND, p.INFO, ''
 FROM information_schema.INNODB_TRX b JOIN information_schema.PROCESSLIST p ON p.ID = b.trx_mysql_thread_id
 WHERE b.trx_mysql_thread_id <> %s ORDER BY b.trx_started"""
@@ -79,7 +81,10 @@ class _Watched:
 
 
 class LockWatch:
-    """Watches the sessions in use of this process, in a thread that lives while there are some. It never raises: it only reports."""
+    """Watches the sessions in use of this process, in a thread that lives while there are some.
+
+    It never raises: it only reports.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -101,7 +106,10 @@ class LockWatch:
             self._watched.pop(id(session), None)
 
     def interrupt(self, endpoint: Endpoint, owner: tuple[str, str]) -> int:
-        """End the current statements of sessions of ``owner``; return how many sessions there are. Raises what connecting raises."""
+        """End the current statements of sessions of ``owner``; return how many sessions there are.
+
+        Raises what connecting raises.
+        """
         with self._lock:
             ids = [_number(one.session) for one in self._watched.values() if one.owner == owner]
         if not ids:
@@ -172,9 +180,11 @@ def _number(session: Session) -> int:
 
 
 def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours: Collection[int] = frozenset()) -> str:
-    """Return a sentence on what session ``thread`` waits for and who holds it; "" if it does not wait, as far as this login may see.
+    """Return a sentence on what session ``thread`` waits for and who holds it; "" if it does not wait, as far as this
+    login may see.
 
-    ``ours``: sessions of this process; they are excluded where the server lists only candidates. Raises pymysql.err.MySQLError.
+    ``ours``: sessions of this process; they are excluded where the server lists only candidates. Raises
+    pymysql.err.MySQLError.
     """
     cursor.execute("SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = %s", (thread,))
     row = cursor.fetchone()
@@ -210,7 +220,10 @@ def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours
                 else f"it waits for a lock on {what}, held by"
             )
             begin = f"{state}; " if question is _MARIADB_OPEN else ""
-            return f"{begin}{held} connection {number} ({user}@{host or 'localhost'}), {doing}, {int(seconds or 0)} s (KILL {number} ends it)"
+            return (
+                f"{begin}{held} connection {number} ({user}@{host or 'localhost'}), {doing}, {int(seconds or 0)} s "
+                f"(KILL {number} ends it)"
+            )
     if not waits:
         return ""
     return f"{state}; {grant_to_see(mariadb, endpoint)}" if denied or not mariadb else state

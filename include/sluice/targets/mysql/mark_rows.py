@@ -1,4 +1,7 @@
-"""The marker table of a MySQL target: created, and written around the rows of a load. Why this is correct: :mod:`sluice.model.load_marks`."""
+"""The marker table of a MySQL target: created, and written around the rows of a load.
+
+Why this is correct: :mod:`sluice.model.load_marks`.
+"""
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters
 
@@ -22,7 +25,10 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class MarkRows:
-    """The origin marker rows of one pipeline in ``schema`` of a target. Cursors are passed in; transactions are the caller's."""
+    """The origin marker rows of one pipeline in ``schema`` of a target.
+
+    Cursors are passed in; transactions are the caller's.
+    """
 
     schema: str
     mark: LoadMark
@@ -46,12 +52,15 @@ class MarkRows:
         if cursor.fetchone() is None:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(self.schema)}")
         cursor.execute(
-            f"CREATE TABLE IF NOT EXISTS {self.name} ({COLUMN}) ENGINE=InnoDB COMMENT='marks of loads by Sluice; always empty'"
+            f"CREATE TABLE IF NOT EXISTS {self.name} ({COLUMN}) ENGINE=InnoDB COMMENT='marks of loads by Sluice; "
+            "always empty'"
         )
 
     @contextmanager
     def around(self, cursor: Any, loaded: int = 0) -> Iterator[None]:
-        """Mark what is written inside the context, which is in a transaction after which the target holds batch ``loaded``."""
+        """Mark what is written inside the context, which is in a transaction after which the target holds batch
+        ``loaded``.
+        """
         token = self._token(loaded)
         cursor.execute(f"INSERT INTO {self.name} (token) VALUES (%s)", (token,))
         yield

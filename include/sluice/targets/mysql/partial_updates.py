@@ -1,11 +1,14 @@
 """Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB).
 
-* A row that keeps its key: ``UPDATE`` of exactly the known columns. Such a row has to exist, unless a dump is to copy it.
+* A row that keeps its key: ``UPDATE`` of exactly the known columns. Such a row has to exist, unless a dump is to copy
+  it.
 * A new row, from before its table had all of its columns, gets the target's defaults.
-* A row that moved to another key, or whose unique values change: the other columns are read (and locked) first, as SQL text that the server itself
-  makes, so that no value passes through Python's types; then the row is deleted and inserted whole.
+* A row that moved to another key, or whose unique values change: the other columns are read (and locked) first, as SQL
+  text that the server itself makes, so that no value passes through Python's types; then the row is deleted and
+  inserted whole.
 
-Reading before writing makes a repeat differ, so the caller does all of a table in one transaction that also notes the batch.
+Reading before writing makes a repeat differ, so the caller does all of a table in one transaction that also notes the
+batch.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made by literals.py or by the server
@@ -43,7 +46,10 @@ class PartialRows(IncompleteRows):
     """Rows that lack columns, as statements."""
 
     def whole(self, cursor: Any) -> list[WholeRow]:
-        """Return each row that leaves its key, completed with the target's values of missing columns. Locks the rows. Raises LoadError."""
+        """Return each row that leaves its key, completed with the target's values of missing columns. Locks the rows.
+
+        Raises LoadError.
+        """
         fields = sent_fields(self.rows.schema, self.table)
         leaving, lacks = self.rows.filter(pa.array(self.away)), self.lacks[self.away]
         texts, zeros = _texts(fields, leaving), _zeros(fields, leaving)
@@ -135,10 +141,12 @@ def _conditions(table: TargetTable, rows: pa.Table) -> list[str]:
 
 def _absent(table: TargetTable, condition: str) -> LoadError:
     return LoadError(
-        f"the target has no row of {table.table} with {condition}, but the log only contains the changed columns of this row",
+        f"the target has no row of {table.table} with {condition}, but the log only contains the changed columns of "
+        "this row",
         where=str(table.table),
-        hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` (the source's name of it) copies the table anew, and while it does, the load "
-        "goes on; whole rows make up for a missing one by themselves: binlog_row_image = FULL, send: rows",
+        hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` (the source's name of it) copies the table anew, and "
+        "while it does, the load goes on; whole rows make up for a missing one by themselves: binlog_row_image = "
+        "FULL, send: rows",
     )
 
 
@@ -152,7 +160,7 @@ def _read(field: pa.Field, column: str) -> str:
     if literal in {Literal.NUMBER, Literal.DECIMAL} or documents.is_json(target):
         return f"CAST({column} AS CHAR)"
     if literal is Literal.FLOAT:
-        return f"IF({column} = 0, {column}, {column} + 0e0)"  # a FLOAT is printed with 6 digits; an addition loses the sign of -0
+        return f"IF({column} = 0, {column}, {column} + 0e0)"  # a FLOAT is printed with 6 digits; an addition loses the sign of -0  # noqa: E501
     if literal is Literal.TEMPORAL:
         return f"CONCAT('''', CAST({column} AS CHAR), '''')"
     if pa.types.is_binary(field.type) or literal is Literal.BYTES:

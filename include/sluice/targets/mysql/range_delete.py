@@ -1,7 +1,7 @@
 """Make a range of a table equal: rows in it whose key the source does not have are deleted.
 
-The target itself compares, by its own types and collations: the kept keys are sent into a temporary table of the key's definition, and what the range
-holds besides them is counted first, so that nothing is locked if both sides are equal.
+The target itself compares, by its own types and collations: the kept keys are sent into a temporary table of the key's
+definition, and what the range holds besides them is counted first, so that nothing is locked if both sides are equal.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals
@@ -47,7 +47,10 @@ class Session(Protocol):
 
 
 def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
-    """Delete what the stretch holds beyond the kept keys. In a transaction. Raises LoadError, and what the driver raises."""
+    """Delete what the stretch holds beyond the kept keys. In a transaction.
+
+    Raises LoadError, and what the driver raises.
+    """
     name, cursor = quoted_table(table.table), session.cursor
     if not item.names:
         return WriteResult(deleted=int(cursor.execute(f"DELETE FROM {name}") or 0), statements=1)
@@ -91,7 +94,9 @@ def stretches(item: KeyRange, types: Mapping[str, str]) -> list[str]:
 
 
 def _literals(types: Sequence[str], keys: pa.Table) -> list[tuple[str, ...]]:
-    """Return keys as literals; labels by their numbers in the target's own columns, of which ``types`` are the types."""
+    """Return keys as literals; labels by their numbers in the target's own columns, of which ``types`` are the
+    types.
+    """
     columns = zip(map(SqlType.parse, types), map(one_chunk, keys.columns), strict=False)
     return list(zip(*(value_literals(values, own.kind, own.labels) for own, values in columns), strict=True))
 
@@ -110,7 +115,8 @@ def _keep(session: Session, table: TargetTable, item: KeyRange, columns: Mapping
         if error.args[0] not in _MAY_NOT:
             raise
         raise LoadError(
-            f"replacing rows of {table.table} needs a temporary table, and the target's user may not make one: {error.args[-1]}",
+            f"replacing rows of {table.table} needs a temporary table, and the target's user may not make one: "
+            f"{error.args[-1]}",
             where=str(table.table),
             hint=f"GRANT CREATE TEMPORARY TABLES ON {quoted(there.schema)}.* TO the target's user, or cancel the dump",
         ) from error
@@ -129,7 +135,9 @@ def declared(column: ColumnInfo) -> str:
 
 
 def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) -> tuple[TargetTable | None, str]:
-    """Return the table if the target sorts and compares the keys of ``plan`` as the source does; else None and why not."""
+    """Return the table if the target sorts and compares the keys of ``plan`` as the source does; else None and why
+    not.
+    """
     if info is None:
         return None, f"the target has no table {plan.target}"
     there = {column.name.casefold(): column for column in info.columns}
@@ -156,7 +164,10 @@ def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTab
         return f"column {name}: {why}"
     if mine.word in _TEXTS or theirs.word in _TEXTS:
         if mine.word not in _TEXTS or theirs.word not in _TEXTS or source.collation != target.collation:
-            return f"column {name} is sorted by {target.collation or theirs.word}, at the source by {source.collation or mine.word}"
+            return (
+                f"column {name} is sorted by {target.collation or theirs.word}, at the source by "
+                f"{source.collation or mine.word}"
+            )
         if plan.dialect and (plan.dialect == MARIADB) != mariadb and not target.collation.endswith("_bin"):
             return f"column {name}: MySQL and MariaDB may sort {target.collation} in two ways"
         return ""

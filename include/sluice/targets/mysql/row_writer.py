@@ -29,7 +29,10 @@ from sluice.targets.sql.tables import TableChanges, TargetTable
 
 @dataclass(frozen=True)
 class RowWriter(SqlRowWriter):
-    """See :class:`SqlRowWriter`. ``session``: in a transaction; ``marks``: what stands around the rows, None: nothing does."""
+    """See :class:`SqlRowWriter`.
+
+    ``session``: in a transaction; ``marks``: what stands around the rows, None: nothing does.
+    """
 
     endpoint: Endpoint
     session: Session
@@ -92,7 +95,9 @@ class RowWriter(SqlRowWriter):
         return WriteResult(live.num_rows, 0, statements=sent)
 
     def _upsert(self, table: TargetTable, live: pa.Table) -> int:
-        """Write in bulk if that pays and is allowed: every row if rows are sent whole, else the new ones; the others by upsert."""
+        """Write in bulk if that pays and is allowed: every row if rows are sent whole, else the new ones; the others by
+        upsert.
+        """
         if table.key and self._gives_way and may_meet(table, live):
             return self._in_log_order(table, live)
         new = pc.and_(pc.equal(live["_op"], "i"), pc.is_null(live["_before"]))
@@ -106,17 +111,22 @@ class RowWriter(SqlRowWriter):
         return sent + self.session.run(load_data.loads(table, live.filter(new)))
 
     def _one_by_one(self, table: TargetTable, live: pa.Table) -> int:
-        """Write in statements. If both sites write the same rows, another row that holds a unique value of these is removed, as in bulk."""
+        """Write in statements.
+
+        If both sites write the same rows, another row that holds a unique value of these is removed, as in bulk.
+        """
         sent = 0
         if table.key and self._gives_way:
             sent = self.session.run(statements.displacing(table, live, self.session.dialect))
         return sent + self.session.run(statements.upserts(table, live, self.session.dialect))
 
     def _in_log_order(self, table: TargetTable, live: pa.Table) -> int:
-        """Write in log order: both sites write the same rows, and two rows of the batch may have one unique value, which the later one keeps.
+        """Write in log order: both sites write the same rows, and two rows of the batch may have one unique value,
+        which the later one keeps.
 
-        The row that took the value from the first of them at the source may be one that Sluice loaded there, which is not in the batch. The server
-        decides what is equal. In key order, like other rows, they would lock less of what applications lock at the same time.
+        The row that took the value from the first of them at the source may be one that Sluice loaded there, which is
+        not in the batch. The server decides what is equal. In key order, like other rows, they would lock less of what
+        applications lock at the same time.
         """
         live = live.sort_by("_seq")
         if not _sent_whole(table, live):
@@ -149,7 +159,10 @@ class RowWriter(SqlRowWriter):
         return WriteResult(live.num_rows, removed.num_rows, statements=sent)
 
     def write_partial(self, item: TableChanges) -> WriteResult:
-        """Write rows of which some lack columns. What the target has of rows that change their key is read first: another row may take that key."""
+        """Write rows of which some lack columns.
+
+        What the target has of rows that change their key is read first: another row may take that key.
+        """
         with tempfile.TemporaryFile(prefix="sluice-rows-") as spool:
             for rows in self.during(item.pieces()):
                 for value in self._lacking(item.table, rows).whole(self.cursor):

@@ -1,6 +1,8 @@
-"""Charsets and collations that a statement leaves to a default, added to its text as the source's definitions have them.
+"""Charsets and collations that a statement leaves to a default, added to its text as the source's definitions have
+them.
 
-A default depends on the server, the schema and the session: at the target it would be another one, and other values would be equal, or refused.
+A default depends on the server, the schema and the session: at the target it would be another one, and other values
+would be equal, or refused.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ _DEFAULT = "DEFAULT"
 def said(
     statement: s.Statement, names: NamesReader, after: TableDefinition | None, knows: Knows, default: str = ""
 ) -> list[Replacement]:
-    """Return what to write where in the statement that ``names`` has read. ``after``: the table as the statement made it; None: it is not known.
+    """Return what to write where in the statement that ``names`` has read.
 
-    A column without a charset of its own keeps the table's default, except one that ALTER TABLE adds where the target's table has another one than
-    the column needs. ``default``: the collation of the target's table before the statement, "" if it is not known. A collation that the target
-    lacks is not said: its own default stands for it.
+    ``after``: the table as the statement made it; None: it is not known.
+
+    A column without a charset of its own keeps the table's default, except one that ALTER TABLE adds where the target's
+    table has another one than the column needs. ``default``: the collation of the target's table before the statement,
+    "" if it is not known. A collation that the target lacks is not said: its own default stands for it.
     """
     if after is None:
         return []

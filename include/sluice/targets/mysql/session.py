@@ -1,4 +1,6 @@
-"""A session at a MySQL target: a connection, its server's syntax, and statements that must do exactly what they should."""
+"""A session at a MySQL target: a connection, its server's syntax, and statements that must do exactly what they
+should.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ KEY_NOT_FOUND = 1032
 """The error by which a replica, too, stops at a row that does not exist."""
 TRUNCATED = 1265
 CUT = frozenset({1264, 1265, 1292, 1365, 1366, 1406, 1411, 1441, 1916, 1918})
-"""The errors of a strict session, and warnings of another, for a value that is cut to fit or that an expression does not understand."""
+"""The errors of a strict session, and warnings of another, for a value that is cut to fit or that an expression does
+not understand.
+"""
 
 
 class Session:
@@ -92,7 +96,10 @@ class Session:
                 self.cursor.execute("SET SESSION foreign_key_checks = 0")
 
     def write(self, statement: statements.Statement) -> int:
-        """Return how many rows the server says it changed, 0 for LOAD DATA. Raises LoadError if it does not do exactly what it should."""
+        """Return how many rows the server says it changed, 0 for LOAD DATA.
+
+        Raises LoadError if it does not do exactly what it should.
+        """
         self._set_lax(bool(statement.lax))
         try:
             changed, warned = self._send(statement)
@@ -109,7 +116,9 @@ class Session:
         return changed
 
     def _send(self, statement: statements.Statement) -> tuple[int, int]:
-        """Return how many rows the server says it changed, and how many warnings LOAD DATA LOCAL has, which are as good as errors."""
+        """Return how many rows the server says it changed, and how many warnings LOAD DATA LOCAL has, which are as good
+        as errors.
+        """
         if statement.data is not None:
             return 0, self.connection.load(statement.sql, statement.data)
         return int(self.connection.query(statement.sql) or 0), 0
@@ -132,12 +141,14 @@ class Session:
             raise LoadError(
                 f"a DELETE of {statement.rows} rows would have removed {changed} rows of the target",
                 where=statement.where,
-                hint="the target's key holds values for equal that the source tells apart: compare its collation (`sluice check`)",
+                hint="the target's key holds values for equal that the source tells apart: compare its collation "
+                "(`sluice check`)",
             )
         if not statement.exactly or changed == statement.rows:
             return
         missing = LoadError(
-            f"the target has {changed} of the {statement.rows} rows to delete{statement.wanted} (error {KEY_NOT_FOUND})",
+            f"the target has {changed} of the {statement.rows} rows to delete{statement.wanted} (error "
+            f"{KEY_NOT_FOUND})",
             where=statement.where,
             hint="somebody else changed the table, or it never had these rows: copy it anew (`sluice dump start`)",
         )
@@ -166,7 +177,10 @@ class Session:
 
 
 def _is_of_computed(code: int, text: str, computed: Sequence[str]) -> bool:
-    """Return True if a message is about a value that the server computed. One that names no column is about a part of an expression."""
+    """Return True if a message is about a value that the server computed.
+
+    One that names no column is about a part of an expression.
+    """
     if code not in CUT or not computed:
         return False
     named = _COLUMN.search(text)

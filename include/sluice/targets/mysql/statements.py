@@ -27,9 +27,13 @@ MAX_BYTES = 4 * 2**20
 SLICE_ROWS = 20_000
 SLICE_BYTES = 4 * 2**20
 LAX_ROWS = 200
-"""Rows per statement in a session that is not strict: the server keeps 1,024 warnings (``max_error_count``), and each is checked."""
+"""Rows per statement in a session that is not strict: the server keeps 1,024 warnings (``max_error_count``), and each
+is checked.
+"""
 MAX_KEYS = 1_000
-"""Keys per DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes per key part) is used up."""
+"""Keys per DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes per key part)
+is used up.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +89,17 @@ class Statement:
 
 
 def upserts(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """Yield ``INSERT … ON DUPLICATE KEY UPDATE`` of all columns, including the key: the server may compare two spellings as equal."""
+    """Yield ``INSERT … ON DUPLICATE KEY UPDATE`` of all columns, including the key: the server may compare two
+    spellings as equal.
+    """
     fields = sent_fields(rows.schema, table)
     return _inserts("INSERT", on_duplicate(fields, dialect) if table.key else "", table, rows, dialect)
 
 
 def replaces(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """Yield ``REPLACE`` of whole rows: each removes what holds one of its unique values, including earlier rows of the batch."""
+    """Yield ``REPLACE`` of whole rows: each removes what holds one of its unique values, including earlier rows of the
+    batch.
+    """
     return _inserts("REPLACE", "", table, rows, dialect)
 
 
@@ -116,7 +124,10 @@ def _inserts(verb: str, tail: str, table: TargetTable, rows: pa.Table, dialect: 
 
 
 def on_duplicate(fields: Sequence[tuple[pa.Field, str]], dialect: Dialect) -> str:
-    """Return the end of an INSERT that changes existing rows. From column to column the server copies ENUM and SET by their text."""
+    """Return the end of an INSERT that changes existing rows.
+
+    From column to column the server copies ENUM and SET by their text.
+    """
     settings = []
     for field, name in fields:
         new = f"_n.{quoted(name)}" if dialect.row_alias else f"VALUES({quoted(name)})"
@@ -201,7 +212,9 @@ def _equal(columns: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[pa.A
 
 
 def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """Yield DELETEs for a table without a key: for each image in ``rows`` as many rows as ``rows`` has of it. Each scans the table.
+    """Yield DELETEs for a table without a key: for each image in ``rows`` as many rows as ``rows`` has of it.
+
+    Each scans the table.
 
     As the table itself remembers the batch, all of them have to exist, unless a dump is to copy them.
     """
@@ -229,7 +242,9 @@ def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Ite
 
 
 def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) -> pa.Array:
-    """Return the condition that ``column`` holds exactly this value, NULL included, and not one that the server compares as equal."""
+    """Return the condition that ``column`` holds exactly this value, NULL included, and not one that the server
+    compares as equal.
+    """
     target = target_type(field)
     values = literals.literals(field, array, comparing=True)
     pieces: list[pa.Array | pa.Scalar]
@@ -262,7 +277,9 @@ def _sign_of_zero(column: str, array: pa.Array) -> pa.Array:
 
 
 def slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield slices of at most SLICE_ROWS rows and SLICE_BYTES bytes: text is made of one at a time, so that memory does not grow with the batch."""
+    """Yield slices of at most SLICE_ROWS rows and SLICE_BYTES bytes: text is made of one at a time, so that memory does
+    not grow with the batch.
+    """
     for start, stop in cuts(row_bytes(rows), SLICE_BYTES, SLICE_ROWS):
         yield rows.slice(start, stop - start)
 

@@ -34,7 +34,9 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table at the target: its columns in order, and its unique keys, primary first; ``keys``: the same with names and prefixes."""
+    """A table at the target: its columns in order, and its unique keys, primary first; ``keys``: the same with names
+    and prefixes.
+    """
 
     columns: tuple[ColumnInfo, ...]
     unique_keys: tuple[tuple[str, ...], ...]

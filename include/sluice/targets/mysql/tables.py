@@ -28,9 +28,11 @@ Name = tuple[str, str]
 def rows_about(
     cursor: Any, tables: Iterable[TableId], view: str, columns: str, more: str = ""
 ) -> tuple[Callable[[TableId], Name], dict[Name, list[tuple[Any, ...]]]]:
-    """Read what a view of information_schema has about the schemas of ``tables``: how the server compares names, and the rows by name.
+    """Read what a view of information_schema has about the schemas of ``tables``: how the server compares names, and
+    the rows by name.
 
-    One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: follows the condition on the schema.
+    One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: follows the condition
+    on the schema.
     """
     name, (found,) = views_about(cursor, tables, (view, columns, more))
     return name, found
@@ -71,8 +73,8 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
     name, (columns, indexes, kinds) = views_about(
         cursor, tables,
         ("columns",
-         "table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, character_set_name, collation_name, "
-         "COALESCE(column_default, 'NULL') = 'NULL'",
+         "table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, "
+         "character_set_name, collation_name, COALESCE(column_default, 'NULL') = 'NULL'",
          "ORDER BY table_schema, table_name, ordinal_position"),
         ("statistics", "table_schema, table_name, index_name, column_name, sub_part",
          "AND non_unique = 0 ORDER BY table_schema, table_name, index_name <> 'PRIMARY', index_name, seq_in_index"),
@@ -167,7 +169,10 @@ def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
 
 
 def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True) -> TargetTable:
-    """Check one table. Raises MappingError with the statement that would fix it. ``columns`` False: missing ones are somebody else's."""
+    """Check one table. Raises MappingError with the statement that would fix it.
+
+    ``columns`` False: missing ones are somebody else's.
+    """
     if info is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
@@ -185,11 +190,13 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
         found = there.get(column.name.casefold())
         if found is not None and found.generated and not column.generated:
             raise MappingError(
-                f"column {column.name!r} of table {plan.target} at the target is a generated one: the values that {plan.source} has in it would "
-                "never be written",
+                f"column {column.name!r} of table {plan.target} at the target is a generated one: the values that "
+                f"{plan.source} has in it would never be written",
                 where=f"{plan.target}.{column.name}",
-                hint=f"drop it: ALTER TABLE {quoted_table(plan.target)} DROP COLUMN {quoted(found.name)}; the next attempt stops for the missing "
-                "column, and says how it is added as a plain one, and then copied; or leave it out: mapping.columns.exclude",
+                hint=f"drop it: ALTER TABLE {quoted_table(plan.target)} DROP COLUMN {quoted(found.name)}; the next "
+                "attempt stops for the missing "
+                "column, and says how it is added as a plain one, and then copied; or leave it out: "
+                "mapping.columns.exclude",
             )
         if columns and column.name.casefold() not in there and not column.generated:
             raise MappingError(
@@ -201,16 +208,19 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
     for info_column in info.columns:
         if info_column.required and info_column.name.casefold() not in sent:
             raise MappingError(
-                f"column {info_column.name!r} of table {plan.target} at the target needs a value, and {plan.source} has no such column",
+                f"column {info_column.name!r} of table {plan.target} at the target needs a value, and {plan.source} "
+                "has no such column",
                 where=f"{plan.target}.{info_column.name}",
-                hint=f"give it a default: ALTER TABLE {quoted_table(plan.target)} ALTER COLUMN {quoted(info_column.name)} SET DEFAULT …;",
+                hint=f"give it a default: ALTER TABLE {quoted_table(plan.target)} ALTER COLUMN "
+                f"{quoted(info_column.name)} SET DEFAULT …;",
             )
     key = tuple(there[name.casefold()].name if name.casefold() in there else name for name in plan.key)
     identity = {name.casefold() for name in key}
     keys = [unique for unique in info.unique_keys if {c.casefold() for c in unique} == identity]
     if key and not keys:
         raise MappingError(
-            f"rows of {plan.source} are told apart by ({', '.join(key)}), and table {plan.target} at the target has no such key",
+            f"rows of {plan.source} are told apart by ({', '.join(key)}), and table {plan.target} at the target has "
+            "no such key",
             where=str(plan.target),
             hint=f"add it: ALTER TABLE {quoted_table(plan.target)} ADD PRIMARY KEY ({', '.join(map(quoted, key))});",
         )
@@ -245,16 +255,22 @@ def target_table(
 
 
 def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:
-    """Compare all tables; several sources may be loaded into one target table. Raises MappingError for the first that does not fit."""
+    """Compare all tables; several sources may be loaded into one target table.
+
+    Raises MappingError for the first that does not fit.
+    """
     return {plan.target: compare(plan, infos.get(plan.target)) for plan in plans}
 
 
 _NEEDS_A_VALUE = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP, K.GEOMETRY, K.VECTOR})
-"""The types whose new NOT NULL column a table with rows refuses without a default: a strict server does not accept their implied value."""
+"""The types whose new NOT NULL column a table with rows refuses without a default: a strict server does not accept
+their implied value.
+"""
 
 
 def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
-    """Return the ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as known, and at its place.
+    """Return the ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as known,
+    and at its place.
 
     ``there``: columns that the target has, case folded.
     """
@@ -276,7 +292,9 @@ def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]
 
 
 def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
-    """Return AFTER and the column that it follows at the source; earlier columns that the target also lacks are added before it."""
+    """Return AFTER and the column that it follows at the source; earlier columns that the target also lacks are added
+    before it.
+    """
     number = plan.columns.index(column)
     for earlier in reversed(plan.columns[:number]):
         if earlier.name.casefold() in there or not earlier.generated:

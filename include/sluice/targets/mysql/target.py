@@ -47,7 +47,8 @@ from sluice.targets.sql.target import SqlOptions, SqlTarget
 from sluice.targets.sql.writer import SqlSession
 
 _NOT_FOLLOWED = {
-    ChangeKind.CREATE_DATABASE, ChangeKind.ALTER_DATABASE, ChangeKind.DROP_DATABASE, ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN,
+    ChangeKind.CREATE_DATABASE, ChangeKind.ALTER_DATABASE, ChangeKind.DROP_DATABASE, ChangeKind.ROWS_REPLACED,
+    ChangeKind.UNKNOWN,
 }  # fmt: skip
 
 
@@ -59,13 +60,14 @@ class MySQLOptions(SqlOptions):
     )
     triggers: Literal["refuse", "fire"] = Field(
         "refuse",
-        description="A table with triggers is refused, as what the source's triggers wrote arrives as rows: its effect would be there twice. "
-        "fire: they are meant for these rows, too.",
+        description="A table with triggers is refused, as what the source's triggers wrote arrives as rows: its "
+        "effect would be there twice. fire: they are meant for these rows, too.",
     )
     lock_wait: Annotated[int, Field(ge=1, le=300)] = Field(
         LOCK_WAIT_S,
-        description="Seconds that a statement waits for a lock that somebody else holds on rows or on a table's definition. Then the transaction is "
-        "given back and tried again, up to eight times; a change of definitions is tried again with its task.",
+        description="Seconds that a statement waits for a lock that somebody else holds on rows or on a table's "
+        "definition. Then the transaction is given back and tried again, up to eight times; a change of definitions "
+        "is tried again with its task.",
     )
 
 
@@ -127,7 +129,10 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
             return found
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
-        """See :meth:`SqlTarget.replaceable`. Rows that only the target has are found by ranges, so listed keys need no less."""
+        """See :meth:`SqlTarget.replaceable`.
+
+        Rows that only the target has are found by ranges, so listed keys need no less.
+        """
         with self.session("reading the target's tables") as session:
             info = read_tables(session.cursor, [plan.target]).get(plan.target)
             return range_delete.replaceable(plan, info, mariadb=session.mariadb)

@@ -1,6 +1,7 @@
 """Whether the target would take two rows of the source for one: the second would silently overwrite the first.
 
-That happens if a unique key of the target is not one of the source, or if a key's values are compared, or stored, less exactly.
+That happens if a unique key of the target is not one of the source, or if a key's values are compared, or stored, less
+exactly.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
         why = _merges(column, found)
         if why and not _promised(plan, [column.name]):
             raise MappingError(
-                f"different rows of {plan.source} may be one row of {plan.target} at the target: key column {column.name!r}: {why}",
+                f"different rows of {plan.source} may be one row of {plan.target} at the target: key column "
+                f"{column.name!r}: {why}",
                 where=f"{plan.target}.{column.name}",
                 hint=_alike(plan, info, column)
                 + f"; or, if no two rows are equal in that way, {_promise(plan, plan.key)}",
@@ -45,19 +47,21 @@ def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
     for key in foreign:
         if coarser := _coarser(key, plan, info):
             raise MappingError(
-                f"rows of {plan.source} that differ in a unique key may be equal in {key.name} ({_shown(key)}) of {plan.target} at the target: "
+                f"rows of {plan.source} that differ in a unique key may be equal in {key.name} ({_shown(key)}) of "
+                f"{plan.target} at the target: "
                 + "; ".join(f"column {column.name!r}: {why}" for column, why in coarser),
                 where=f"{plan.target}.{coarser[0][0].name}",
-                hint=f"{_alike(plan, info, *(column for column, _ in coarser))}; or drop the key at the target ({_drop(plan, key)}); "
-                f"or, if no two rows are equal in it, {_promise(plan, (name for name, _ in key.parts))}",
+                hint=f"{_alike(plan, info, *(column for column, _ in coarser))}; or drop the key at the target "
+                f"({_drop(plan, key)}); or, if no two rows are equal in it, "
+                f"{_promise(plan, (name for name, _ in key.parts))}",
             )
     if foreign:
         key = foreign[0]
         drop = "; ".join(_drop(plan, one) for one in foreign)
         names = ", ".join(f"{one.name} ({_shown(one)})" for one in foreign)
         raise MappingError(
-            f"table {plan.target} at the target has a unique key that {plan.source} does not have: {names}; rows that are equal in it would "
-            "overwrite each other",
+            f"table {plan.target} at the target has a unique key that {plan.source} does not have: {names}; rows that "
+            "are equal in it would overwrite each other",
             where=str(plan.target),
             hint=f"drop it at the target ({drop}); or add it at the source; or, if no two rows are equal in it, "
             + _promise(plan, (name for name, _ in key.parts)),
@@ -82,7 +86,10 @@ def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
 
 
 def _compared_by(column: PlannedColumn) -> str:
-    """Return the collation by which the source compares values, "" if it is unknown or they are no text. Bytes have no collation."""
+    """Return the collation by which the source compares values, "" if it is unknown or they are no text.
+
+    Bytes have no collation.
+    """
     return column.collation or (_BINARY if column.value_type.kind in _BYTES else "")
 
 
@@ -97,12 +104,16 @@ def _is_harmless(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> bool:
 
 
 def _coarser(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[tuple[PlannedColumn, str]]:
-    """Return the columns, and why, that ``key`` compares less exactly than a source key with the same columns; none: there is none."""
+    """Return the columns, and why, that ``key`` compares less exactly than a source key with the same columns; none:
+    there is none.
+    """
     return min(_covering(key, plan, info), key=len, default=[])
 
 
 def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[tuple[PlannedColumn, str]]]:
-    """Return, for each source key whose columns are all in ``key``, the columns that the target compares less exactly, and why."""
+    """Return, for each source key whose columns are all in ``key``, the columns that the target compares less exactly,
+    and why.
+    """
     there = {column.name.casefold(): column for column in info.columns}
     sent = {column.name.casefold(): column for column in plan.columns}
     parts = {name.casefold(): prefix for name, prefix in key.parts}
@@ -119,7 +130,9 @@ def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[
 
 
 def _unit(column: PlannedColumn | None, found: ColumnInfo | None) -> int:
-    """Return how much of the target's prefix one unit of the source's takes at most: text counts characters, binary counts bytes."""
+    """Return how much of the target's prefix one unit of the source's takes at most: text counts characters, binary
+    counts bytes.
+    """
     if column is None or found is None or not column.charset or column.charset == _BINARY or found.collation:
         return 1
     return MAX_BYTES.get(column.charset, 4)
@@ -138,7 +151,9 @@ def _names(plan: PlannedTable, names: Sequence[str]) -> set[str]:
 
 
 def distinguishes(target: str, source: str) -> bool:
-    """Return True if the collation ``target`` tells apart all values that ``source`` does, except trailing spaces (see ``pads``)."""
+    """Return True if the collation ``target`` tells apart all values that ``source`` does, except trailing spaces (see
+    ``pads``).
+    """
     if target == source or target == "binary" or target.endswith("_bin"):
         return True
     one, other = _COLLATION.fullmatch(_plain(source)), _COLLATION.fullmatch(_plain(target))
@@ -148,14 +163,19 @@ def distinguishes(target: str, source: str) -> bool:
 
 
 def pads(target: str, source: str, sql_type: str, target_type: str = "") -> bool:
-    """Return True if the collation ``target`` ignores trailing spaces by which ``source`` tells values apart. CHAR does not keep them."""
+    """Return True if the collation ``target`` ignores trailing spaces by which ``source`` tells values apart.
+
+    CHAR does not keep them.
+    """
     if not (source and target) or not _no_pad(source) or sql_type.lower().startswith("char"):
         return False
     return not _no_pad(target) or target_type.lower().startswith("char")
 
 
 def padded_keys(plan: PlannedTable, info: TableInfo) -> tuple[str, ...]:
-    """Return columns of unique keys whose values must not end with spaces, as the target would compare two of them as equal."""
+    """Return columns of unique keys whose values must not end with spaces, as the target would compare two of them as
+    equal.
+    """
     there = {column.name.casefold(): column for column in info.columns}
     keyed = {name.casefold() for key in info.keys for name, _ in key.parts}
     return tuple(
@@ -178,11 +198,11 @@ def refuse_spaces(table: TargetTable, rows: pa.Table) -> None:
             continue
         if pc.any(pc.ends_with(rows[stored], " ")).as_py():
             raise MappingError(
-                f"a value of {name!r} ends with a space, by which the source tells rows apart and {table.table} at the target does not: it could "
-                "overwrite another row",
+                f"a value of {name!r} ends with a space, by which the source tells rows apart and {table.table} at "
+                "the target does not: it could overwrite another row",
                 where=f"{table.table}.{name}",
-                hint="give the column at the target the source's type, or VARCHAR with a collation without padding (utf8mb4_0900_bin in MySQL, "
-                "utf8mb4_nopad_bin in MariaDB)",
+                hint="give the column at the target the source's type, or VARCHAR with a collation without padding "
+                "(utf8mb4_0900_bin in MySQL, utf8mb4_nopad_bin in MariaDB)",
             )
 
 

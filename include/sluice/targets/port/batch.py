@@ -15,13 +15,18 @@ from sluice.targets.port.schema import SchemaChange
 
 
 class SourceFacts(Protocol):
-    """Answers a target's questions about the source while it plans a batch. On the driver; each question is answered when it is asked."""
+    """Answers a target's questions about the source while it plans a batch.
+
+    On the driver; each question is answered when it is asked.
+    """
 
     def being_copied(self) -> frozenset[TableId]:
         """Return the target tables that a dump is filling, or was when the batch was captured: rows may be missing."""
 
     def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
-        """Return the table with the source's unique keys as of the batch (``plan.unique``, None: unknown), and columns that only a rule makes."""
+        """Return the table with the source's unique keys as of the batch (``plan.unique``, None: unknown), and columns
+        that only a rule makes.
+        """
 
     def captured_tables(self) -> Mapping[TableId, TableId]:
         """Return the captured tables, as far as known at the start of the batch: source table -> target table."""
@@ -47,7 +52,8 @@ class StatementRunner(Protocol):
     """Runs SQL statements on Spark, from the driver; thread-safe."""
 
     def run(self, statement: str, settings: Mapping[str, str], required: Mapping[str, str]) -> None:
-        """Run one statement to its end in its own Spark session with these settings, on a server that was started with those ``required``.
+        """Run one statement to its end in its own Spark session with these settings, on a server that was started with
+        those ``required``.
 
         Raises:
             LoadError: Spark refused it; the message has Spark's words.
@@ -61,13 +67,14 @@ class BatchInput:
     """A batch as a target is given it. On the driver; ``reader`` travels with the units.
 
     Attributes:
-        number: of the batch. position: at its end. held: the batch that the target holds while this one is written: the one before, or, where
-            several are written as one (Feature.BUNDLES), the one before the first of them.
+        number: of the batch. position: at its end. held: the batch that the target holds while this one is written: the
+            one before, or, where several are written as one (Feature.BUNDLES), the one before the first of them.
         tables: merged rows (Input.MERGED). changes: how many there are to read (Input.CHANGES).
         reconcile: ranges of which the source's rows are all there is.
         schema_changes: in log order.
         apart: it is not written with others, so that the tables can be read as of the batch before it.
-        replay: "" for a batch in its turn; else the name of a dead letter, whose rows are written again: the checkpoint stays.
+        replay: "" for a batch in its turn; else the name of a dead letter, whose rows are written again: the checkpoint
+            stays.
         spark: for kinds with Execution.FRAME; None: there is no Spark, and all is written by units.
     """
 

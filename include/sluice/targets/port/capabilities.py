@@ -1,4 +1,6 @@
-"""The abilities of a kind of target, as data: ``sluice targets list`` shows them, and a pipeline file that asks for more is refused."""
+"""The abilities of a kind of target, as data: ``sluice targets list`` shows them, and a pipeline file that asks for
+more is refused.
+"""
 
 from __future__ import annotations
 
@@ -71,16 +73,22 @@ class Feature(StrEnum):
     """One refused row does not stop the others (``on_error: dead_letter``)."""
     FOREIGN_KEYS = "foreign_keys"
     RECOPIES = "recopies"
-    """A table whose rows cannot be converted as the source's were is emptied, and copied again (``on_conversion: copy``)."""
+    """A table whose rows cannot be converted as the source's were is emptied, and copied again
+    (``on_conversion: copy``).
+    """
     BUNDLES = "bundles"
     """Several batches in one commit (``commit_every``): see :mod:`sluice.targets.bundles`."""
     CUT_OVERS = "cut_overs"
-    """The cut-over of an online schema change is followed as a change of the table (:attr:`SchemaChange.cut_overs`), whatever is done for renames."""
+    """The cut-over of an online schema change is followed as a change of the table (:attr:`SchemaChange.cut_overs`),
+    whatever is done for renames.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The abilities of a kind of target. Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
+    """The abilities of a kind of target.
+
+    Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
 
     Attributes:
         schema_changes: the kinds of schema changes that it can follow.
@@ -90,7 +98,8 @@ class Capabilities:
         compares_in_one_process: its comparer remembers what it read, so that workers do not get one each.
         lists_keys: its comparer lists the keys that it holds, see :class:`~sluice.targets.port.compare.KeyLister`.
         counts_rows: its comparer counts rows without a key, see :class:`~sluice.targets.port.compare.CountingComparer`.
-        removes_listed_keys: its reconciler removes listed keys, see :class:`~sluice.targets.port.reconcile.ListReconciler`.
+        removes_listed_keys: its reconciler removes listed keys, see
+            :class:`~sluice.targets.port.reconcile.ListReconciler`.
         maintains_files: it has ``maintainer()``, see :class:`~sluice.targets.port.maintain.Maintainer`.
         keeps_versions: it has ``versions()``, see :class:`~sluice.targets.port.versions.VersionReader`.
         marks_loads: it has ``mark``, see :class:`~sluice.targets.port.target.MarksLoads`.

@@ -11,7 +11,8 @@ from sluice.model.offset import Offset
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The record of what a target holds of a pipeline: everything up to ``batch``, which ends at ``position``, written under ``epoch``.
+    """The record of what a target holds of a pipeline: everything up to ``batch``, which ends at ``position``, written
+    under ``epoch``.
 
     Attributes:
         identity: of the pipeline's state in ZooKeeper that delivered it, "" if an older version did.
@@ -32,7 +33,9 @@ Agrees = Callable[[Checkpoint | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The fence of a unit: the epoch of its lease, the batch that the target holds meanwhile, and the batch that is written."""
+    """The fence of a unit: the epoch of its lease, the batch that the target holds meanwhile, and the batch that is
+    written.
+    """
 
     epoch: int
     held: int
@@ -40,7 +43,9 @@ class Fence:
 
 
 class CheckpointStore(Protocol):
-    """The store of the checkpoint: the target itself (then it is the fence, too), or ZooKeeper for a target that keeps nothing."""
+    """The store of the checkpoint: the target itself (then it is the fence, too), or ZooKeeper for a target that keeps
+    nothing.
+    """
 
     @property
     def place(self) -> str:
@@ -50,10 +55,12 @@ class CheckpointStore(Protocol):
         """Return the checkpoint of this pipeline and target, None if there is none. Takes nothing over."""
 
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
-        """Raise the epoch; waits for writers of older epochs. Returns what is held: batch ``first`` when the two meet for the first time.
+        """Raise the epoch; waits for writers of older epochs.
 
-        ``identity``: of the state that delivers from now on. ``agrees``: asked first, while no other process can take over; what it raises leaves
-        everything as it was.
+        Returns what is held: batch ``first`` when the two meet for the first time.
+
+        ``identity``: of the state that delivers from now on. ``agrees``: asked first, while no other process can take
+        over; what it raises leaves everything as it was.
 
         Raises:
             Fenced: a higher epoch was here.
@@ -65,7 +72,8 @@ class CheckpointStore(Protocol):
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
         """Record that ``to.batch``, possibly an earlier one, is held: what follows is delivered again. Raises Fenced.
 
-        ``anew``: batch numbers mean something else from now on; what single tables remember of earlier ones is forgotten.
+        ``anew``: batch numbers mean something else from now on; what single tables remember of earlier ones is
+        forgotten.
         """
 
     def forget(self) -> None:

@@ -42,8 +42,8 @@ class RangeDifferences:
     Attributes:
         missing: numbers of rows that it does not have.
         different: rows that it has with other values.
-        extra: keys that only the target has in the range, columns in key order and typed as those of a :class:`KeyRange`; at most MOST_EXTRA of a
-            range that is not listed. None: there are none.
+        extra: keys that only the target has in the range, columns in key order and typed as those of a
+            :class:`KeyRange`; at most MOST_EXTRA of a range that is not listed. None: there are none.
         more: there are more of them, and ``extra`` holds the first in key order.
     """
 
@@ -71,8 +71,8 @@ class Comparer(Protocol):
         """Compare CHANGESET_ROWS with what the target holds, as if they were loaded: by its own types, and exactly.
 
         Args:
-            item: ``rows`` are all that the source has in this range; other rows of the target in it are ``extra``. None: these rows alone are looked
-                at. Its ``kept`` is not used.
+            item: ``rows`` are all that the source has in this range; other rows of the target in it are ``extra``.
+                None: these rows alone are looked at. Its ``kept`` is not used.
             values: tell values, too.
 
         Raises:
@@ -80,7 +80,8 @@ class Comparer(Protocol):
         """
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """Return :meth:`sluice.sources.base.DigestReader.digest_words` for the columns of ``plan``; empty if no digest can be computed.
+        """Return :meth:`sluice.sources.base.DigestReader.digest_words` for the columns of ``plan``; empty if no digest
+        can be computed.
 
         The word is "" for a column that the target computes itself and that is never written.
         """
@@ -90,17 +91,19 @@ class Comparer(Protocol):
 
 
 class KeyLister(Protocol):
-    """Optional, for a :class:`Comparer` whose ranges are not the source's: lists every key that it holds, and supports :attr:`KeyRange.listed`.
+    """Optional, for a :class:`Comparer` whose ranges are not the source's: lists every key that it holds, and supports
+    :attr:`KeyRange.listed`.
 
-    Its kind declares :attr:`Capabilities.lists_keys`. Rows that only the target has are then found by their keys, after all rows of the source were
-    compared.
+    Its kind declares :attr:`Capabilities.lists_keys`. Rows that only the target has are then found by their keys, after
+    all rows of the source were compared.
     """
 
     def not_listed(self, plan: PlannedTable) -> str:
         """Return why the target's keys cannot be listed, "" if they can. Raises TargetUnavailable."""
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
-        """Yield all keys that the target holds now: columns in the order of ``plan.key``, in the types in which the source's values are stored.
+        """Yield all keys that the target holds now: columns in the order of ``plan.key``, in the types in which the
+        source's values are stored.
 
         Raises:
             MappingError, LoadError, TargetUnavailable.
@@ -109,7 +112,10 @@ class KeyLister(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """The counts of equal rows of a table without a key, if they differ between the sides. ``values``: as text, of the columns that may be shown."""
+    """The counts of equal rows of a table without a key, if they differ between the sides.
+
+    ``values``: as text, of the columns that may be shown.
+    """
 
     values: tuple[str | None, ...]
     here: int
@@ -137,7 +143,9 @@ class RowCounts:
 
 
 class ComparesRowsOnly:
-    """The part of a :class:`Comparer` that computes no checksums: its own server does not write values as the source's does."""
+    """The part of a :class:`Comparer` that computes no checksums: its own server does not write values as the source's
+    does.
+    """
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """Return no words, as no digest can be computed."""
@@ -167,8 +175,10 @@ class CountingComparer(Protocol):
         """Compare CHANGESET_ROWS with the whole of a table, by all columns of the rows.
 
         Args:
-            rows: read to the end before the target's rows are. changed: asked for after that: rows whose number cannot be told.
-            whole: rows that only the target has are looked for. shown: columns at the target whose values are told. most: rows told.
+            rows: read to the end before the target's rows are. changed: asked for after that: rows whose number cannot
+                be told.
+            whole: rows that only the target has are looked for. shown: columns at the target whose values are told.
+                most: rows told.
         """
 
 

@@ -31,7 +31,8 @@ class Upkeep:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {
-            "table": str(self.table), "merged": self.merged, "written": self.written, "removed": self.removed, "expired": self.expired,
+            "table": str(self.table), "merged": self.merged, "written": self.written, "removed": self.removed,
+            "expired": self.expired,
             "error": self.error,
         }  # fmt: skip
 
@@ -39,12 +40,15 @@ class Upkeep:
 class Maintainer(Protocol):
     """Maintains targets whose tables are files that batches add to.
 
-    It works while batches are loaded, in any process and without the lease: rows and what is noted of batches stay as they are, and a commit that
-    loses against a load is made again.
+    It works while batches are loaded, in any process and without the lease: rows and what is noted of batches stay as
+    they are, and a commit that loses against a load is made again.
     """
 
     def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> Sequence[Upkeep]:
-        """Maintain each of ``tables`` that exists and needs it; return one result for each. An error at one does not stop the others."""
+        """Maintain each of ``tables`` that exists and needs it; return one result for each.
+
+        An error at one does not stop the others.
+        """
 
 
 class MaintainsFiles(Protocol):

@@ -51,11 +51,15 @@ class RowFile(Protocol):
 
     @property
     def revived(self) -> bool:
-        """The source deleted these rows and a rule keeps them: a row that came later may have the same key in another spelling."""
+        """The source deleted these rows and a rule keeps them: a row that came later may have the same key in another
+        spelling.
+        """
 
     @property
     def key_starts(self) -> tuple[int, ...]:
-        """First key column's number at the start of each row group, and of the last row; empty unless the rows are in its order."""
+        """First key column's number at the start of each row group, and of the last row; empty unless the rows are in
+        its order.
+        """
 
     def groups(self, low: int | None, high: int | None) -> list[int]:
         """Return the row groups that may hold a first key column ``low <= value < high``; None: no bound."""
@@ -65,8 +69,8 @@ class RowFile(Protocol):
 class TableInput:
     """The rows of one source table for one target table. Lighter tables are written first.
 
-    ``batches``: the batch of each of ``files``, ascending, if several batches are written as one (Feature.BUNDLES); else empty. A key may then have a
-    row in several of them, and the newest counts.
+    ``batches``: the batch of each of ``files``, ascending, if several batches are written as one (Feature.BUNDLES);
+    else empty. A key may then have a row in several of them, and the newest counts.
     """
 
     plan: PlannedTable
@@ -94,7 +98,8 @@ class TableInput:
 class RowGroup:
     """CHANGESET_ROWS of one set of columns.
 
-    ``read``: yields the rows piece by piece, anew at each call, if they do not fit into memory; ``rows`` then has only their columns.
+    ``read``: yields the rows piece by piece, anew at each call, if they do not fit into memory; ``rows`` then has only
+    their columns.
     """
 
     rows: pa.Table
@@ -138,10 +143,11 @@ class RowReader(Protocol):
     """Reads a batch's rows where they are written. Picklable: it is sent with the units."""
 
     def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-        """Yield the rows of ``files`` as CHANGESET_ROWS (:mod:`sluice.model.layouts`), never more at a time than fits into memory.
+        """Yield the rows of ``files`` as CHANGESET_ROWS (:mod:`sluice.model.layouts`), never more at a time than fits
+        into memory.
 
-        That is the user's columns (for the column's own name see :func:`sluice.model.fields.true_name`), ``_op`` (i, u, d), ``_seq``, ``_commit_ts``,
-        ``_before`` (struct; null: the row is new), and ``_present`` if rows lack columns.
+        That is the user's columns (for the column's own name see :func:`sluice.model.fields.true_name`), ``_op`` (i, u,
+        d), ``_seq``, ``_commit_ts``, ``_before`` (struct; null: the row is new), and ``_present`` if rows lack columns.
         """
 
     def groups(
@@ -166,7 +172,9 @@ class RowReader(Protocol):
         """Yield every change in log order, or those of a share, for Input.CHANGES. Raises SegmentError."""
 
     def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
-        """Return the same changes as columns: each piece in log order (``_seq``, rows that a dump read first, then ``_row``), pieces unordered."""
+        """Return the same changes as columns: each piece in log order (``_seq``, rows that a dump read first, then
+        ``_row``), pieces unordered.
+        """
 
     def is_large(self, size_bytes: int) -> bool:
         """Return True if rows of this many bytes are better read piece by piece."""

@@ -20,7 +20,8 @@ from sluice.model.tables import TableId
 class SourceStatement:
     """A statement as the source ran it: for targets that understand its dialect, and for people.
 
-    ``schema``: the session's default; ``mode``, ``session``: its settings. ``file``, ``offset``, ``gtid``, ``commit_time_us``: its place in the log.
+    ``schema``: the session's default; ``mode``, ``session``: its settings. ``file``, ``offset``, ``gtid``,
+    ``commit_time_us``: its place in the log.
     """
 
     dialect: Dialect
@@ -45,10 +46,13 @@ class SchemaChange:
         kinds: only these kinds of change are wanted; None: the statement as it is.
         check_only: the policy is to stop: the target has it already, or it is an error.
         not_captured: tables in it that are not captured.
-        columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
+        columns: (source table, source column, target column) of columns with another name; excluded: (source table,
+            column) that are left out.
         effects: what it did to stored values of columns that the target has, but for those that stay the same.
-        copies: source tables that are copied again after it, as a target cannot do to its rows what the source did (``on_conversion: copy``).
-        recopies: the kind of target offers that. consumer: the target's name. ddl_kinds: the words of its kinds in the target's ``ddl``.
+        copies: source tables that are copied again after it, as a target cannot do to its rows what the source did
+            (``on_conversion: copy``).
+        recopies: the kind of target offers that. consumer: the target's name. ddl_kinds: the words of its kinds in the
+            target's ``ddl``.
         meaning: what the statement's words mean: types and defaults of the columns, and which columns it names.
     """
 
@@ -102,13 +106,14 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """A finding about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
+    """A finding about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the
+    table itself.
 
     Attributes:
         statement: what would correct it at the target, in the target's own words; "" if nothing simple would.
         hint: the choices, if there are more than the statement.
-        absent: the target lacks the table or the column itself, so that rows which it holds, or held, have no values there once the statement has
-            made it.
+        absent: the target lacks the table or the column itself, so that rows which it holds, or held, have no values
+            there once the statement has made it.
     """
 
     severity: str
@@ -128,18 +133,25 @@ class TargetSchema(Protocol):
     """Optional: compares tables, for targets that have any."""
 
     def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
-        """Return everything to say about the planned tables before the first batch. Raises nothing for them and changes nothing."""
+        """Return everything to say about the planned tables before the first batch.
+
+        Raises nothing for them and changes nothing.
+        """
 
     def apply(self, statement: str) -> None:
         """Run what a finding proposes. Raises LoadError that shows it."""
 
 
 class CopiesAgain(Protocol):
-    """A target that holds rows in a way that some statements make wrong although no value is converted, until their tables are copied again.
+    """A target that holds rows in a way that some statements make wrong although no value is converted, until their
+    tables are copied again.
 
-    It declares :attr:`~sluice.targets.port.Capabilities.copies_again`. It empties what a later statement drops, and copies
-    again what one renames: so a table that the source no longer has needs no copy.
+    It declares :attr:`~sluice.targets.port.Capabilities.copies_again`. It empties what a later statement drops, and
+    copies again what one renames: so a table that the source no longer has needs no copy.
     """
 
     def copied_again(self, change: SchemaChange) -> frozenset[TableId]:
-        """Return the source tables, under their names before the statement, that are to be copied again after it. No I/O."""
+        """Return the source tables, under their names before the statement, that are to be copied again after it.
+
+        No I/O.
+        """

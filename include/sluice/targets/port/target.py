@@ -11,12 +11,13 @@ The way of a batch::
         writer.commit(results)                 makes visible what is not yet, follows later schema changes, advances the checkpoint
     or writer.abort()
 
-A repeat of a batch starts at ``prepare`` again, whatever the first attempt got to. A process that was paused and comes back finds a higher epoch and
-raises Fenced.
+A repeat of a batch starts at ``prepare`` again, whatever the first attempt got to. A process that was paused and comes
+back finds a higher epoch and raises Fenced.
 
-A kind is a class with the attributes of :class:`Target`. It may offer :class:`TargetSchema` and :class:`Reconciler`. It is registered by one line in
-``targets/registry.py``, by the entry point ``sluice.targets``, or as a file in ``include/targets/``; and it passes the contract suite.
-"""
+A kind is a class with the attributes of :class:`Target`. It may offer :class:`TargetSchema` and :class:`Reconciler`. It
+is registered by one line in ``targets/registry.py``, by the entry point ``sluice.targets``, or as a file in
+``include/targets/``; and it passes the contract suite.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -49,7 +50,10 @@ class Rejection:
 
 
 class RejectedRows(Protocol):
-    """Stores rejected rows. Picklable. Called for each part of a unit before what lacks the rows is committed, also if none is rejected."""
+    """Stores rejected rows. Picklable.
+
+    Called for each part of a unit before what lacks the rows is committed, also if none is rejected.
+    """
 
     def __call__(self, part: str, table: TableId, rejected: Sequence[Rejection]) -> None:
         """Store the rejected rows. ``part``: a name of the part that is the same in every attempt to write it."""
@@ -92,8 +96,10 @@ class WriteUnit(Protocol):
         """The memory that the unit takes of a process."""
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """Check the fence, then write. A repeat, also one at the same time, ends in the same state (or is seen, with the same idempotency key, if
-        the guarantee is at least once). ``rejected`` None: the first row that is refused stops the batch.
+        """Check the fence, then write.
+
+        A repeat, also one at the same time, ends in the same state (or is seen, with the same idempotency key, if the
+        guarantee is at least once). ``rejected`` None: the first row that is refused stops the batch.
 
         Raises:
             Fenced, TargetUnavailable, LoadError, SegmentError.
@@ -104,17 +110,25 @@ class BatchWriter(Protocol):
     """One batch. Calls come in this order: prepare, plan, write on workers, commit; or abort."""
 
     def prepare(self) -> None:
-        """Follow schema changes that precede the rows, once over all repeats; resume a half-done batch. Raises LoadError, Fenced."""
+        """Follow schema changes that precede the rows, once over all repeats; resume a half-done batch.
+
+        Raises LoadError, Fenced.
+        """
 
     def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
-        """Return phases of units. Units of a phase may run in parallel; phases run in order. Nothing is written if a table does not fit.
+        """Return phases of units. Units of a phase may run in parallel; phases run in order.
+
+        Nothing is written if a table does not fit.
 
         Raises:
             MappingError: names table, column and remedy.
         """
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """Make visible what is not yet, follow later schema changes, advance the checkpoint. A repeat is harmless. Raises Fenced, LoadError."""
+        """Make visible what is not yet, follow later schema changes, advance the checkpoint. A repeat is harmless.
+
+        Raises Fenced, LoadError.
+        """
 
     def abort(self) -> None:
         """Remove what would be in the way of the next attempt. Must not undo what a newer process wrote."""
@@ -131,7 +145,8 @@ class TargetSession(Protocol):
 class Target(Protocol):
     """One target of one pipeline. Made without I/O, as ``Kind(config, endpoint, pipeline)``; picklable.
 
-    Raises TargetUnavailable (retryable), ConfigError, MappingError, LoadError, Fenced; nothing else, and no secret in any of them.
+    Raises TargetUnavailable (retryable), ConfigError, MappingError, LoadError, Fenced; nothing else, and no secret in
+    any of them.
     """
 
     Options: ClassVar[type[BaseModel]]

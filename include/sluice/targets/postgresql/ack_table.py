@@ -17,7 +17,9 @@ _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
  updated_at timestamp with time zone NOT NULL DEFAULT now(),
  PRIMARY KEY (pipeline, target, scope))"""
 _LOCK = 7_355_608_002
-"""The number of an advisory lock: two sessions that create the same table at once disturb each other, IF NOT EXISTS or not."""
+"""The number of an advisory lock: two sessions that create the same table at once disturb each other, IF NOT EXISTS or
+not.
+"""
 
 
 class AckTable(AckRows):
@@ -26,7 +28,8 @@ class AckTable(AckRows):
     SHARED: ClassVar[str] = "FOR SHARE"
     NEW: ClassVar[str] = "INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING"
     PUT: ClassVar[str] = (
-        "INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT (pipeline, target, scope) DO UPDATE SET {settings}"
+        "INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT (pipeline, target, scope) DO UPDATE SET "
+        "{settings}"
     )
     GIVEN: ClassVar[str] = "EXCLUDED.{}"
     TOUCHED: ClassVar[str] = ", updated_at = now()"
@@ -37,7 +40,9 @@ class AckTable(AckRows):
         self.schema = schema
 
     def create(self, cursor: Any) -> None:
-        """Make the schema and the table where they are missing; who may not make schemas need not, where it is there."""
+        """Make the schema and the table where they are missing; who may not make schemas need not, where it is
+        there.
+        """
         cursor.execute("BEGIN")
         try:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))

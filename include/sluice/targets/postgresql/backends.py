@@ -38,14 +38,17 @@ def interrupt(owner: tuple[str, str]) -> int:
 
 _OLDEST = """SELECT pid, COALESCE(usename::text, '?'), COALESCE(application_name, ''), COALESCE(state, 'at work'), left(COALESCE(query, ''), 120),
   COALESCE(extract(epoch FROM now() - xact_start), 0)::int FROM pg_stat_activity
-WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database() ORDER BY xact_start LIMIT 1"""
+WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database() ORDER BY xact_start LIMIT 1"""  # noqa: E501
 _OLDER = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = left(%s, 63) AND usename = current_user AND datname = current_database() AND xact_start < now() - make_interval(secs => %s)
-  AND pid <> pg_backend_pid()"""
+  AND pid <> pg_backend_pid()"""  # noqa: E501
 
 
 def blocker(session: Session | None) -> str:
-    """Return who probably holds the lock that the session waited for, as the end of a sentence; "" if none is visible. Never raises."""
+    """Return who probably holds the lock that the session waited for, as the end of a sentence; "" if none is visible.
+
+    Never raises.
+    """
     row = None
     if session is not None:
         with suppress(psycopg.Error):
@@ -55,8 +58,8 @@ def blocker(session: Session | None) -> str:
     pid, user, application, state, query, seconds = row
     who = f"{user}, {application}" if application else user
     return (
-        f"; the oldest open transaction is that of connection {pid} ({who}), {state}, {seconds} s, last statement {query!r} "
-        f"(SELECT pg_terminate_backend({pid}) ends it)"
+        f"; the oldest open transaction is that of connection {pid} ({who}), {state}, {seconds} s, last statement "
+        f"{query!r} (SELECT pg_terminate_backend({pid}) ends it)"
     )
 
 

@@ -22,7 +22,9 @@ from sluice.targets.sql.tables import Reference, TargetTable
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """A column; ``required``: an insert has to give it a value; ``fixed``: GENERATED ALWAYS AS IDENTITY; ``exact``: equal texts are the same."""
+    """A column; ``required``: an insert has to give it a value; ``fixed``: GENERATED ALWAYS AS IDENTITY; ``exact``:
+    equal texts are the same.
+    """
 
     name: str
     declared: str
@@ -36,7 +38,10 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True)
 class UniqueKey:
-    """A unique index; ``arbiter``: ON CONFLICT can use it. Of one with an expression, a condition or an exclusion: all columns of the table."""
+    """A unique index; ``arbiter``: ON CONFLICT can use it.
+
+    Of one with an expression, a condition or an exclusion: all columns of the table.
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -46,7 +51,9 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table; ``kind``: pg_class.relkind; ``triggers``: (name, tgenabled) of the user's; ``guarded``: row security is on for this login."""
+    """A table; ``kind``: pg_class.relkind; ``triggers``: (name, tgenabled) of the user's; ``guarded``: row security is
+    on for this login.
+    """
 
     kind: str
     columns: tuple[ColumnInfo, ...]
@@ -66,20 +73,20 @@ _TABLES = f"""SELECT n.nspname, c.relname, c.oid, c.relkind, row_security_active
   ARRAY(SELECT ARRAY[t.tgname::text, t.tgenabled::text] FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'),
   ARRAY(SELECT f.conname::text FROM pg_constraint f WHERE f.contype = 'f' AND c.oid IN (f.conrelid, f.confrelid))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE (n.nspname, c.relname) IN {_PLACES} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""  # noqa: S608 - fixed words
+WHERE (n.nspname, c.relname) IN {_PLACES} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""  # noqa: E501, S608
 _COLUMNS = """SELECT a.attrelid, a.attname, t.typtype, b.typtype, NOT (a.attnotnull OR t.typnotnull),
   a.atthasdef OR t.typdefault IS NOT NULL,
   a.attidentity, a.attgenerated, COALESCE(l.collname, ''), COALESCE(l.collisdeterministic, true),
   format_type(CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE a.atttypid END, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
 LEFT JOIN pg_collation l ON l.oid = a.attcollation
-WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum"""
+WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum"""  # noqa: E501
 _KEYS = """SELECT i.indrelid, x.relname, i.indpred IS NULL AND i.indexprs IS NULL AND NOT i.indisexclusion, i.indimmediate AND i.indisvalid,
   i.indisprimary,
   ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(n, place)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.n WHERE k.place <= i.indnkeyatts ORDER BY k.place)
 FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-WHERE i.indrelid = ANY(%s) AND (i.indisunique OR i.indisexclusion) ORDER BY i.indrelid, NOT i.indisprimary, x.relname"""
+WHERE i.indrelid = ANY(%s) AND (i.indisunique OR i.indisexclusion) ORDER BY i.indrelid, NOT i.indisprimary, x.relname"""  # noqa: E501
 _REFERENCES = f"""SELECT f.conname, cn.nspname, c.relname, pn.nspname, p.relname,
   ARRAY(SELECT a.attname::text FROM unnest(f.conkey) WITH ORDINALITY k(n, place)
         JOIN pg_attribute a ON a.attrelid = f.conrelid AND a.attnum = k.n ORDER BY k.place),
@@ -111,14 +118,16 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
         keys[oid].append(UniqueKey(name, every, bool(plain and ready), bool(primary)))
     return {
         TableId(schema, table): TableInfo(
-            kind, tuple(columns[oid]), tuple(keys[oid]), tuple((a, b) for a, b in triggers), tuple(foreign), bool(guarded)
+            kind, tuple(columns[oid]), tuple(keys[oid]), tuple((a, b) for a, b in triggers), tuple(foreign),
+            bool(guarded)
         )
         for schema, table, oid, kind, guarded, triggers, foreign in found
     }  # fmt: skip
 
 
 def _column(
-    name: str, kind: str, base: str | None, nullable: bool, default: bool, identity: str, generated: str, collation: str, exact: bool, declared: str
+    name: str, kind: str, base: str | None, nullable: bool, default: bool, identity: str, generated: str,
+    collation: str, exact: bool, declared: str
 ) -> ColumnInfo:  # fmt: skip
     label = (base if kind == "d" else kind) == "e"
     required = not nullable and not default and not identity and not generated
@@ -139,19 +148,21 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
     places = _places(tables)
     return [
         Reference(name, TableId(schema, child), tuple(mine), TableId(parent_schema, parent), tuple(theirs))
-        for name, schema, child, parent_schema, parent, mine, theirs in cursor.execute(_REFERENCES, (*places, *places)).fetchall()
+        for name, schema, child, parent_schema, parent, mine,
+        theirs in cursor.execute(_REFERENCES, (*places, *places)).fetchall()
     ]  # fmt: skip
 
 
-# -- comparing ----------------------------------------------------------------------------------------------------------
+# -- comparing ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The settings that come from the target's options and login.
 
-    They are: the type for documents; whether triggers may fire; whether the login may switch them off; whether new tables get the source's secondary
-    indexes; which of their columns get an ICU collation; PostGIS's type, "" if it is not installed; how dates are treated that no calendar has.
+    They are: the type for documents; whether triggers may fire; whether the login may switch them off; whether new
+    tables get the source's secondary indexes; which of their columns get an ICU collation; PostGIS's type, "" if it is
+    not installed; how dates are treated that no calendar has.
     """
 
     json: str = "jsonb"
@@ -189,7 +200,10 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
 def compare_all(
     plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted
 ) -> dict[TableId, TargetTable]:
-    """Compare all tables; several sources may be loaded into one target table. Raises MappingError for the first that does not fit."""
+    """Compare all tables; several sources may be loaded into one target table.
+
+    Raises MappingError for the first that does not fit.
+    """
     return {plan.target: compare(plan, infos.get(plan.target), wanted) for plan in plans}
 
 
@@ -262,7 +276,9 @@ def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Table
 
 
 class _Problem(NamedTuple):
-    """A problem of a table: ``severity`` and ``column`` as in a TableFinding; ``statement`` corrects it, or ``hint`` says what the choices are."""
+    """A problem of a table: ``severity`` and ``column`` as in a TableFinding; ``statement`` corrects it, or ``hint``
+    says what the choices are.
+    """
 
     severity: str
     column: str
@@ -277,7 +293,9 @@ def _error(column: str, why: str, statement: str = "", hint: str = "", *, absent
 
 
 def _preset(column: PlannedColumn, made: ColumnType) -> str:
-    """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts NOT NULL."""
+    """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts
+    NOT NULL.
+    """
     source, known = column.definition, column.default
     if source is None or known is None or source.default is None or source.generated is not None or column.wanted:
         return ""
@@ -312,7 +330,10 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Prob
     key = {name.casefold() for name in plan.key}
     if key and not any(one.arbiter and {c.casefold() for c in one.columns} == key for one in info.keys):
         own = [there[name.casefold()][0].name if there[name.casefold()] else name for name in plan.key]
-        why = f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), and the table has no such key that is checked at once"
+        why = (
+            f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), and the table has no such key that "
+            "is checked at once"
+        )
         found.append(_error("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
     return found
 
@@ -320,7 +341,10 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Prob
 def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Problem]:
     if (info.triggers or info.foreign_keys) and not wanted.replica:
         what = "foreign keys" if info.foreign_keys else "triggers"
-        why = f"the table has {what}, which the source has checked and fired already, and the user {wanted.user!r} may not switch them off"
+        why = (
+            f"the table has {what}, which the source has checked and fired already, and the user {wanted.user!r} "
+            "may not switch them off"
+        )
         grant = f"GRANT SET ON PARAMETER session_replication_role TO {quoted(wanted.user)}"
         return [_error("", why, hint=f"{grant} (as a superuser, PostgreSQL 15 or newer), or drop them at the target")]
     firing = [name for name, enabled in info.triggers if enabled in {"R", "A"}]
@@ -353,8 +377,8 @@ def _of_column(
     if one.generated:
         why = f"column {one.name!r} is a generated one: the source's values would never be written"
         hint = (
-            f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(one.name)}; the next attempt stops for the missing column, and says how it is "
-            "added as a plain one, and then copied; or leave it out: mapping.columns.exclude"
+            f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(one.name)}; the next attempt stops for the missing "
+            "column, and says how it is added as a plain one, and then copied; or leave it out: mapping.columns.exclude"
         )
         return [_error(one.name, why, hint=hint)]
     if one.fixed and not column.key:
@@ -364,7 +388,10 @@ def _of_column(
     if not takes(made, kind) or (not kind.label and kind.sent not in OIDS):
         return [_error(one.name, f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}", change)]
     if column.key and not one.exact and not _promised(plan):
-        why = f"key column {one.name!r} is compared by {one.collation}, which holds different texts for equal: rows would overwrite each other"
+        why = (
+            f"key column {one.name!r} is compared by {one.collation}, which holds different texts for equal: rows "
+            "would overwrite each other"
+        )
         return [_error(one.name, why, f'{change} COLLATE "C"')]
     why = lost(made, kind) or column.loses
     if collation is not None and one.collation != collation.name:

@@ -1,6 +1,7 @@
 """Collations of the source as ICU collations of this target, for tables that are proposed or created here.
 
-Key columns keep the server's own collation: rows are told apart by them, and none of ICU's is exactly one of the source's.
+Key columns keep the server's own collation: rows are told apart by them, and none of ICU's is exactly one of the
+source's.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ _NAME = re.compile(r"(?P<charset>[a-z0-9]+)_(?P<words>.*?)_?(?:(?P<accents>ai|as
 _ROOT = frozenset({"", "0900", "uca1400", "nopad", "unicode", "520", "general", "mysql500"})
 """The words of a collation that name no language."""
 _LANGUAGES: Mapping[str, str] = {
-    "swedish": "sv", "danish": "da", "czech": "cs", "polish": "pl", "spanish": "es", "spanish2": "es-u-co-trad", "german1": "de",
-    "german2": "de-u-co-phonebk", "turkish": "tr", "hungarian": "hu", "icelandic": "is", "latvian": "lv", "lithuanian": "lt", "romanian": "ro",
-    "slovak": "sk", "slovenian": "sl", "estonian": "et", "croatian": "hr", "esperanto": "eo", "persian": "fa", "sinhala": "si",
+    "swedish": "sv", "danish": "da", "czech": "cs", "polish": "pl", "spanish": "es", "spanish2": "es-u-co-trad",
+    "german1": "de",
+    "german2": "de-u-co-phonebk", "turkish": "tr", "hungarian": "hu", "icelandic": "is", "latvian": "lv",
+    "lithuanian": "lt", "romanian": "ro",
+    "slovak": "sk", "slovenian": "sl", "estonian": "et", "croatian": "hr", "esperanto": "eo", "persian": "fa",
+    "sinhala": "si",
     "vietnamese": "vi", "de_pb": "de-u-co-phonebk", "es_trad": "es-u-co-trad",
     **{
         code: code
         for code in (
-            "bg", "bs", "cs", "da", "eo", "es", "et", "gl", "hr", "hu", "is", "lt", "lv", "nb", "nn", "pl", "ro", "sk", "sl", "sv", "tr", "vi",
+            "bg", "bs", "cs", "da", "eo", "es", "et", "gl", "hr", "hu", "is", "lt", "lv", "nb", "nn", "pl", "ro", "sk",
+            "sl", "sv", "tr", "vi",
         )
     },
 }  # fmt: skip
@@ -34,7 +39,9 @@ DIFFERS = "a few characters may be equal that the source tells apart, and spaces
 
 
 def locale_of(collation: str) -> str:
-    """Return ICU's locale (language and strength) for a collation of MySQL or MariaDB; "" for one that compares bytes, or is unknown."""
+    """Return ICU's locale (language and strength) for a collation of MySQL or MariaDB; "" for one that compares bytes,
+    or is unknown.
+    """
     found = _NAME.fullmatch(collation.lower())
     if found is None or found["charset"] not in _CHARSETS or (found["accents"] == "ai" and found["case"] == "cs"):
         return ""

@@ -13,17 +13,21 @@ from sluice.model.planned import PlannedColumn
 K = ColumnKind
 
 OIDS: Mapping[str, int] = {
-    "boolean": 16, "bytea": 17, "bigint": 20, "smallint": 21, "integer": 23, "text": 25, "json": 114, "real": 700, "double precision": 701,
-    "inet": 869, "date": 1082, "time without time zone": 1083, "timestamp without time zone": 1114, "timestamp with time zone": 1184,
+    "boolean": 16, "bytea": 17, "bigint": 20, "smallint": 21, "integer": 23, "text": 25, "json": 114, "real": 700,
+    "double precision": 701,
+    "inet": 869, "date": 1082, "time without time zone": 1083, "timestamp without time zone": 1114,
+    "timestamp with time zone": 1184,
     "interval": 1186, "bit varying": 1562, "numeric": 1700, "uuid": 2950, "jsonb": 3802,
 }  # fmt: skip
 """The types in which values are sent, and their numbers in pg_type."""
 
 _SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying", "geometry": "bytea"}
 _ALIASES = {
-    "decimal": "numeric", "int": "integer", "int2": "smallint", "int4": "integer", "int8": "bigint", "bool": "boolean", "float4": "real",
+    "decimal": "numeric", "int": "integer", "int2": "smallint", "int4": "integer", "int8": "bigint", "bool": "boolean",
+    "float4": "real",
     "float8": "double precision", "varchar": "character varying", "char": "character", "varbit": "bit varying",
-    "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone", "time": "time without time zone",
+    "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone",
+    "time": "time without time zone",
 }  # fmt: skip
 """The names of types that people write; ``format_type`` prints none of them."""
 _TYPE = re.compile(r"(?P<word>.*?)(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<zone> with(?:out)? time zone)?")
@@ -34,7 +38,8 @@ _SPATIAL = re.compile(r"""(?:"[^"]*"\.|\w+\.)?geometry(?:\((?P<shape>.*)\))?""")
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """A type as ``format_type`` prints it: ``word`` without the numbers in its brackets, ``numbers``, and the whole of it.
+    """A type as ``format_type`` prints it: ``word`` without the numbers in its brackets, ``numbers``, and the whole of
+    it.
 
     ``label``: it is an enumerated type of the user's.
     """
@@ -116,7 +121,8 @@ OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
 """The type of this target for each kind of values."""
 
 LOSES: Mapping[ColumnKind, str] = {
-    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "dates that no calendar has (0000-00-00) are refused, or become NULL: options.zero_dates"),
+    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "dates that no calendar has (0000-00-00) are refused, or "
+    "become NULL: options.zero_dates"),
     **dict.fromkeys((K.CHAR, K.VARCHAR, K.TEXT, K.JSON), "a NUL character is refused"),
     K.ENUM: "the order of the labels is lost",
     K.SET: "it is the text of the labels",
@@ -141,7 +147,9 @@ def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
 
 
 def made_type(column: PlannedColumn, json: str = "jsonb", spatial: str = "") -> str:
-    """Return the type for a column definition: the mapping's own (``convert: {type: …}``), else what holds every value."""
+    """Return the type for a column definition: the mapping's own (``convert: {type: …}``), else what holds every
+    value.
+    """
     sent = column.sent_type
     return column.wanted if column.wanted and sent == column.value_type else own_type(sent, json, spatial)
 
@@ -167,7 +175,9 @@ _TAKES: Mapping[ColumnKind, frozenset[str]] = {
     K.UUID: frozenset({"uuid", "text", "character varying"}),
     **dict.fromkeys((K.INET4, K.INET6), frozenset({"inet", "text", "character varying"})),
 }
-"""The types whose columns can hold values of a kind; a value that one of them cannot hold exactly is refused when it arrives."""
+"""The types whose columns can hold values of a kind; a value that one of them cannot hold exactly is refused when it
+arrives.
+"""
 
 
 def takes(made: ColumnType, found: PgType) -> bool:
@@ -177,12 +187,20 @@ def takes(made: ColumnType, found: PgType) -> bool:
     return found.word in _TAKES[made.kind]
 
 
-_RANGES = {"boolean": (0, 1), "smallint": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1)}  # fmt: skip
+_RANGES = {
+    "boolean": (0, 1),
+    "smallint": (-(2**15), 2**15 - 1),
+    "integer": (-(2**31), 2**31 - 1),
+    "bigint": (-(2**63), 2**63 - 1),
+}
 _WIDTHS = {K.TINYINT: 8, K.SMALLINT: 16, K.MEDIUMINT: 24, K.INT: 32, K.BIGINT: 64, K.YEAR: 16}
 
 
 def lost(made: ColumnType, found: PgType) -> str:
-    """Return what a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing. See :func:`takes`."""
+    """Return what a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing.
+
+    See :func:`takes`.
+    """
     if made.kind in (*_INTEGERS, K.BIT):
         return _lost_whole(made, found)
     match made.kind:

@@ -1,7 +1,8 @@
-"""Compare rows inside the server: what would be loaded is sent as for a load, cast to the column's own type, and the server compares.
+"""Compare rows inside the server: what would be loaded is sent as for a load, cast to the column's own type, and the
+server compares.
 
-Two values are equal if their text is. With ``extra_float_digits = 1`` that is exact for every type, and tells apart 0 and -0, and numbers of
-different scale; text is compared byte by byte.
+Two values are equal if their text is. With ``extra_float_digits = 1`` that is exact for every type, and tells apart 0
+and -0, and numbers of different scale; text is compared byte by byte.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters or literals made by range_delete
@@ -55,7 +56,10 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class PostgreSQLComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It computes no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`.
+
+    It computes no checksums.
+    """
 
     target: Server
     zero_dates: str
@@ -81,11 +85,17 @@ class PostgreSQLComparer(ComparesRowsOnly):
         declared = dict(zip(table.columns, table.types, strict=True))
         for column, name in zip(plan.key_columns, table.key, strict=True):
             if pg_type(declared[name]).word not in TOLD_ALIKE.get(column.value_type.kind, frozenset()):
-                return f"the key column {column.name} ({column.sql_type}) is not read back from PostgreSQL's {declared[name]}"
+                return (
+                    f"the key column {column.name} ({column.sql_type}) is not read back from PostgreSQL's "
+                    f"{declared[name]}"
+                )
         return ""
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
-        """See :meth:`sluice.targets.port.KeyLister.keys`. In the table's own order; no transaction stays open in between."""
+        """See :meth:`sluice.targets.port.KeyLister.keys`.
+
+        In the table's own order; no transaction stays open in between.
+        """
         table, columns = self.target.check([plan])[plan.target], plan.key_columns
         types = dict(zip(table.columns, table.types, strict=True))
         values = ", ".join(shown(f"t.{quoted(name)}", types[name]) for name in table.key)
@@ -95,7 +105,8 @@ class PostgreSQLComparer(ComparesRowsOnly):
             [condition] = stretches(table, KeyRange(table.key, after=after))
             with self.target.session(f"listing keys of {plan.target}") as session:
                 session.cursor.execute(
-                    f"SELECT {values} FROM {quoted_table(table.place)} AS t WHERE {condition} ORDER BY {order} LIMIT {KEYS_AT_A_TIME}"
+                    f"SELECT {values} FROM {quoted_table(table.place)} AS t WHERE {condition} ORDER BY {order} LIMIT "
+                    f"{KEYS_AT_A_TIME}"
                 )
                 found = session.cursor.fetchall()
             if not found:
@@ -188,7 +199,10 @@ class _Comparison:
 
 @dataclass(frozen=True)
 class _Count:
-    """A comparison of rows without a key. Not in one transaction, so that nothing is locked at the target while the source's rows are read."""
+    """A comparison of rows without a key.
+
+    Not in one transaction, so that nothing is locked at the target while the source's rows are read.
+    """
 
     stage: Stage
     table: TargetTable
@@ -216,7 +230,8 @@ class _Count:
                 f"SELECT h, sum(here), sum(there){shown_values} FROM ("
                 f"SELECT {_hash(names)} AS h, 1 AS here, 0 AS there{values} FROM pg_temp.{COMPARED} AS t UNION ALL "
                 f"SELECT {_hash(names)}, 0, 1{''.join(texts)} FROM {quoted_table(self.table.place)} AS t) AS x "
-                f"GROUP BY h HAVING sum(here) <> sum(there){'' if whole else ' AND sum(here) > 0'} LIMIT {MOST_COUNTS + 1}"
+                f"GROUP BY h HAVING sum(here) <> sum(there){'' if whole else ' AND sum(here) > 0'} LIMIT "
+                f"{MOST_COUNTS + 1}"
             )
             groups, late = cursor.fetchall(), []
             if groups:

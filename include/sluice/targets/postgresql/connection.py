@@ -20,7 +20,9 @@ Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 LOCK_WAIT_S = 20
 """Seconds that a statement waits for another session's lock, unless the target sets another limit."""
 IDLE_S = 60
-"""Seconds after which the server ends a silent transaction, so that a loader that was paused inside one releases its locks."""
+"""Seconds after which the server ends a silent transaction, so that a loader that was paused inside one releases its
+locks.
+"""
 _CONNECT_TIMEOUT_S = 8
 _DEAD_MS = 60_000
 
@@ -35,7 +37,9 @@ _GONE = frozenset({"25006", "25P03", "XX000"})
 
 
 class DataErrors:
-    """The codes that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse, too long index entries."""
+    """The codes that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that
+    refuse, too long index entries.
+    """
 
     def __contains__(self, code: object) -> bool:
         text = str(code)
@@ -46,7 +50,8 @@ DATA_ERRORS = DataErrors()
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
 _WORDS = (
-    "sslmode", "sslpassword", "ssl_min_protocol_version", "sslnegotiation", "channel_binding", "require_auth", "gssencmode", "krbsrvname",
+    "sslmode", "sslpassword", "ssl_min_protocol_version", "sslnegotiation", "channel_binding", "require_auth",
+    "gssencmode", "krbsrvname",
     "target_session_attrs", "load_balance_hosts", "hostaddr",
 )  # fmt: skip
 
@@ -74,7 +79,9 @@ class _BinaryDumper(Dumper):  # type: ignore[misc]
 
 
 def settings_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the settings in the connection's extra that libpq knows by the same names (``sslmode``, ``sslrootcert``, …). Raises ConfigError."""
+    """Return the settings in the connection's extra that libpq knows by the same names (``sslmode``, ``sslrootcert``,
+    …). Raises ConfigError.
+    """
     extra = endpoint.extra
     for name in _FILES:
         path = extra.get(name)
@@ -112,10 +119,12 @@ def connect(endpoint: Endpoint, application: str = "sluice") -> Connection:
         with errors(endpoint, "setting the session up"):
             connection.adapters.register_dumper(Binary, _BinaryDumper)
             connection.execute(
-                "SET search_path = ''; SET timezone = 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET bytea_output = 'hex'; "
-                "SET extra_float_digits = 1; SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on; "
-                f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET lock_timeout = '{LOCK_WAIT_S}s'; SET statement_timeout = 0; "
-                "SET enable_hashjoin = off; SET enable_mergejoin = off"  # see Stage.unordered
+                "SET search_path = ''; SET timezone = 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; "
+                "SET bytea_output = 'hex'; "
+                "SET extra_float_digits = 1; SET default_transaction_isolation = 'read committed'; SET "
+                "standard_conforming_strings = on; "
+                f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET lock_timeout = '{LOCK_WAIT_S}s'; SET "
+                "statement_timeout = 0; SET enable_hashjoin = off; SET enable_mergejoin = off"  # see Stage.unordered
             )
     except BaseException:
         connection.close()
@@ -146,7 +155,8 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: psycopg.Error) -> S
         return ConfigError(
             f"the target refused connection {endpoint.connection_id!r} (user {endpoint.user!r}) while {doing}: {text}",
             where=place,
-            hint=f"check login, password and database (schema) of connection {endpoint.connection_id}, and its grants (docs/postgresql-target.md)",
+            hint=f"check login, password and database (schema) of connection {endpoint.connection_id}, and its grants "
+            "(docs/postgresql-target.md)",
         )
     if not code and ("certificate" in text or "SSL" in text):
         return ConfigError(

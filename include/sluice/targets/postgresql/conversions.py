@@ -33,7 +33,8 @@ _RENDERED: Mapping[StepKind, tuple[frozenset[str], Callable[[str, Step, str], st
     StepKind.TRIM_BLANKS: (_TEXTS, lambda value, *_: f"rtrim({value}::text, ' ')"),
     StepKind.PAD_ZEROS: (
         frozenset({"bytea"}),
-        lambda value, step, _: f"({value} || decode(repeat('00', greatest({step.number} - length({value}), 0)), 'hex'))",
+        lambda value, step, _: f"({value} || decode(repeat('00', greatest({step.number} - length({value}), 0)), "
+        "'hex'))",
     ),
     StepKind.TO_TEXT: (_WHOLE, lambda value, step, _: f"round({value}, {step.number})::text"),
     StepKind.AT_MIDNIGHT: (frozenset({"date"}), lambda value, *_: f"{value}::timestamp"),
@@ -41,7 +42,9 @@ _RENDERED: Mapping[StepKind, tuple[frozenset[str], Callable[[str, Step, str], st
 """The column types that a step accepts, and its expression."""
 
 _DONE = {StepKind.TO_TEXT: _TEXTS, StepKind.AT_MIDNIGHT: frozenset({"timestamp without time zone"})}
-"""The column types whose values already are what the step makes: the target's column always had another type than the source's."""
+"""The column types whose values already are what the step makes: the target's column always had another type than the
+source's.
+"""
 
 _EXCLUDED: Mapping[StepKind, Callable[[str, Step], str]] = {
     StepKind.NO_NULL: lambda value, _: f"{value} IS NULL",
@@ -56,7 +59,9 @@ CONVERSIONS = frozenset(_RENDERED)
 
 
 def rendered(value: str, step: Step, held: PgType) -> str | None:
-    """Return ``value`` (an expression on a column of the type ``held``) after a step, None if it cannot be rendered for the type."""
+    """Return ``value`` (an expression on a column of the type ``held``) after a step, None if it cannot be rendered for
+    the type.
+    """
     types, render = _RENDERED.get(step.kind, (frozenset[str](), None))
     return render(value, step, held.word) if render is not None and held.word in types else None
 

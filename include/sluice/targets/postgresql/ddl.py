@@ -1,7 +1,8 @@
 """The plan of a schema change as statements of PostgreSQL, see :mod:`sluice.targets.schema.plan`.
 
-PostgreSQL's definitions change in transactions: the statements and the note that they ran commit together. Followed are tables and columns with their
-types, NULL, defaults, comments and the primary key, and by choice other indexes. Counters and generated columns are the target's own.
+PostgreSQL's definitions change in transactions: the statements and the note that they ran commit together. Followed are
+tables and columns with their types, NULL, defaults, comments and the primary key, and by choice other indexes. Counters
+and generated columns are the target's own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {
     K.CREATE_DATABASE, K.ALTER_DATABASE, K.DROP_DATABASE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN, K.NOTHING,
 }  # fmt: skip
-"""Kinds of change that are followed. Options and partitions need nothing here, and other keys nothing without ``options.indexes``."""
+"""Kinds of change that are followed.
+
+Options and partitions need nothing here, and other keys nothing without ``options.indexes``.
+"""
 
 _WHOLE = ("smallint", "integer", "bigint", "numeric")
 _TEXTS = ("text", "character varying")
@@ -71,8 +75,8 @@ Ask = Callable[[TableId, str], bool]
 class Follower:
     """Makes the statements of one change.
 
-    ``infos``: the target's tables before it; ``spelling``: what tables and columns are called; ``wanted``: how what is made is made;
-    ``exists``: asks the catalog.
+    ``infos``: the target's tables before it; ``spelling``: what tables and columns are called; ``wanted``: how what is
+    made is made; ``exists``: asks the catalog.
     """
 
     change: SchemaChange
@@ -118,7 +122,8 @@ class Follower:
         if self.wanted.indexes and step.before is not None and old.table != new.table:
             place = quoted(new.schema)
             found += [
-                f"ALTER INDEX IF EXISTS {place}.{quoted(extras.index_name(old, index.name))} RENAME TO {quoted(extras.index_name(new, index.name))}"
+                f"ALTER INDEX IF EXISTS {place}.{quoted(extras.index_name(old, index.name))} RENAME TO "
+                f"{quoted(extras.index_name(new, index.name))}"
                 for index in extras.plain_indexes(step.before)
             ]
         return found
@@ -200,7 +205,10 @@ class Follower:
         return found
 
     def _indexes_changed(self, step: AlterTable, held: PostgresHeld) -> list[str]:
-        """Return statements for other indexes. A renamed column has its new name in them by itself; a dropped one has taken its indexes along."""
+        """Return statements for other indexes.
+
+        A renamed column has its new name in them by itself; a dropped one has taken its indexes along.
+        """
         renamed = {
             part.old.name.lower(): part.new.name
             for part in step.parts
@@ -248,9 +256,11 @@ class Follower:
     def _converted_values(
         self, step: AlterTable, names: PostgresHeld, there: Mapping[str, ColumnInfo]
     ) -> dict[str, str]:
-        """Return expressions that convert the values which the target has, by the target's name of the column after the statement.
+        """Return expressions that convert the values which the target has, by the target's name of the column after the
+        statement.
 
-        ``there``: the target's columns now. Raises LoadError for values that the target cannot convert as the source did.
+        ``there``: the target's columns now. Raises LoadError for values that the target cannot convert as the source
+        did.
         """
         target = step.table
         values: dict[str, str] = {}

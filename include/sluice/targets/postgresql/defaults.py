@@ -21,7 +21,8 @@ _NOW = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s
 class Default:
     """The default of a column.
 
-    ``later``: SQL of the default from now on, "" for none. ``rows``: SQL of the value in existing rows; None: unknown, for the reason ``why``.
+    ``later``: SQL of the default from now on, "" for none. ``rows``: SQL of the value in existing rows; None: unknown,
+    for the reason ``why``.
     """
 
     later: str = ""
@@ -59,7 +60,10 @@ def _expression(column: ColumnDefinition, made: ColumnType) -> str:
 
 
 def literal(value: pa.Scalar, made: ColumnType) -> str:
-    """Return a value as SQL for a column of the target's own type. Raises ValueError, with the reason, for one that PostgreSQL does not have."""
+    """Return a value as SQL for a column of the target's own type.
+
+    Raises ValueError, with the reason, for one that PostgreSQL does not have.
+    """
     if not value.is_valid:
         return "NULL"
     kind = value.type

@@ -1,7 +1,7 @@
 """Comments and secondary indexes of the source's tables, as statements for tables that are created here.
 
-An index is created if PostgreSQL can have the same one: whole columns, no expression, and never a value that is too long for it. Its name has the
-table's name before it, as names of indexes are unique in a schema.
+An index is created if PostgreSQL can have the same one: whole columns, no expression, and never a value that is too
+long for it. Its name has the table's name before it, as names of indexes are unique in a schema.
 """
 
 from __future__ import annotations

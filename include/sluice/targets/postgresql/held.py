@@ -1,4 +1,6 @@
-"""The traces of the source's schema changes in a PostgreSQL target's catalog, see :mod:`sluice.targets.schema.policy`."""
+"""The traces of the source's schema changes in a PostgreSQL target's catalog, see
+:mod:`sluice.targets.schema.policy`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from sluice.targets.schema.policy import Answer, OnlyColumns, has
 Exists = Callable[[str, tuple[object, ...]], bool]
 """A function that returns True if a query with these parameters has a row."""
 
-_INDEX = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('i', 'I') AND n.nspname = %s AND c.relname = %s"
+_INDEX = (
+    "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('i', 'I') AND "
+    "n.nspname = %s AND c.relname = %s"
+)
 _DEFAULT = (
     "SELECT 1 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND a.atthasdef"

@@ -1,8 +1,9 @@
 """Tables whose names become one at the target, whichever batch the other table was in.
 
-Decision: the source's definitions are read, and nothing is stored at the target. They contain every captured table at the start of a batch, even one
-that never had a row; and what the target once got, even from a pipeline of an older version, needs no note. Tables that only rules make are in no
-definition: two of them are compared if one batch has both.
+Decision: the source's definitions are read, and nothing is stored at the target. They contain every captured table at
+the start of a batch, even one that never had a row; and what the target once got, even from a pipeline of an older
+version, needs no note. Tables that only rules make are in no definition: two of them are compared if one batch has
+both.
 """
 
 from __future__ import annotations

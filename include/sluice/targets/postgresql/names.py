@@ -1,4 +1,6 @@
-"""Identifiers as PostgreSQL reads them: always quoted, as the source spells them or folded to lower case, and never cut."""
+"""Identifiers as PostgreSQL reads them: always quoted, as the source spells them or folded to lower case, and never
+cut.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def refuse_long(plan: PlannedTable) -> None:
     name = too_long((plan.target.schema, plan.target.table, *(column.name for column in plan.columns)))
     if name:
         raise MappingError(
-            f"the name {name!r} of {plan.target} has {len(name.encode())} bytes, and PostgreSQL cuts names after {LONGEST_BYTES}",
+            f"the name {name!r} of {plan.target} has {len(name.encode())} bytes, and PostgreSQL cuts names after "
+            f"{LONGEST_BYTES}",
             where=str(plan.target),
             hint="give it a shorter name at the target: mapping: [{from: …, to: …, columns: {rename: {…}}}]",
         )
@@ -76,15 +79,18 @@ class Naming:
             other = first.setdefault(folded.name, column.name)
             if other != column.name:
                 raise MappingError(
-                    f"the columns {other!r} and {column.name!r} of {plan.source} are one column at the target, {folded.name!r}, as "
-                    "options.identifiers: folded takes their names for the same",
+                    f"the columns {other!r} and {column.name!r} of {plan.source} are one column at the target, "
+                    f"{folded.name!r}, as options.identifiers: folded takes their names for the same",
                     where=str(plan.source),
-                    hint="give one of them another name: in the rule that makes it, or in mapping: [{from: …, columns: {rename: {…}}}]",
+                    hint="give one of them another name: in the rule that makes it, or in mapping: [{from: …, "
+                    "columns: {rename: {…}}}]",
                 )
         return replace(plan, target=self.table(plan.target), columns=columns)
 
     def refuse_clash(self, written: Iterable[Route], known: Iterable[Route], pipeline: str) -> None:
-        """Raise MappingError if a table of ``written`` and another of ``known`` get one name: their rows would overwrite each other."""
+        """Raise MappingError if a table of ``written`` and another of ``known`` get one name: their rows would
+        overwrite each other.
+        """
         if not self.folds:
             return
         written = list(written)
@@ -97,8 +103,10 @@ class Naming:
             if others:
                 both = " and ".join(sorted(map(str, (*others, route.source))))
                 raise MappingError(
-                    f"{both} are one table at the target, {place}, as options.identifiers: folded takes their names for the same",
+                    f"{both} are one table at the target, {place}, as options.identifiers: folded takes their names "
+                    "for the same",
                     where=str(route.source),
                     hint="give one of them another name at the target (mapping: [{from: …, to: …}]), then run "
-                    f"`sluice rollback {pipeline}`, which merges what waits under the new name, and `sluice check {pipeline} --apply`",
+                    f"`sluice rollback {pipeline}`, which merges what waits under the new name, and `sluice check "
+                    f"{pipeline} --apply`",
                 )

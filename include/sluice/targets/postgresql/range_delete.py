@@ -1,7 +1,7 @@
 """Make a range of keys equal to the source's: what the source does not have is deleted.
 
-Only keys that both servers sort alike can be cut into the same ranges; for texts, listed keys are removed. The target reads each value as text of
-its own column's type.
+Only keys that both servers sort alike can be cut into the same ranges; for texts, listed keys are removed. The target
+reads each value as text of its own column's type.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made here
@@ -27,7 +27,8 @@ from sluice.targets.sql.tables import TargetTable
 K = ColumnKind
 LISTED_KEYS = 1_000
 SORTED_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
-    **dict.fromkeys((K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR), frozenset({"smallint", "integer", "bigint", "numeric"})),
+    **dict.fromkeys((K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR),
+        frozenset({"smallint", "integer", "bigint", "numeric"})),
     K.DECIMAL: frozenset({"numeric"}),
     K.DATE: frozenset({"date"}),
     K.DATETIME: frozenset({"timestamp without time zone"}),
@@ -37,15 +38,19 @@ TOLD_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
     **SORTED_ALIKE,
     **dict.fromkeys((K.CHAR, K.VARCHAR), frozenset({"text", "character varying", "character"})),
 }
-"""The types that tell values of a kind apart as their bytes do, and are read back as the source wrote them. Each server may sort texts in its own
-way.
+"""The types that tell values of a kind apart as their bytes do, and are read back as the source wrote them.
+
+Each server may sort texts in its own way.
 """
 _NUL = "\0"
 """The character that no text of PostgreSQL can have."""
 
 
 def clear(stage: Stage, item: KeyRange) -> WriteResult:
-    """Delete what the stretch holds beyond the kept keys. In a transaction. Raises LoadError, and what the driver raises."""
+    """Delete what the stretch holds beyond the kept keys. In a transaction.
+
+    Raises LoadError, and what the driver raises.
+    """
     table, cursor, item = stage.table, stage.cursor, spelt(stage.table, item)
     place = quoted_table(table.place)
     if not item.names:
@@ -102,7 +107,8 @@ def _constant(text: str, declared: str) -> str:
 
 
 def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = False) -> tuple[TargetTable | None, str]:
-    """Return the table if the target compares the keys of ``plan`` as the source does and, unless they are ``listed``, sorts them so.
+    """Return the table if the target compares the keys of ``plan`` as the source does and, unless they are ``listed``,
+    sorts them so.
 
     Otherwise return None and why not.
     """
@@ -127,11 +133,16 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = Fa
 
 
 def _otherwise(column: PlannedColumn, mine: ColumnInfo, *, listed: bool) -> str:
-    """Return why values of a column are not those of the source or, unless they are listed, not in its order; "" if they are."""
+    """Return why values of a column are not those of the source or, unless they are listed, not in its order; "" if
+    they are.
+    """
     alike, does = (TOLD_ALIKE, "tell apart") if listed else (SORTED_ALIKE, "sort")
     word = pg_type(mine.declared).word
     if word not in alike.get(column.sent_type.kind, frozenset()):
-        return f"column {column.name} is {mine.declared}, which PostgreSQL may {does} otherwise than the source its {column.sql_type}"
+        return (
+            f"column {column.name} is {mine.declared}, which PostgreSQL may {does} otherwise than the source its "
+            f"{column.sql_type}"
+        )
     if not mine.exact:
         return f"column {column.name} has the collation {mine.collation}, to which different texts are equal"
     return ""

@@ -1,7 +1,8 @@
-"""Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions fires.
+"""Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions
+fires.
 
-Rows are deleted with the server's checks off, and orphans are looked for when all of the batch is written, as deferred constraints do; the server
-checks each child that is written. See :mod:`sluice.targets.sql.foreign_keys` for the order.
+Rows are deleted with the server's checks off, and orphans are looked for when all of the batch is written, as deferred
+constraints do; the server checks each child that is written. See :mod:`sluice.targets.sql.foreign_keys` for the order.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are staged
@@ -54,7 +55,9 @@ def _look(stage: Stage, item: TableChanges, reference: Reference, names: Sequenc
     staged_columns = [StagedColumn.of(n, field) for n, field in enumerate(fields)]
     pairs = list(zip(reference.columns, reference.parent_columns, strict=True))
     child, parent = quoted_table(reference.child), quoted_table(reference.parent)
-    staged_same = " AND ".join(f"c.{quoted(mine)} = {column.compared}" for (mine, _), column in zip(pairs, staged_columns, strict=True))  # fmt: skip
+    staged_same = " AND ".join(
+        f"c.{quoted(mine)} = {column.compared}" for (mine, _), column in zip(pairs, staged_columns, strict=True)
+    )
     parent_same = " AND ".join(f"p.{quoted(theirs)} = c.{quoted(mine)}" for mine, theirs in pairs)
     shown = ", ".join(f"c.{quoted(mine)}::text" for mine, _ in pairs)
     with stage.unordered(), stage.rows(keys, staged_columns) as staged:
@@ -94,9 +97,11 @@ def _broken(reference: Reference, found: Sequence[tuple[Any, ...]], *, hidden: b
     values = "" if hidden else " = " + ", ".join(f"({', '.join(map(str, row))})" for row in found[:SHOWN_KEYS])
     more = " …" if len(found) > SHOWN_KEYS and not hidden else ""
     return LoadError(
-        f"foreign key {reference.name} does not hold after the batch: {reference.child} has rows with ({', '.join(reference.columns)})"
-        f"{values}{more}, and {reference.parent} has no such row",
+        f"foreign key {reference.name} does not hold after the batch: {reference.child} has rows with "
+        f"({', '.join(reference.columns)}){values}{more}, and {reference.parent} has no such row",
         where=f"{reference.child} -> {reference.parent}",
-        hint=f"add the missing rows to {reference.parent} at the target, or remove those of {reference.child}, and the batch is tried again; if "
-        "the source itself has such rows (it wrote them with foreign_key_checks = 0), take options.foreign_keys: unchecked",
+        hint=f"add the missing rows to {reference.parent} at the target, or remove those of {reference.child}, and "
+        "the batch is tried again; if "
+        "the source itself has such rows (it wrote them with foreign_key_checks = 0), take options.foreign_keys: "
+        "unchecked",
     )

@@ -38,7 +38,10 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class RowWriter(SqlRowWriter):
-    """See :class:`SqlRowWriter`. ``session``: in a transaction; ``zero_dates``: what becomes of dates that no calendar has."""
+    """See :class:`SqlRowWriter`.
+
+    ``session``: in a transaction; ``zero_dates``: what becomes of dates that no calendar has.
+    """
 
     endpoint: Endpoint
     session: Session
@@ -108,7 +111,10 @@ class RowWriter(SqlRowWriter):
         return WriteResult(live.num_rows, removed.num_rows, statements=bool(live.num_rows) + bool(removed.num_rows))
 
     def write_partial(self, item: TableChanges) -> WriteResult:
-        """Write rows of which some lack columns. What the target has of rows that change their key is kept first: another row may take that key."""
+        """Write rows of which some lack columns.
+
+        What the target has of rows that change their key is kept first: another row may take that key.
+        """
         table = item.table
         aside: list[str] = []
         for rows in self.during(item.pieces()):
@@ -146,10 +152,11 @@ class RowWriter(SqlRowWriter):
     def _insert(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows, or update existing ones, in the way that costs the server least.
 
-        Decision: processor time of the server for a million rows of six columns. New ones: COPY into the table itself 3.6 s, into a temporary table
-        1.0 s and from there by a plain INSERT 2.7 s, by ON CONFLICT 5.8 s. Existing rows: MERGE 7.3 s, UPDATE 8.9 s, ON CONFLICT 12.6 s. COPY and
-        MERGE fail if a row exists unexpectedly (a repeat, a concurrent writer); then, and for few rows, ON CONFLICT is used. A server on which ON
-        CONFLICT costs as little would make this wrong.
+        Decision: processor time of the server for a million rows of six columns. New ones: COPY into the table itself
+        3.6 s, into a temporary table 1.0 s and from there by a plain INSERT 2.7 s, by ON CONFLICT 5.8 s. Existing rows:
+        MERGE 7.3 s, UPDATE 8.9 s, ON CONFLICT 12.6 s. COPY and MERGE fail if a row exists unexpectedly (a repeat, a
+        concurrent writer); then, and for few rows, ON CONFLICT is used. A server on which ON CONFLICT costs as little
+        would make this wrong.
         """
         stage, columns = self._stage(table), _columns(table, rows.schema)
         sent = [column for column, _ in columns]
@@ -180,7 +187,8 @@ class RowWriter(SqlRowWriter):
     def _delete_counted(self, table: TargetTable, rows: pa.Table) -> None:
         """Delete as many rows of each image as ``rows`` has of it, in one scan of the table.
 
-        Rows are compared by their text: each type's text has all of its value. All of them have to exist, unless a dump is to copy them.
+        Rows are compared by their text: each type's text has all of its value. All of them have to exist, unless a dump
+        is to copy them.
         """
         columns = _columns(table, rows.schema)
         there = ", ".join(f"t.{quoted(name)}" for _, name in columns)
@@ -188,12 +196,14 @@ class RowWriter(SqlRowWriter):
         place = quoted_table(table.place)
         found = (
             f"SELECT t.tableoid, t.ctid, w.n, row_number() OVER (PARTITION BY w.image) AS place FROM {place} AS t JOIN "
-            f"(SELECT ROW({image})::text AS image, count(*) AS n FROM {ROWS} GROUP BY 1) AS w ON ROW({there})::text = w.image"
+            f"(SELECT ROW({image})::text AS image, count(*) AS n FROM {ROWS} GROUP BY 1) AS w ON ROW({there})::text = "
+            "w.image"
         )
         stage = self._stage(table)
         with stage.unordered(), stage.rows(rows, [column for column, _ in columns]) as staged:
             count = staged.run(
-                f"DELETE FROM {place} AS t USING ({found}) AS f WHERE f.place <= f.n AND t.ctid = f.ctid AND t.tableoid = f.tableoid"
+                f"DELETE FROM {place} AS t USING ({found}) AS f WHERE f.place <= f.n AND t.ctid = f.ctid AND "
+                "t.tableoid = f.tableoid"
             )
             if count == rows.num_rows or table.being_copied:
                 return
@@ -207,7 +217,10 @@ class RowWriter(SqlRowWriter):
         raise _not_found(table, f"the target has {count} of the {rows.num_rows} rows to delete{shown}")
 
     def _put_aside(self, some: IncompleteRows) -> list[str]:
-        """Make the rows that leave whole, in temporary tables. Locks the rows. Returns the statements that put them where they belong."""
+        """Make the rows that leave whole, in temporary tables. Locks the rows.
+
+        Returns the statements that put them where they belong.
+        """
         table, leaving, lacks = some.table, some.leaving, some.lacks[some.away]
         if not leaving.num_rows:
             return []
@@ -236,8 +249,8 @@ class RowWriter(SqlRowWriter):
                     )
                 else:
                     staged.run(
-                        f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join([*values, *kept])} FROM {ROWS} "
-                        f"JOIN {quoted_table(table.place)} AS t ON {_same(origins)} FOR UPDATE OF t"
+                        f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join([*values, *kept])} FROM "
+                        f"{ROWS} JOIN {quoted_table(table.place)} AS t ON {_same(origins)} FOR UPDATE OF t"
                     )
                     self.cursor.execute(f"SELECT count(*) FROM pg_temp.{place}")
                     self._require(some, rows, self.cursor.fetchone()[0])
@@ -342,8 +355,8 @@ def _not_found(table: TargetTable, message: str) -> LoadError:
     error = LoadError(
         f"{message} (error {NOT_FOUND})",
         where=str(table.table),
-        hint="somebody else changed the table, or it never had these rows: copy it anew (`sluice dump start PIPELINE --table SCHEMA.TABLE`, the "
-        "source's name of it)",
+        hint="somebody else changed the table, or it never had these rows: copy it anew (`sluice dump start PIPELINE "
+        "--table SCHEMA.TABLE`, the source's name of it)",
     )
     error.code = NOT_FOUND
     return error

@@ -15,13 +15,18 @@ from sluice.targets.sql.session_pool import SessionPool
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
-_POSTGIS = "(SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'postgis')"
+_POSTGIS = (
+    "(SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE "
+    "e.extname = 'postgis')"
+)
 """The schema that has PostGIS's types, in quotes if needed."""
 
 
 class Session:
-    """A connection with its cursor. ``replica``: triggers and foreign keys are off, as at a replica; ``version``: 180006; ``spatial``:
-    PostGIS's type, "" where it is not there."""
+    """A connection with its cursor.
+
+    ``replica``: triggers and foreign keys are off, as at a replica; ``version``: 180006; ``spatial``: PostGIS's type,
+    "" where it is not there."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -85,7 +90,8 @@ class Session:
     def during(self, pieces: Iterable[_T]) -> Iterator[_T]:
         """Yield the same pieces and keep the transaction alive.
 
-        The server ends a silent transaction, and a large part may be read for minutes before one of its rows is written.
+        The server ends a silent transaction, and a large part may be read for minutes before one of its rows is
+        written.
         """
         spoke = time.monotonic()
         for piece in pieces:

@@ -1,8 +1,9 @@
-"""Rows staged at the server, from where one statement writes them: few as parameters, many by a binary COPY into a temporary table.
+"""Rows staged at the server, from where one statement writes them: few as parameters, many by a binary COPY into a
+temporary table.
 
-Decision: a temporary table costs the catalogs some twenty rows and the session two round trips, and a batch may have ten thousand small tables;
-parameters are unpacked by the server one array per column, which takes it longer than reading a table. A server that created temporary tables for
-free would make this wrong.
+Decision: a temporary table costs the catalogs some twenty rows and the session two round trips, and a batch may have
+ten thousand small tables; parameters are unpacked by the server one array per column, which takes it longer than
+reading a table. A server that created temporary tables for free would make this wrong.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ class Stage:
 
     @contextmanager
     def rows(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> Iterator[Staged]:
-        """Yield ``rows`` (at least one) at the server. Raises LoadError for a value that the target cannot hold, and what the driver raises."""
+        """Yield ``rows`` (at least one) at the server.
+
+        Raises LoadError for a value that the target cannot hold, and what the driver raises.
+        """
         if self.is_few(rows, columns):
             encoded = self._encoded(rows, columns)
             values = ", ".join(f"%b::{column.target.sent}[]" for column in columns)
@@ -100,9 +104,10 @@ class Stage:
     def unordered(self) -> Iterator[None]:
         """Let staged rows be joined with a table in other ways than by its key, inside the context.
 
-        Decision: elsewhere the key's index is asked row by row. 40,000 rows spread over a table of 2,000,000, processor time of the server for a
-        million rows: MERGE 4 s; 22 s with the planner's own choice, which scans the whole index for them. For neighbouring rows both take 10 s. So
-        the cost follows the changes, not the table. Statistics of the staged rows that the planner knows would make it wrong.
+        Decision: elsewhere the key's index is asked row by row. 40,000 rows spread over a table of 2,000,000, processor
+        time of the server for a million rows: MERGE 4 s; 22 s with the planner's own choice, which scans the whole
+        index for them. For neighbouring rows both take 10 s. So the cost follows the changes, not the table. Statistics
+        of the staged rows that the planner knows would make it wrong.
         """
         self.cursor.execute("SET LOCAL enable_hashjoin = on")
         yield
@@ -132,7 +137,10 @@ class Stage:
         return None
 
     def copy(self, rows: pa.Table, columns: Sequence[StagedColumn], names: Sequence[str]) -> None:
-        """Copy rows into the table itself. Its types read the same bytes as those in which values are sent. Raises as :meth:`rows` does."""
+        """Copy rows into the table itself. Its types read the same bytes as those in which values are sent.
+
+        Raises as :meth:`rows` does.
+        """
         self._copy(f"{quoted_table(self.table.place)} ({', '.join(map(quoted, names))})", rows, columns)
 
     def _copy(self, place: str, rows: pa.Table, columns: Sequence[StagedColumn]) -> None:
@@ -160,9 +168,11 @@ class Stage:
         number = int(np.flatnonzero(refusal.mask)[0])
         hidden = any(map(is_masked, rows.schema))
         error = LoadError(
-            f"a value of column {true_name(column.field)} {refusal.why}: the row {row_text(rows, number, self.table, hidden=hidden)}",
+            f"a value of column {true_name(column.field)} {refusal.why}: the row "
+            f"{row_text(rows, number, self.table, hidden=hidden)}",
             where=f"{self.table.table}.{true_name(column.field)}",
-            hint="change the column at the target, change the value at the source, or leave such rows out: on_error: dead_letter",
+            hint="change the column at the target, change the value at the source, or leave such rows out: on_error: "
+            "dead_letter",
         )
         error.code = VALUE_REFUSED
         return error

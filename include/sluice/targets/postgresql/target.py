@@ -57,35 +57,41 @@ class PostgreSQLOptions(SqlOptions):
     )
     triggers: Literal["refuse", "fire"] = Field(
         "refuse",
-        description="A trigger that is ENABLE ALWAYS or REPLICA fires for rows that Sluice writes, and its table is refused; fire: it is meant for "
-        "them. Other triggers do not fire.",
+        description="A trigger that is ENABLE ALWAYS or REPLICA fires for rows that Sluice writes, and its table is "
+        "refused; fire: it is meant for them. Other triggers do not fire.",
     )
     zero_dates: Literal["refuse", "null"] = Field(
         "refuse",
-        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the value is NULL.",
+        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the "
+        "value is NULL.",
     )
     json_type: Literal["jsonb", "json"] = Field(
         "jsonb",
-        description="Type of JSON columns in tables that are proposed or made here. json keeps the text as the source prints it.",
+        description="Type of JSON columns in tables that are proposed or made here. json keeps the text as the source "
+        "prints it.",
     )
     indexes: bool = Field(
         False,
-        description="Tables that are proposed or made here get the source's secondary indexes, and changes of these are followed.",
+        description="Tables that are proposed or made here get the source's secondary indexes, and changes of these "
+        "are followed.",
     )
     identifiers: Literal["quoted", "folded"] = Field(
         "quoted",
-        description="Names of schemas, tables and columns: as the source (or the mapping) spells them, so that statements have to quote them; or "
-        "folded to lower case, as PostgreSQL reads names without quotes. Not with foreign_keys: ordered.",
+        description="Names of schemas, tables and columns: as the source (or the mapping) spells them, so that "
+        "statements have to quote them; or folded to lower case, as PostgreSQL reads names without quotes. Not with "
+        "foreign_keys: ordered.",
     )
     icu_collations: frozenset[Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")]] = Field(
         frozenset(),
-        description="Target tables (schema.table, or schema.*) whose texts are compared as at the source: tables that are proposed or made "
-        "here get an ICU collation for each text column that is not in the key, made in ack_schema under the source's name of it.",
+        description="Target tables (schema.table, or schema.*) whose texts are compared as at the source: tables that "
+        "are proposed or made "
+        "here get an ICU collation for each text column that is not in the key, made in ack_schema under the source's "
+        "name of it.",
     )
     lock_wait: Annotated[int, Field(ge=1, le=300)] = Field(
         LOCK_WAIT_S,
-        description="Seconds that a statement waits for a lock that somebody else holds. Then the transaction is given back and tried again, up to "
-        "eight times.",
+        description="Seconds that a statement waits for a lock that somebody else holds. Then the transaction is "
+        "given back and tried again, up to eight times.",
     )
 
 
@@ -158,7 +164,9 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             return replace(table, named=place) if table is not None else None, why
 
     def refuses_listed(self, table: PlannedTable) -> str:
-        """See :meth:`sluice.targets.port.ListReconciler.refuses_listed`: texts are told apart, though not sorted, as at the source."""
+        """See :meth:`sluice.targets.port.ListReconciler.refuses_listed`: texts are told apart, though not sorted, as at
+        the source.
+        """
         return self.replaceable(table, listed=True)[1]
 
     def comparer(self) -> PostgreSQLComparer:
@@ -191,7 +199,10 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
                 raise
 
     def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
-        """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`. The statements and the note that they ran are one transaction."""
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`.
+
+        The statements and the note that they ran are one transaction.
+        """
         doing = f"following {change.where}: {change.statement.text[:200]}"
         with self.session(doing) as session:
 
@@ -237,8 +248,8 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
                     f"{error.message} ({doing}: {statement[:500]}; of the source: {change.statement.text[:300]})"
                 )
                 error.hint = error.hint or (
-                    "change the target so that it can run, or run it by hand in another form and set its kind to stop: the load goes on once the "
-                    "target has the change"
+                    "change the target so that it can run, or run it by hand in another form and set its kind to "
+                    "stop: the load goes on once the target has the change"
                 )
                 raise
         self.acks.note_ddl(session.cursor, fence, {"rows": rows, "done": change.number + 1})

@@ -1,7 +1,8 @@
-"""Convert Arrow columns to PostgreSQL's binary format, column by column: what is sent is the value itself, or the row is refused.
+"""Convert Arrow columns to PostgreSQL's binary format, column by column: what is sent is the value itself, or the row
+is refused.
 
-There is no Python object per value, except for UUID and INET. No value becomes text in between: a float is sent with its bits, a decimal with its
-digits.
+There is no Python object per value, except for UUID and INET. No value becomes text in between: a float is sent with
+its bits, a decimal with its digits.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _LARGEST_SRID = 998_999
 
 
 class Refusal(Exception):
-    """Raised for rows (``mask``) with a value that the target's column cannot hold; ``why`` follows "the value" in the message."""
+    """Raised for rows (``mask``) with a value that the target's column cannot hold; ``why`` follows "the value" in the
+    message.
+    """
 
     def __init__(self, mask: Bools, why: str) -> None:
         super().__init__(why)
@@ -53,7 +56,7 @@ class Column:
     lengths: Ints
 
 
-# -- rows and arrays ----------------------------------------------------------------------------------------------------
+# -- rows and arrays ---------------------------------------------------------------------------------------------------
 
 
 @kernel
@@ -111,11 +114,14 @@ def array_value(column: Column, sent: str) -> bytes:
     return np.array([1, nulls, OIDS[sent], count, 1], ">i4").tobytes() + out.tobytes()
 
 
-# -- values -------------------------------------------------------------------------------------------------------------
+# -- values ------------------------------------------------------------------------------------------------------------
 
 
 def encode(field: pa.Field, values: pa.Array, target: PgType, *, zero_dates: str = "refuse") -> Column:
-    """Encode the values of ``field`` for a column of type ``target``. Raises Refusal, and TypeError for a pair that :func:`takes` refuses."""
+    """Encode the values of ``field`` for a column of type ``target``.
+
+    Raises Refusal, and TypeError for a pair that :func:`takes` refuses.
+    """
     kind = values.type
     made = neutral_type(field)
     word = target.word
@@ -209,7 +215,9 @@ def _bits(values: pa.Array, bits: int) -> Column:
 
 
 def _spatial(column: Column) -> Column:
-    """Convert the source's order (SRID, byte order, type, rest) to PostGIS's (EWKB): the SRID follows the type, which says so."""
+    """Convert the source's order (SRID, byte order, type, rest) to PostGIS's (EWKB): the SRID follows the type, which
+    says so.
+    """
     there = column.lengths >= _SPATIAL_HEAD
     at = column.starts[there]
     data = np.array(column.data)
@@ -244,7 +252,16 @@ def _numeric(words: np.ndarray[Any, Any], scale: int, valid: Bools) -> Column:
     stride = _NUMERIC_HEAD + 2 * (width * 32 // 13 + 3)
     data = np.empty(count * stride, np.uint8)
     lengths = np.full(count, -1, np.int64)
-    _digits(np.ascontiguousarray(words), scale, valid, data, stride, lengths, np.empty(width + 1, np.uint64), np.empty(stride, np.int64))  # fmt: skip
+    _digits(
+        np.ascontiguousarray(words),
+        scale,
+        valid,
+        data,
+        stride,
+        lengths,
+        np.empty(width + 1, np.uint64),
+        np.empty(stride, np.int64),
+    )
     return Column(data, np.arange(count, dtype=np.int64) * stride, lengths)
 
 

@@ -1,7 +1,8 @@
 """The checkpoint of a target that sends to streams: the newest record of a stream of its own.
 
-Decision: records are published under one name, each with the id after that of the record it was made from. The server takes an id once, so that of
-two processes that change the same record one wins, and both see which when they read it back. This is the compare-and-set that streams do not have.
+Decision: records are published under one name, each with the id after that of the record it was made from. The server
+takes an id once, so that of two processes that change the same record one wins, and both see which when they read it
+back. This is the compare-and-set that streams do not have.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class StreamCheckpoint:
     """The record.
 
     Attributes:
-        slot: the upper half of the publishing ids of the newest batch that was begun; it only grows. begun: the contents that it stands for.
+        slot: the upper half of the publishing ids of the newest batch that was begun; it only grows. begun: the
+            contents that it stands for.
         number, nonce: of the record itself.
     """
 
@@ -92,7 +94,10 @@ class StreamCheckpoints:
             change_checkpoint(client, self._place, made)
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Store a checkpoint that may be earlier: what follows gets new publishing ids, and is delivered again. Raises Fenced."""
+        """Store a checkpoint that may be earlier: what follows gets new publishing ids, and is delivered again.
+
+        Raises Fenced.
+        """
 
         def made(found: StreamCheckpoint | None) -> StreamCheckpoint:
             held = found.checkpoint if found else Checkpoint(0, to.batch)
@@ -114,7 +119,9 @@ class StreamCheckpoints:
 
 
 def change_checkpoint(client: StreamClient, place: Place, made: Made, *, create: bool = False) -> StreamCheckpoint:
-    """Change the record to what ``made`` returns for it, unless another process changes it meanwhile: then ``made`` is asked again."""
+    """Change the record to what ``made`` returns for it, unless another process changes it meanwhile: then ``made`` is
+    asked again.
+    """
     stream = place.ack_stream
     for _ in range(_ATTEMPTS):
         found = read_checkpoint(client, place)
@@ -133,7 +140,10 @@ def change_checkpoint(client: StreamClient, place: Place, made: Made, *, create:
 
 
 def read_checkpoint(client: StreamClient, place: Place) -> StreamCheckpoint | None:
-    """Return the newest record, None if there is none. Raises CheckpointError if it cannot be read, TargetUnavailable."""
+    """Return the newest record, None if there is none.
+
+    Raises CheckpointError if it cannot be read, TargetUnavailable.
+    """
     try:
         newest = client.last_id(place.ack_stream, _WRITER)
     except MappingError:
@@ -161,8 +171,9 @@ def guarded(client: StreamClient, place: Place, fence: Fence) -> StreamCheckpoin
 def begin(client: StreamClient, place: Place, fence: Fence, contents: str, newest_id: int) -> int:
     """Return the slot of a batch, which is stored before its first message is published. Raises Fenced.
 
-    A repeat of the same contents gets the same slot, so that the server drops what it has. Other contents get one above everything that a process
-    before may have used or may still use. ``newest_id``: that the streams hold of this publisher.
+    A repeat of the same contents gets the same slot, so that the server drops what it has. Other contents get one above
+    everything that a process before may have used or may still use. ``newest_id``: that the streams hold of this
+    publisher.
     """
 
     def made(found: StreamCheckpoint | None) -> StreamCheckpoint:
@@ -197,7 +208,8 @@ def _text(place: Place, record: StreamCheckpoint) -> bytes:
     position = at.position.to_json() if at.position else None
     return json.dumps({
         "format": FORMAT_VERSION, "epoch": at.epoch, "batch": at.batch, "identity": at.identity, "position": position,
-        "seal": seal_of([place.owner], at.batch, position), "slot": record.slot, "begun": record.begun, "number": record.number,
+        "seal": seal_of([place.owner], at.batch, position), "slot": record.slot, "begun": record.begun,
+        "number": record.number,
         "nonce": record.nonce, "owner": place.owner,
     }).encode()  # fmt: skip
 

@@ -1,7 +1,8 @@
 """AMQP 0.9.1: a connection and its channel, confirms in windows, and the library's errors as Sluice's.
 
-Decision: pika's asynchronous connection, whose loop runs in the calling thread while something is waited for. Messages leave in the order in which
-they are published, and many of them wait for their confirm at a time; the library's blocking connection waits after each.
+Decision: pika's asynchronous connection, whose loop runs in the calling thread while something is waited for. Messages
+leave in the order in which they are published, and many of them wait for their confirm at a time; the library's
+blocking connection waits after each.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ class Outgoing:
     """A message on its way.
 
     Attributes:
-        row: number of the row in the batch, for what is said about it. route: routing key, or stream. exchange: "" with streams.
-        number: of the message in the batch. id: the message id. headers: the key of the row and what is known of the change.
+        row: number of the row in the batch, for what is said about it. route: routing key, or stream. exchange: "" with
+            streams.
+        number: of the message in the batch. id: the message id. headers: the key of the row and what is known of the
+            change.
     """
 
     row: int
@@ -97,7 +100,10 @@ class AmqpClient:
             self._connection.ioloop.close()
 
     def publish(self, one: Outgoing) -> None:
-        """Publish a message; wait for confirms where a window of them is under way. Raises TargetUnavailable, LoadError."""
+        """Publish a message; wait for confirms where a window of them is under way.
+
+        Raises TargetUnavailable, LoadError.
+        """
         pika = amqp_library()
         properties = pika.BasicProperties(
             message_id=one.id,
@@ -125,7 +131,10 @@ class AmqpClient:
         return unrouted
 
     def exists(self, what: str, name: str) -> bool:
-        """Return True if there is a queue or an exchange of that name. Raises SluiceError for another reason than that it is missing."""
+        """Return True if there is a queue or an exchange of that name.
+
+        Raises SluiceError for another reason than that it is missing.
+        """
         try:
             if what == "queue":
                 self._ask(lambda done: self._channel.queue_declare(name, passive=True, callback=done))
@@ -138,7 +147,10 @@ class AmqpClient:
         return True
 
     def declare(self, what: str, name: str, kind: str) -> None:
-        """Make a durable queue (``kind``: quorum, classic or stream) or exchange (topic, direct, …). Raises LoadError."""
+        """Make a durable queue (``kind``: quorum, classic or stream) or exchange (topic, direct, …).
+
+        Raises LoadError.
+        """
         if what == "queue":
             made = {"x-queue-type": kind}
             self._ask(lambda done: self._channel.queue_declare(name, durable=True, arguments=made, callback=done))
@@ -231,7 +243,10 @@ class AmqpClient:
             raise self._translated(self._failed)
 
     def _wait(self, done: Callable[[], bool], doing: str, timeout_s: float = 0.0) -> None:
-        """Run the loop until ``done``. The deadline moves while confirms arrive. Raises TargetUnavailable, LoadError, ConfigError, MappingError."""
+        """Run the loop until ``done``. The deadline moves while confirms arrive.
+
+        Raises TargetUnavailable, LoadError, ConfigError, MappingError.
+        """
         patience, loop = timeout_s or self._timeout_s, self._connection.ioloop
         until, seen = time.monotonic() + patience, self._confirmed
         self._awaited = done
@@ -291,7 +306,8 @@ def _innermost(error: BaseException) -> BaseException:
 def certificate_refused(place: Place, doing: str, error: ssl.SSLCertVerificationError) -> ConfigError:
     """Return the error that the server's certificate is not accepted."""
     return ConfigError(
-        f"{doing}: the certificate of RabbitMQ {place.endpoint.connection_id!r} is not accepted: {error.verify_message}",
+        f"{doing}: the certificate of RabbitMQ {place.endpoint.connection_id!r} is not accepted: "
+        f"{error.verify_message}",
         where=place.address,
         hint="name the certificate of its authority in the connection's extra: ca",
     )

@@ -38,8 +38,8 @@ class RabbitMQOptions(BaseModel):
     exchange: str = Field(
         "",
         max_length=255,
-        description="send_to: queues: the exchange. {schema}, {table}: of the target table; {pipeline}, {target}: names. Default: the default "
-        "exchange, so that routing_key is the name of a queue.",
+        description="send_to: queues: the exchange. {schema}, {table}: of the target table; {pipeline}, {target}: "
+        "names. Default: the default exchange, so that routing_key is the name of a queue.",
     )
     routing_key: str = Field(
         "{schema}.{table}",
@@ -48,12 +48,13 @@ class RabbitMQOptions(BaseModel):
     stream: str = Field(
         "{schema}.{table}",
         min_length=1,
-        description="send_to: streams: the name of the stream, with the same words. Without {schema} and {table} one stream has all changes in the "
-        "order of the log.",
+        description="send_to: streams: the name of the stream, with the same words. Without {schema} and {table} one "
+        "stream has all changes in the order of the log.",
     )
     ack_stream: str = Field(
         "_sluice_ack.{pipeline}.{target}",
-        description="send_to: streams: the stream of this target's own with its checkpoint. {pipeline} and {target} must be in it.",
+        description="send_to: streams: the stream of this target's own with its checkpoint. {pipeline} and {target} "
+        "must be in it.",
     )
     format: Literal["debezium-json", "canal-json", "maxwell-json", "cloudevents-json"] = Field(
         "debezium-json", description="What a message says, see docs/formats.md."
@@ -61,26 +62,28 @@ class RabbitMQOptions(BaseModel):
     schemas: bool = Field(False, description="debezium-json: each document has its schema in it.")
     transactions: str = Field(
         "",
-        description="changes: all: routing key, or stream, of the messages that say where transactions of the source begin and end. Default: none.",
+        description="changes: all: routing key, or stream, of the messages that say where transactions of the source "
+        "begin and end. Default: none.",
     )
     statements: str = Field(
         "", description="Routing key, or stream, of a message for each DDL statement. Default: none are sent."
     )
     create: Literal["check", "needed"] = Field(
         "check",
-        description="check: `sluice check --apply` makes missing quorum queues, exchanges and streams, and a load stops where one is missing; "
-        "needed: a load makes them, too.",
+        description="check: `sluice check --apply` makes missing quorum queues, exchanges and streams, and a load "
+        "stops where one is missing; needed: a load makes them, too.",
     )
     unroutable: Literal["refuse", "discard"] = Field(
         "refuse",
-        description="send_to: queues: a message for which the exchange has no queue. refuse: as on_error says; discard: the server drops it.",
+        description="send_to: queues: a message for which the exchange has no queue. refuse: as on_error says; "
+        "discard: the server drops it.",
     )
     max_message_bytes: int = Field(
         16 * _MEBIBYTE,
         ge=1_000,
         le=512 * _MEBIBYTE,
-        description="Largest document. A larger one is refused: see on_error. The server's max_message_size must not be smaller; with "
-        "send_to: streams the frame that the server offers is a limit, too.",
+        description="Largest document. A larger one is refused: see on_error. The server's max_message_size must not "
+        "be smaller; with send_to: streams the frame that the server offers is a limit, too.",
     )
     confirm_window: int = Field(
         2_000, ge=1, le=50_000, description="Messages that are published before the server confirms the first of them."
@@ -118,7 +121,9 @@ class RabbitMQOptions(BaseModel):
 
     @property
     def in_one(self) -> bool:
-        """True if one stream, one queue or one exchange gets every table, so that the order of all of them can be seen."""
+        """True if one stream, one queue or one exchange gets every table, so that the order of all of them can be
+        seen.
+        """
         if self.streams:
             return not fields_of("stream", self.stream) & {"schema", "table"}
         named = fields_of("exchange", self.exchange)

@@ -98,7 +98,7 @@ class Place:
     @property
     def address(self) -> str:
         """Host and port, for messages."""
-        return f"{self.host}:{self.stream_port if self.options.streams else self.port}{'' if self.vhost == '/' else ' ' + self.vhost}"
+        return f"{self.host}:{self.stream_port if self.options.streams else self.port}{'' if self.vhost == '/' else ' ' + self.vhost}"  # noqa: E501
 
     @property
     def record_place(self) -> str:
@@ -111,7 +111,10 @@ class Place:
         return self._stream(self.options.ack_stream)
 
     def publisher(self, replay: str = "") -> str:
-        """Return the publisher's name, by which the server knows what it has. ``replay``: of a dead letter that is delivered again."""
+        """Return the publisher's name, by which the server knows what it has.
+
+        ``replay``: of a dead letter that is delivered again.
+        """
         name = f"sluice/{quote(self.owner, safe='.-_~')}{'/' + quote(replay, safe='.-_~') if replay else ''}"
         if len(name) <= _LONGEST:
             return name
@@ -138,7 +141,10 @@ class Place:
         return {name: self._short("routing key", self._filled(template)) for name, template in named.items()}
 
     def _stream(self, template: str, table: TableId | None = None) -> str:
-        """Fill a stream's name. The stream client counts characters where the protocol has bytes, so others than ASCII are written as %XX."""
+        """Fill a stream's name.
+
+        The stream client counts characters where the protocol has bytes, so others than ASCII are written as %XX.
+        """
         return self._short("stream", quote(self._filled(template, table), safe=_PRINTABLE))
 
     def _short(self, what: str, name: str) -> str:

@@ -58,7 +58,10 @@ class RabbitMQSchema:
         options, place, route = self.place.options, self.place, self.place.route_of(plan.target)
         if options.streams:
             what, name = "stream", route
-            words = f"stream {route}, {options.format}; exactly once: the server drops what publisher {place.publisher()} sent before"
+            words = (
+                f"stream {route}, {options.format}; exactly once: the server drops what publisher "
+                f"{place.publisher()} sent before"
+            )
         else:
             exchange = place.exchange_of(plan.target)
             what, name = ("exchange", exchange) if exchange else ("queue", route)

@@ -1,4 +1,6 @@
-"""The messages of a batch on their way: to an exchange, or to streams under publishing ids that the server takes once."""
+"""The messages of a batch on their way: to an exchange, or to streams under publishing ids that the server takes
+once.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ def opened(place: Place, fence: Fence, tables: Sequence[TableId], contents: str,
 
 
 def wanted(place: Place, tables: Sequence[TableId]) -> dict[tuple[str, str], TableId | None]:
-    """Return what has to be there, as (queue, exchange or stream; name), with the table that needs it; None: messages that are no rows."""
+    """Return what has to be there, as (queue, exchange or stream; name), with the table that needs it; None: messages
+    that are no rows.
+    """
     found: dict[tuple[str, str], TableId | None] = {}
     for table in [*tables, None]:
         if place.options.streams:

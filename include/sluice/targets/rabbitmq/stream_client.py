@@ -1,6 +1,7 @@
 """The stream protocol: named publishers whose messages the server takes once, and the newest message of a stream.
 
-The client library is asynchronous: its loop has a thread of its own, one in a process. A connection goes to the broker that leads a stream.
+The client library is asynchronous: its loop has a thread of its own, one in a process. A connection goes to the broker
+that leads a stream.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class StreamClient:
             self._run(self._delete(stream), f"removing the stream {stream}")
 
     def last_id(self, stream: str, publisher: str) -> int:
-        """Return the newest publishing id that the stream holds of a publisher; 0 if there is none. Raises MappingError without the stream."""
+        """Return the newest publishing id that the stream holds of a publisher; 0 if there is none.
+
+        Raises MappingError without the stream.
+        """
         return self._run(self._last_id(stream, publisher), f"asking what the stream {stream} holds")
 
     def last_message(self, stream: str) -> bytes | None:

@@ -1,4 +1,6 @@
-"""A message of a stream in the encoding of AMQP 1.0, which clients of streams and of AMQP 0.9.1 read: message id, headers and the document."""
+"""A message of a stream in the encoding of AMQP 1.0, which clients of streams and of AMQP 0.9.1 read: message id,
+headers and the document.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ def encoded(message_id: str, content_type: str, headers: Mapping[str, str], valu
     fields = _text(message_id) + _NULL * 5 + _symbol(content_type)
     named = b"".join(_text(name) + _text(said) for name, said in headers.items())
     return b"".join((
-        _PROPERTIES, _compound(b"\xd0", 7, fields), _APPLICATION_PROPERTIES, _compound(b"\xd1", 2 * len(headers), named), _DATA,
+        _PROPERTIES, _compound(b"\xd0", 7, fields), _APPLICATION_PROPERTIES,
+        _compound(b"\xd1", 2 * len(headers), named), _DATA,
         b"\xb0", struct.pack(">I", len(value)), value,
     ))  # fmt: skip
 

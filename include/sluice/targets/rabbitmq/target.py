@@ -77,7 +77,9 @@ class RabbitMQTarget:
 
     @property
     def checkpoints(self) -> StreamCheckpoints | None:
-        """The checkpoint store, a stream; None for queues, of which ZooKeeper keeps the checkpoint, as a queue does not say what it had."""
+        """The checkpoint store, a stream; None for queues, of which ZooKeeper keeps the checkpoint, as a queue does not
+        say what it had.
+        """
         return StreamCheckpoints(self.place) if self.options.streams else None
 
     @contextmanager

@@ -94,7 +94,10 @@ class RabbitMQUnit:
         return self.rows.memory_bytes
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """Send everything, and wait until the server has it. Raises Fenced, TargetUnavailable, MappingError, and LoadError for a refused row."""
+        """Send everything, and wait until the server has it.
+
+        Raises Fenced, TargetUnavailable, MappingError, and LoadError for a refused row.
+        """
         started, rows = time.monotonic(), self.rows
         pieces: Sequence[ChangePiece] = rows.reader.change_pieces() if rows.changes else ()
         transactions: list[Transaction] = []
@@ -162,7 +165,10 @@ class BatchSender:
             ])
 
     def send_changes(self, pieces: Sequence[ChangePiece]) -> None:
-        """Send every change. A refused one stops the batch: what follows it in the log is not sent before it. Raises LoadError."""
+        """Send every change. A refused one stops the batch: what follows it in the log is not sent before it.
+
+        Raises LoadError.
+        """
         options = self.place.options
         together = options.in_one or not options.streams
         for part in in_log_order(pieces, _ROWS, together=together):
@@ -203,12 +209,15 @@ class BatchSender:
             raise LoadError(
                 f"batch {self.fence.batch}: no queue got message {one.id}: {why}",
                 where=f"{self.place.owner}, exchange {one.exchange or '(default)'}, routing key {one.route}",
-                hint="bind a queue to the exchange, or name an alternate exchange (its policy); options.unroutable: discard lets the server drop "
-                "such messages",
+                hint="bind a queue to the exchange, or name an alternate exchange (its policy); options.unroutable: "
+                "discard lets the server drop such messages",
             )
 
     def _messages(self, piece: ChangePiece) -> tuple[list[Outgoing], dict[int, str]]:
-        """Return the messages of a piece, in its order, and the rows of which one is too large, with the reason. They have numbers, too."""
+        """Return the messages of a piece, in its order, and the rows of which one is too large, with the reason.
+
+        They have numbers, too.
+        """
         made = self._writer.messages(piece)
         assert made.headers is not None  # the form has headers
         streams = self.place.options.streams
@@ -231,7 +240,8 @@ class BatchSender:
             if size > limit:
                 shown = "(masked)" if masked else (key or b"none").decode()[:300]
                 refused[row] = (
-                    f"a message of {size:,} bytes is larger than {limit:,} (options.max_message_bytes, or the server's frame), key {shown}"
+                    f"a message of {size:,} bytes is larger than {limit:,} (options.max_message_bytes, or the "
+                    f"server's frame), key {shown}"
                 )
             found.append(one)
         return ([one for one in found if one.row not in refused] if refused else found), refused

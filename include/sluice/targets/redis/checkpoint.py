@@ -27,7 +27,11 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class RedisCheckpoint:
-    """The record. ``tables``: target tables that the pipeline wrote; ``at``: seconds since 1970 of the last batch; ``fields``: all of them."""
+    """The record.
+
+    ``tables``: target tables that the pipeline wrote; ``at``: seconds since 1970 of the last batch; ``fields``: all of
+    them.
+    """
 
     checkpoint: Checkpoint
     tables: frozenset[str] = frozenset()
@@ -109,7 +113,8 @@ class RedisCheckpoints:
                 if found is not None and held == found.checkpoint and not gone:
                     return held
                 fields = {
-                    "format": FORMAT_VERSION, "epoch": held.epoch, "batch": held.batch, "position": _position_text(held),
+                    "format": FORMAT_VERSION, "epoch": held.epoch, "batch": held.batch,
+                    "position": _position_text(held),
                     "identity": held.identity, "seal": self._seal(held),
                 }  # fmt: skip
                 words = [word for pair in fields.items() for word in pair]
@@ -159,7 +164,10 @@ def _wait_for_disk(client: Client, place: Place) -> None:
 
 
 def read_checkpoint(client: Client, place: Place, key: str = "") -> RedisCheckpoint | None:
-    """Return the record, None if there is none. Raises CheckpointError if it cannot be read. ``key``: of another owner."""
+    """Return the record, None if there is none. Raises CheckpointError if it cannot be read.
+
+    ``key``: of another owner.
+    """
     key = key or place.checkpoint_key
     found = client.ask("reading the checkpoint", "HGETALL", key)
     given = zip(found[::2], found[1::2], strict=True)
@@ -216,5 +224,6 @@ def moved(place: Place, fence: Fence) -> SluiceError:
 
 
 __all__ = [
-    "SENT", "STATEMENTS", "RedisCheckpoint", "RedisCheckpoints", "guarded", "moved", "own_checkpoint", "read_checkpoint",
+    "SENT", "STATEMENTS", "RedisCheckpoint", "RedisCheckpoints", "guarded", "moved", "own_checkpoint",
+    "read_checkpoint",
 ]  # fmt: skip

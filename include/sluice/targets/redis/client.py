@@ -255,8 +255,8 @@ def translated(error: Any, endpoint: Endpoint, doing: str) -> Exception:
 def cluster_refused(endpoint: Endpoint) -> SluiceError:
     """Return the error for a server that is a part of a cluster."""
     return ConfigError(
-        f"connection {endpoint.connection_id!r}: the server runs in cluster mode, which targets of type redis do not write to: rows and checkpoint "
-        "have to be on one server",
+        f"connection {endpoint.connection_id!r}: the server runs in cluster mode, which targets of type redis do not "
+        "write to: rows and checkpoint have to be on one server",
         where=endpoint.address,
         hint="use a server without cluster-enabled, or a proxy with one shard",
     )

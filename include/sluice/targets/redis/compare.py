@@ -33,7 +33,10 @@ from sluice.targets.redis.tables import definitions, require
 
 @dataclass(frozen=True)
 class RedisComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`.
+
+    It has no ranges and no checksums.
+    """
 
     place: Place
 

@@ -23,7 +23,10 @@ HeldRow = dict[str, bytes]
 def held_rows(
     client: Client, place: Place, keys: Sequence[bytes], names: Sequence[str], *, hidden: bool
 ) -> Iterator[HeldRow | None]:
-    """Yield the row of each key, None if there is none. ``hidden``: errors do not name keys. Raises LoadError for a key of another type."""
+    """Yield the row of each key, None if there is none. ``hidden``: errors do not name keys.
+
+    Raises LoadError for a key of another type.
+    """
     hashes = place.options.form == "hash"
     for first in range(0, len(keys), _ROWS):
         part = keys[first : first + _ROWS]
@@ -71,7 +74,9 @@ def json_value(value: Any) -> bytes:
 
 
 def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Table:
-    """Return the key's columns from the keys of rows, as the source's values are stored; keys of other things are left out. Raises LoadError."""
+    """Return the key's columns from the keys of rows, as the source's values are stored; keys of other things are left
+    out. Raises LoadError.
+    """
     head, tail = (one.encode() for one in place.row_affixes(plan.target))
     columns = plan.key_columns
     middles = (key[len(head) : len(key) - len(tail)].decode("utf-8", "surrogateescape").split(":") for key in keys)

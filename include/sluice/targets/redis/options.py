@@ -25,8 +25,8 @@ class Expiry(BaseModel):
     )
     column: str = Field(
         "",
-        description="A row goes at the time in this column: a date or time, or a number of seconds since 1970. NULL: never. Tables without the "
-        "column keep their rows.",
+        description="A row goes at the time in this column: a date or time, or a number of seconds since 1970. NULL: "
+        "never. Tables without the column keep their rows.",
     )
 
     @model_validator(mode="after")
@@ -47,7 +47,8 @@ class Index(BaseModel):
     )
     score: str = Field(
         "",
-        description="The column whose value is the score in a sorted set: a number, or a date or time as seconds since 1970. Default: a plain set.",
+        description="The column whose value is the score in a sorted set: a number, or a date or time as seconds "
+        "since 1970. Default: a plain set.",
     )
 
     @property
@@ -68,13 +69,13 @@ class RedisOptions(BaseModel):
 
     form: Literal["hash", "json", "string"] = Field(
         "hash",
-        description="What a row is. hash: a field for each column, none for NULL; json: a string with a JSON object; string: the text of "
-        "value_column alone.",
+        description="What a row is. hash: a field for each column, none for NULL; json: a string with a JSON object; "
+        "string: the text of value_column alone.",
     )
     key: str = Field(
         "{schema}.{table}:{key}",
-        description="Key of a row. {key}: the values of its primary key, with a colon between them; {schema}, {table}: of the target table; "
-        "{pipeline}, {target}: names.",
+        description="Key of a row. {key}: the values of its primary key, with a colon between them; {schema}, "
+        "{table}: of the target table; {pipeline}, {target}: names.",
     )
     value_column: str = Field(
         "", description="form: string: the column whose value is stored. Every other one is left out."
@@ -86,8 +87,8 @@ class RedisOptions(BaseModel):
     stream: str = Field(
         "{schema}.{table}",
         min_length=1,
-        description="changes: all: key of the stream that gets every change of a table. Without {table} one stream has all changes, in the order "
-        "of the log.",
+        description="changes: all: key of the stream that gets every change of a table. Without {table} one stream "
+        "has all changes, in the order of the log.",
     )
     format: Literal["debezium-json", "canal-json", "maxwell-json", "cloudevents-json"] = Field(
         "debezium-json", description="changes: all: what an entry's field `value` says."
@@ -104,7 +105,8 @@ class RedisOptions(BaseModel):
     )
     fsync: bool = Field(
         False,
-        description="A batch counts as delivered once the server has written it to its disk (WAITAOF; Redis 7.2 or Valkey, with appendonly).",
+        description="A batch counts as delivered once the server has written it to its disk (WAITAOF; Redis 7.2 or "
+        "Valkey, with appendonly).",
     )
     timeout: Span = Field(
         timedelta(seconds=30),

@@ -26,7 +26,9 @@ _Mask = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows of one table. ``keys``, ``words``: their arguments in a script, packed. ``counts``: words of each, with the number of them.
+    """Rows of one table. ``keys``, ``words``: their arguments in a script, packed.
+
+    ``counts``: words of each, with the number of them.
 
     ``sizes``: bytes of each row, key and values. ``names``: the keys, not packed.
     """
@@ -78,7 +80,10 @@ class TableRows(KeyedRows):
         }
 
     def packed(self, keys: pa.Array, values: dict[str, pa.Array], expiries: pa.Array | None) -> PackedRows:
-        """Return rows as arguments of the script that writes them. ``expiries``: text of each, "" for never; None: no row has one."""
+        """Return rows as arguments of the script that writes them.
+
+        ``expiries``: text of each, "" for never; None: no row has one.
+        """
         count = len(keys)
         form, words = self.place.options.form, np.ones(count, np.int64)
         if form == "hash":
@@ -104,7 +109,9 @@ class TableRows(KeyedRows):
         return PackedRows(names, bulk_keys, sent, words + 1 + (expiries is not None), sizes)
 
     def expiries(self, rows: pa.Table) -> tuple[str, pa.Array | None]:
-        """Return the command that lets rows go by themselves, and its argument for each row; ("", None) if none does."""
+        """Return the command that lets rows go by themselves, and its argument for each row; ("", None) if none
+        does.
+        """
         expire = self.place.options.expire
         if expire is None:
             return "", None
@@ -120,7 +127,8 @@ class TableRows(KeyedRows):
 def expiry_ms(values: pa.Array) -> pa.Array:
     """Return times as milliseconds since 1970: of dates and times, or of numbers of seconds; null: never.
 
-    A date that no calendar has is long ago in the form in which it is stored, and would remove its row: it is null, too.
+    A date that no calendar has is long ago in the form in which it is stored, and would remove its row: it is null,
+    too.
     """
     kind = values.type
     if pa.types.is_timestamp(kind):

@@ -1,4 +1,6 @@
-"""Whether each planned table has its definition, what the types of columns lose, and what the server keeps over a crash."""
+"""Whether each planned table has its definition, what the types of columns lose, and what the server keeps over a
+crash.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The scripts that run in the server: each looks at the checkpoint first, and changes nothing for a writer that was replaced.
+"""The scripts that run in the server: each looks at the checkpoint first, and changes nothing for a writer that was
+replaced.
 
-The server runs a script alone, from its begin to its end, and writes its effects to its log as one. An error in the middle undoes nothing, so a
-script asks beforehand what could fail, and writes rows whole: the same script again heals what a broken one left.
+The server runs a script alone, from its begin to its end, and writes its effects to its log as one. An error in the
+middle undoes nothing, so a script asks beforehand what could fail, and writes rows whole: the same script again heals
+what a broken one left.
 """
 
 from __future__ import annotations
@@ -132,7 +134,7 @@ for number = 2, #KEYS do
   end
 end
 return refused
-"""
+"""  # noqa: E501
 )
 """Writes rows; returns (number, why) of those that it refused."""
 
@@ -180,7 +182,7 @@ for number = olds + 2, #KEYS do
 end
 redis.call('HSET', KEYS[1], ARGV[4], ARGV[5])
 return 1
-"""
+"""  # noqa: E501
 )
 """Moves rows whose old values are only at the target to other keys, all of them at once, and once over all repeats."""
 
@@ -200,7 +202,7 @@ for number = 2, #KEYS, 2 do
   end
 end
 return 0
-"""
+"""  # noqa: E501
 )
 """Gives rows other keys."""
 
@@ -223,7 +225,7 @@ for number = 2, #KEYS do
   end
 end
 return 0
-"""
+"""  # noqa: E501
 )
 """Changes the fields of rows."""
 
@@ -288,7 +290,7 @@ for entry = first, first + count - 1 do
 end
 redis.call('HSET', KEYS[1], ARGV[3], math.max(sent, first + count) .. ' ' .. ARGV[4])
 return added
-"""
+"""  # noqa: E501
 )
 """Appends to streams what is not there yet; returns how many entries that were."""
 
@@ -304,8 +306,10 @@ return 1
 """Moves the checkpoint on."""
 
 NAMES = {
-    PUT: "that writes rows", REMOVE: "that removes rows", MOVE: "that moves rows", RENAME: "that renames rows", FIELDS: "that changes fields",
-    REPLACE: "that replaces rows", NOTE: "that keeps a note", APPEND: "that appends to streams", ADVANCE: "that moves the checkpoint",
+    PUT: "that writes rows", REMOVE: "that removes rows", MOVE: "that moves rows", RENAME: "that renames rows",
+    FIELDS: "that changes fields",
+    REPLACE: "that replaces rows", NOTE: "that keeps a note", APPEND: "that appends to streams",
+    ADVANCE: "that moves the checkpoint",
 }  # fmt: skip
 
 __all__ = ["ADVANCE", "APPEND", "FIELDS", "MOVE", "NAMES", "NOTE", "PUT", "REMOVE", "RENAME", "REPLACE", "Script"]

@@ -18,14 +18,20 @@ _UNDER_WAY = 4
 
 
 class RowSender:
-    """Writes and removes rows of one table. ``indexes``: as :func:`~sluice.targets.redis.tables.index_spec` has them."""
+    """Writes and removes rows of one table.
+
+    ``indexes``: as :func:`~sluice.targets.redis.tables.index_spec` has them.
+    """
 
     def __init__(self, client: Client, place: Place, fence: Fence, indexes: str = "") -> None:
         self._client, self._place, self._fence, self._indexes = client, place, fence, indexes
         self.scripts = 0
 
     def put(self, rows: PackedRows, expiry: str) -> list[tuple[int, str]]:
-        """Write rows; return (number, why) of those that the server refused. ``expiry``: the command of it. Raises Fenced."""
+        """Write rows; return (number, why) of those that the server refused. ``expiry``: the command of it.
+
+        Raises Fenced.
+        """
         sha = self._client.sha(PUT).encode()
         fixed = [self._fence.epoch, self._fence.held, self._place.options.form, expiry, self._indexes]
         tail = b"".join(bulk_of(str(word).encode()) for word in fixed)

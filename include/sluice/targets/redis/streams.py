@@ -95,7 +95,8 @@ class StreamUnit:
                 too_large = made.too_large(place.options.max_row_bytes)
                 if too_large:
                     raise LoadError(
-                        f"an entry of {too_large[0][1]:,} bytes is larger than options.max_row_bytes, {place.options.max_row_bytes:,}",
+                        f"an entry of {too_large[0][1]:,} bytes is larger than options.max_row_bytes, "
+                        f"{place.options.max_row_bytes:,}",
                         where=f"{piece.table}, stream {stream}",
                         hint="raise it, or leave the column out: mapping.columns.exclude",
                     )

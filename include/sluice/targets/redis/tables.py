@@ -1,4 +1,6 @@
-"""The tables of a Redis target: a definition for each, in one hash, as keys of rows do not say what columns and keys a table has."""
+"""The tables of a Redis target: a definition for each, in one hash, as keys of rows do not say what columns and keys a
+table has.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,8 @@ def require(place: Place, held: Definitions, plan: PlannedTable) -> None:
         found.columns,
         found.key,
         column_hint=f"`sluice check {place.pipeline} --apply` adds it, or leave it out: mapping.columns.exclude",
-        key_hint="name the same key in the mapping: key; or remove the rows and the definition, and copy the table anew",
+        key_hint="name the same key in the mapping: key; or remove the rows and the definition, and copy the table "
+        "anew",
     )
     _require_options(place, plan)
     _require_apart(place, held, plan)

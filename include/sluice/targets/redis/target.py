@@ -68,7 +68,8 @@ class RedisTarget:
         self.place = Place(endpoint, self.options, pipeline, config.name)
         if self.input is Input.CHANGES and (self.options.expire or self.options.indexes or self.options.form != "hash"):
             raise ConfigError(
-                f"target {config.name!r}: options.form, expire and indexes are for changes: latest; a stream has every change",
+                f"target {config.name!r}: options.form, expire and indexes are for changes: latest; a stream has "
+                "every change",
                 hint="leave them out, or write changes: latest",
             )
 
@@ -105,7 +106,9 @@ class RedisTarget:
         return RedisReconciler(self.place) if self.input is Input.MERGED else None
 
     def comparer(self) -> RedisComparer | None:
-        """Return what compares rows; None for streams, and where rows go some time after they were written, which they do not say."""
+        """Return what compares rows; None for streams, and where rows go some time after they were written, which they
+        do not say.
+        """
         expire = self.options.expire
         comparable = self.input is Input.MERGED and (expire is None or expire.after is None)
         return RedisComparer(self.place) if comparable else None

@@ -75,7 +75,10 @@ class RedisWriter:
                 follow(client, self.place, self.fence, change)
 
     def plan(self, parallelism: int) -> Sequence[Sequence[Any]]:
-        """Return phases of units: ranges, keys that rows leave, rows that move and lack columns, rows. Raises MappingError."""
+        """Return phases of units: ranges, keys that rows leave, rows that move and lack columns, rows.
+
+        Raises MappingError.
+        """
         batch, place = self.batch, self.place
         if batch.changes:
             return [[StreamUnit(place, self.fence, batch.reader, batch.changes, batch.replay)]]
@@ -216,7 +219,9 @@ class _TableWork:
         return WriteResult(deleted=removed)
 
     def move(self) -> WriteResult:
-        """Give rows that lack columns their new keys, all of a table in one script: their old values are nowhere else."""
+        """Give rows that lack columns their new keys, all of a table in one script: their old values are nowhere
+        else.
+        """
         if self._moved_before():
             return WriteResult()
         olds: list[bytes] = []
@@ -279,7 +284,10 @@ class _TableWork:
         return large
 
     def _packed(self, rows: pa.Table, expiries: pa.Array | None, olds: pa.Array | None = None) -> PackedRows:
-        """Return rows as arguments; columns that the log lacks are the target's. ``olds``: the keys that have them now; None: the rows' own."""
+        """Return rows as arguments; columns that the log lacks are the target's.
+
+        ``olds``: the keys that have them now; None: the rows' own.
+        """
         keys, values = self.rows.row_keys(rows), self.rows.texts_of(rows)
         lacks = self.rows.lacking(rows)
         if lacks.any():
@@ -306,7 +314,8 @@ class _TableWork:
                 and self.unit.place.options.expire is None
             ):
                 raise LoadError(
-                    f"the target has no row {shown_key(names[place], hidden=hidden)}, but the log only contains the changed columns of this row",
+                    f"the target has no row {shown_key(names[place], hidden=hidden)}, but the log only contains the "
+                    "changed columns of this row",
                     where=str(self.table.target),
                     hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
                 )
@@ -318,7 +327,9 @@ class _TableWork:
             values[name] = pa.array(column, values[name].type)
 
     def _moved_before(self) -> bool:
-        """Return True if an earlier attempt moved the rows that lack columns, so that others may stand under the keys which rows left."""
+        """Return True if an earlier attempt moved the rows that lack columns, so that others may stand under the keys
+        which rows left.
+        """
         if not self.table.partial:
             return False
         mark = f"{_MARK}{self.table.target}"

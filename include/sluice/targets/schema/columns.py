@@ -11,7 +11,10 @@ NAMES = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.REN
 
 
 def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] | None:
-    """Return what became of a table's columns, one by one; which was renamed, only the statement tells. None: it does not."""
+    """Return what became of a table's columns, one by one; which was renamed, only the statement tells.
+
+    None: it does not.
+    """
     assert one.before is not None
     assert one.after is not None
     if not set(one.kinds) & NAMES:

@@ -28,19 +28,24 @@ def broken(kind: StepKind) -> str:
 
 
 def not_converted(change: SchemaChange, effect: ColumnEffect, target: TableId, why: str = "") -> LoadError:
-    """Return the error for rows that a target cannot convert as the source did. ``why``: the target's own reason, if it has one."""
+    """Return the error for rows that a target cannot convert as the source did.
+
+    ``why``: the target's own reason, if it has one.
+    """
     old, new = effect.old, effect.new
     name = old.name if old.name == new.name else f"{old.name} (now {new.name})"
     return LoadError(
-        f"the source converted the rows of {effect.table}, and those of {target} cannot be converted in the same way: column {name} was "
-        f"{_said(old.type, nullable=old.nullable)} and is {_said(new.type, nullable=new.nullable)}: {why or effect.unknown}: "
-        f"{change.statement.text[:500]}",
+        f"the source converted the rows of {effect.table}, and those of {target} cannot be converted in the same way: "
+        f"column {name} was "
+        f"{_said(old.type, nullable=old.nullable)} and is {_said(new.type, nullable=new.nullable)}: "
+        f"{why or effect.unknown}: {change.statement.text[:500]}",
         where=change.where,
-        hint=f"set on_conversion: copy {'in' if change.consumer == SNAPSHOT else 'at target'} {change.consumer}, and the table is emptied there and "
-        "copied again by itself"
+        hint=f"set on_conversion: copy {'in' if change.consumer == SNAPSHOT else 'at target'} {change.consumer}, and "
+        "the table is emptied there and copied again by itself"
         if change.recopies
-        else f"make the change at the target by hand, rows included, and set change_column to ignore in the ddl of target {change.consumer} until "
-        "the batch is delivered; or set it to ignore, and copy the table anew then (`sluice dump start`)",
+        else "make the change at the target by hand, rows included, and set change_column to ignore in the ddl of "
+        f"target {change.consumer} until the batch is delivered; or set it to ignore, and copy the table anew then "
+        "(`sluice dump start`)",
     )
 
 

@@ -1,4 +1,6 @@
-"""The columns and the key that rows of a planned table need at a target whose tables have names of columns, and no types."""
+"""The columns and the key that rows of a planned table need at a target whose tables have names of columns, and no
+types.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def require_names(
         )
     if key != plan.key:
         raise MappingError(
-            f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), those of {plan.target} by ({', '.join(key)})",
+            f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), those of {plan.target} by "
+            f"({', '.join(key)})",
             where=str(plan.target),
             hint=key_hint,
         )

@@ -1,6 +1,7 @@
 """The plan of a schema change: what a target has to do to its tables, in a safe order and in no target's words.
 
-What the target has already is left out. A kind of target renders the steps: as SQL, as a commit of a lake's table, or as edits of a dictionary.
+What the target has already is left out. A kind of target renders the steps: as SQL, as a commit of a lake's table, or
+as edits of a dictionary.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
 from sluice.targets.port import SchemaChange
-from sluice.targets.schema.policy import Followed, Tables, followed, never_seen, not_followed
+from sluice.targets.schema.policy import Followed, Tables, followed, never_seen, not_followed, require_told_columns
 
 K = ChangeKind
 _NOT_OF_COLUMNS = frozenset({K.TRUNCATE_TABLE, K.RENAME_TABLE, K.PARTITIONS, K.NOTHING})
@@ -87,7 +88,8 @@ class AlterTable:
         drops: names at the target. renames: (name, new name); columns may swap their names.
         changes: of columns that stay. adds: new columns. key: names at the target of another key, None if it stays.
         comment: another comment of the table, None if it stays. indexes: others than the primary key differ.
-        clash: a new name that another column has, "" if there is none. A target without transactions may have made the change already.
+        clash: a new name that another column has, "" if there is none. A target without transactions may have made the
+            change already.
     """
 
     table: TableId
@@ -154,7 +156,9 @@ def name_taken(change: SchemaChange, name: str) -> LoadError:
 
 
 class Planner:
-    """Plans the tables of a statement one after the other: what the steps before did to the target's tables is taken into account."""
+    """Plans the tables of a statement one after the other: what the steps before did to the target's tables is taken
+    into account.
+    """
 
     def __init__(self, change: SchemaChange, tables: Tables, *, generated: bool = False) -> None:
         self._change, self._tables, self._generated = change, tables, generated
@@ -221,9 +225,7 @@ class Planner:
         one, kinds = part.one, part.kinds
         there = self._columns(table)
         assert there is not None
-        if part.cut_over and {K.ADD_COLUMN, K.DROP_COLUMN} <= kinds:
-            why = f"a column of {one.table} may have been renamed, or dropped and added: the definitions do not tell"
-            raise not_followed(self._change, why)
+        require_told_columns(self._change, part)
         parts = self._parts(part, before, after)
         drops = tuple(self._drops(one, [p for p in parts if p.kind in kinds & {K.DROP_COLUMN}], there))
         renames, clash = self._renames(one, [p for p in parts if p.kind in kinds & {K.RENAME_COLUMN}], there)
@@ -315,6 +317,7 @@ class Planner:
 
 
 __all__ = [
-    "AddColumn", "AlterTable", "ChangeColumn", "CreateTable", "DropTable", "EmptyTable", "Planner", "RenameTable", "Step", "name_taken",
+    "AddColumn", "AlterTable", "ChangeColumn", "CreateTable", "DropTable", "EmptyTable", "Planner", "RenameTable",
+    "Step", "name_taken",
     "steps_of", "type_of",
 ]  # fmt: skip

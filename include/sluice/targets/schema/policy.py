@@ -1,8 +1,10 @@
-"""The policy of schema changes, for every kind of target: which tables and kinds it follows, and what it does where it may not or cannot.
+"""The policy of schema changes, for every kind of target: which tables and kinds it follows, and what it does where it
+may not or cannot.
 
-:func:`followed` says what a target follows of a statement. Under the policy ``stop`` :func:`require_held` says of each kind of change that is not
-ignored whether the target shows it, lacks it, or cannot show it (a name that the statement used again, rows that were removed); a kind of target says
-what its catalog has, see :class:`Held`. A statement that a target cannot follow stops with :func:`not_followed`.
+:func:`followed` says what a target follows of a statement. Under the policy ``stop`` :func:`require_held` says of each
+kind of change that is not ignored whether the target shows it, lacks it, or cannot show it (a name that the statement
+used again, rows that were removed); a kind of target says what its catalog has, see :class:`Held`. A statement that a
+target cannot follow stops with :func:`not_followed`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Followed:
     Attributes:
         one: the change. kinds: those that the policy does not ignore.
         captured: its rows are captured before the statement, so that the target has them.
-        cut_over: an online schema change put it in the place of the table, see :attr:`sluice.targets.port.SchemaChange.cut_overs`.
+        cut_over: an online schema change put it in the place of the table, see
+            :attr:`sluice.targets.port.SchemaChange.cut_overs`.
     """
 
     one: TableChange
@@ -46,8 +49,8 @@ class Followed:
 def followed(change: SchemaChange) -> tuple[Followed, ...]:
     """Return what a target follows of a statement, table by table.
 
-    A table that is not captured is left out, unless it gets the name of one that is. The cut-over of an online schema change is one change of the
-    captured table, with all that differs between its two definitions.
+    A table that is not captured is left out, unless it gets the name of one that is. The cut-over of an online schema
+    change is one change of the captured table, with all that differs between its two definitions.
     """
     swapped = {one.table for one in change.cut_overs}
     found: list[Followed] = []
@@ -70,16 +73,28 @@ def not_followed(change: SchemaChange, why: str, by_hand: str = "make the change
     """Return the error for a statement that a target cannot follow. ``by_hand``: what people can do there."""
     kinds = ", ".join(change.ddl_kinds) or "its kind"
     return LoadError(
-        f"the source's schema change cannot be followed at target {change.consumer}: {why}: {change.statement.text[:500]}",
+        f"the source's schema change cannot be followed at target {change.consumer}: {why}: "
+        f"{change.statement.text[:500]}",
         where=change.where,
         hint=f"{by_hand}, then {to_ignore(change.consumer, kinds)}; `sluice dump start` copies the table anew",
     )
 
 
+def require_told_columns(change: SchemaChange, part: Followed) -> None:
+    """Raise LoadError for a cut-over that both adds and drops columns: one may have been renamed, with any type.
+
+    Two definitions do not tell a renamed column, whose values stay, from one that is dropped and another that is added.
+    """
+    if part.cut_over and {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} <= part.kinds:
+        why = f"a column of {part.one.table} may have been renamed, or dropped and added: the definitions do not tell"
+        raise not_followed(change, why)
+
+
 def never_seen(change: SchemaChange, one: TableChange, target: TableId) -> LoadError:
     """Return the error for a table that comes into capture with its rows."""
     return LoadError(
-        f"{one.table}, which is not captured, became {one.renamed_to}, which is: its rows were never seen: {change.statement.text[:300]}",
+        f"{one.table}, which is not captured, became {one.renamed_to}, which is: its rows were never seen: "
+        f"{change.statement.text[:300]}",
         where=change.where,
         hint=f"copy the table to the target by hand as {target}; the load goes on once it is there",
     )
@@ -98,8 +113,8 @@ def not_filled(change: SchemaChange, table: TableId, column: str, why: str, hint
 def added_by_hand(statement: str = "") -> str:
     """Return the hint of :func:`not_filled` for a target that leaves a column alone which it has."""
     return (
-        f"add the column at the target by hand{f' ({statement})' if statement else ''}; the load goes on once it is there. Then copy the table anew "
-        "(`sluice dump start`), which copies the source's values"
+        f"add the column at the target by hand{f' ({statement})' if statement else ''}; the load goes on once it is "
+        "there. Then copy the table anew (`sluice dump start`), which copies the source's values"
     )
 
 
@@ -128,14 +143,22 @@ class Tables(Protocol):
         """Return the target's name of a source column, None for one that does not go over."""
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
-        """Return the names of columns as the target spells them, by their casefolded names; None if there is no such table."""
+        """Return the names of columns as the target spells them, by their casefolded names; None if there is no such
+        table.
+        """
 
 
 class Held(Tables, Protocol):
-    """The catalog of one target. Tables and columns are the target's own; a column is asked for only if its table has it."""
+    """The catalog of one target.
+
+    Tables and columns are the target's own; a column is asked for only if its table has it.
+    """
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
-        """Return whether the column has the type after the change. ``effect``: on the rows; None: they stay as they are."""
+        """Return whether the column has the type after the change.
+
+        ``effect``: on the rows; None: they stay as they are.
+        """
 
     def nullable(self, table: TableId, name: str) -> bool | None:
         """Return whether the column takes NULL; None: the catalog does not say."""
@@ -160,7 +183,9 @@ class Held(Tables, Protocol):
 
 
 def require_held(change: SchemaChange, held: Held) -> None:
-    """Raise LoadError unless the target has all of a change (``SchemaChange.check_only``) that the policy does not ignore."""
+    """Raise LoadError unless the target has all of a change (``SchemaChange.check_only``) that the policy does not
+    ignore.
+    """
     answers: list[tuple[str, Answer]] = []
     for part in followed(change):
         answers += _answers(change, part, held)
@@ -171,7 +196,8 @@ def require_held(change: SchemaChange, held: Held) -> None:
 
 
 def require_whole(change: SchemaChange, held: Held) -> None:
-    """Raise LoadError for a table whose columns have the names after a change, while the target lacks another part of it.
+    """Raise LoadError for a table whose columns have the names after a change, while the target lacks another part of
+    it.
 
     Ask it where such names mean that somebody made the change by hand, so that nothing of it is done.
     """
@@ -185,14 +211,18 @@ def require_whole(change: SchemaChange, held: Held) -> None:
 
 
 def stopped(change: SchemaChange, missing: Iterable[str], unseen: Iterable[str]) -> LoadError:
-    """Return the error of the policy ``stop``. ``missing``: what the target lacks; ``unseen``: what its definitions do not show."""
+    """Return the error of the policy ``stop``.
+
+    ``missing``: what the target lacks; ``unseen``: what its definitions do not show.
+    """
     missing, unseen = list(dict.fromkeys(missing)), list(dict.fromkeys(unseen))
     said = [f"it lacks {', '.join(missing)}"] if missing else []
     said += [f"its definitions do not show {', '.join(unseen)}"] if unseen else []
     kinds = ", ".join(change.ddl_kinds) or ", ".join(sorted(kind.value for kind in change.wanted))
     ignored = to_ignore(change.consumer, kinds)
     return LoadError(
-        f"the source changed a definition, and the policy of target {change.consumer} is to stop: {'; '.join(said)}: {change.statement.text[:500]}",
+        f"the source changed a definition, and the policy of target {change.consumer} is to stop: {'; '.join(said)}: "
+        f"{change.statement.text[:500]}",
         where=change.where,
         hint=f"make the change at the target by hand, then {ignored}; or set {kinds} to apply"
         if unseen
@@ -321,14 +351,17 @@ def _index_text(index: IndexDefinition, renamed: dict[str, str]) -> tuple[object
 
 
 FOLLOWED_BY_NAME = frozenset({
-    K.CREATE_TABLE, K.DROP_TABLE, K.RENAME_TABLE, K.TRUNCATE_TABLE, K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN,
-    K.MOVE_COLUMN, K.ALLOW_NULL, K.REQUIRE_VALUE, K.COLUMN_ATTRIBUTES, K.INDEXES, K.TABLE_OPTIONS, K.PARTITIONS, K.NOTHING,
+    K.CREATE_TABLE, K.DROP_TABLE, K.RENAME_TABLE, K.TRUNCATE_TABLE, K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN,
+    K.WIDEN_COLUMN, K.CHANGE_COLUMN,
+    K.MOVE_COLUMN, K.ALLOW_NULL, K.REQUIRE_VALUE, K.COLUMN_ATTRIBUTES, K.INDEXES, K.TABLE_OPTIONS, K.PARTITIONS,
+    K.NOTHING,
 })  # fmt: skip
 """Kinds that a target can follow whose tables have names of columns and a key, and no types."""
 
 
 class OnlyColumns:
-    """A :class:`Held` of a kind whose tables have columns and nothing else: no keys, indexes, NOT NULL, defaults, comments or options.
+    """A :class:`Held` of a kind whose tables have columns and nothing else: no keys, indexes, NOT NULL, defaults,
+    comments or options.
 
     What there is no such thing of needs no change, so that the policy has no object.
     """

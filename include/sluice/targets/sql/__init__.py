@@ -1,1 +1,3 @@
-"""The common part of SQL targets, whatever their dialect: how a batch is cut into phases, foreign keys in order, rejected rows by bisection."""
+"""The common part of SQL targets, whatever their dialect: how a batch is cut into phases, foreign keys in order,
+rejected rows by bisection.
+"""

@@ -1,7 +1,7 @@
 """The acknowledgement in the target itself: table ``_sluice_ack``, one row per pipeline and target.
 
-Raising the epoch needs the row exclusively and so waits for every transaction that holds it shared: after ``take_over`` no older process can commit
-anything. A dialect provides its own SQL: :class:`AckRows`.
+Raising the epoch needs the row exclusively and so waits for every transaction that holds it shared: after ``take_over``
+no older process can commit anything. A dialect provides its own SQL: :class:`AckRows`.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters
@@ -29,20 +29,27 @@ MOST_NAMES = 60_000
 """Bytes of names in that row, at most; MySQL's column takes 65,535."""
 
 UNIT = "#unit:"
-"""The prefix of scopes of rows that list written work units of a batch: then the plan's name, a colon, the unit's number."""
+"""The prefix of scopes of rows that list written work units of a batch: then the plan's name, a colon, the unit's
+number.
+"""
 
 SEAL = "seal"
-"""The key of the seal in the position: a checksum of batch and position. An older version writes a position without one, and ignores a newer one's.
+"""The key of the seal in the position: a checksum of batch and position.
+
+An older version writes a position without one, and ignores a newer one's.
 """
 
 
 class AckRows:
-    """The rows of one pipeline and target in table ``name`` (quoted). Cursors are given in; transactions are the caller's.
+    """The rows of one pipeline and target in table ``name`` (quoted).
+
+    Cursors are given in; transactions are the caller's.
 
     Attributes:
         SHARED: ends a SELECT that locks the rows it reads against writers, not against other readers.
         NEW: inserts a row (columns, places), unless there is one.
-        PUT: inserts a row (columns, places, settings), or changes the one that is there. GIVEN: in it, the value for a column.
+        PUT: inserts a row (columns, places, settings), or changes the one that is there. GIVEN: in it, the value for a
+            column.
         TOUCHED: further settings of an UPDATE. IDLE: seconds since a row was written.
     """
 
@@ -84,16 +91,19 @@ class AckRows:
             raise self._fenced(epoch, found.epoch)
         if found.epoch < epoch or (identity and found.identity != identity):
             cursor.execute(
-                f"UPDATE {self.name} SET epoch = %s, identity = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
+                f"UPDATE {self.name} SET epoch = %s, identity = %s{self.TOUCHED} WHERE (pipeline, target, scope) = "
+                "(%s, %s, '')",
                 (epoch, identity or found.identity, *self._who),
             )
         return found.batch
 
     def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> bool:
-        """Raise Fenced if a newer process writes or something later was acknowledged. Call it first in every writing transaction.
+        """Raise Fenced if a newer process writes or something later was acknowledged.
 
-        ``exclusive``: the transaction acknowledges, too. Returns True if it was already committed under the same epoch, so that nothing is left to
-        do.
+        Call it first in every writing transaction.
+
+        ``exclusive``: the transaction acknowledges, too. Returns True if it was already committed under the same epoch,
+        so that nothing is left to do.
         """
         epoch, batch = self._row(cursor, "FOR UPDATE" if exclusive else self.SHARED)
         if epoch != fence.epoch:
@@ -106,13 +116,16 @@ class AckRows:
     def reset(
         self, cursor: Any, epoch: int, batch: int, position: Offset, *, identity: str = "", anew: bool = False
     ) -> None:
-        """Record that the target holds ``batch``, possibly an earlier one, and take over. Call it in a transaction. Raises Fenced.
+        """Record that the target holds ``batch``, possibly an earlier one, and take over. Call it in a transaction.
+
+        Raises Fenced.
 
         ``anew``: tables forget which batch they hold, as its number will be another batch's.
         """
         self.take_over(cursor, epoch, batch, identity=identity)
         cursor.execute(
-            f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
+            f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, "
+            "%s, '')",
             (batch, self._sealed(batch, position), *self._who),
         )
         which = "scope <> ''" if anew else "(scope = %s OR scope LIKE %s)"
@@ -142,7 +155,8 @@ class AckRows:
         if held < batch:
             with marked():
                 cursor.execute(
-                    f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
+                    f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) "
+                    "= (%s, %s, '')",
                     (batch, self._sealed(batch, position), *self._who),
                 )
 
@@ -208,7 +222,10 @@ class AckRows:
         return frozenset(json.loads(row[0] or "[]")) if row else frozenset()
 
     def note_tables(self, cursor: Any, fence: Fence, tables: frozenset[str]) -> None:
-        """Note what is written from now on; for very many tables only their schemas. Call it in a transaction, after :meth:`guard`."""
+        """Note what is written from now on; for very many tables only their schemas.
+
+        Call it in a transaction, after :meth:`guard`.
+        """
         names = json.dumps(sorted(tables))
         if len(names) > MOST_NAMES:
             names = json.dumps(sorted({f"{name.partition('.')[0]}.*" for name in tables}))
@@ -253,7 +270,10 @@ class AckRows:
         return json.dumps({**said, SEAL: self._seal(batch, said)})
 
     def _seal(self, batch: int, said: dict[str, Any]) -> int:
-        """Return the seal of what is written together. Epoch and identity are written without it, and so are not in it."""
+        """Return the seal of what is written together.
+
+        Epoch and identity are written without it, and so are not in it.
+        """
         return seal_of(self._who, batch, said)
 
     def _row(self, cursor: Any, lock: str) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Rows that the target refuses: found by bisecting, inside the transaction that loads the rest.
 
-A failed statement undoes only itself; savepoints undo what an attempt wrote before. Once the refused rows are known, the table is written as if they
-were not in the batch, so that a row keeps its old state at the target while its new one waits in the dead-letter store.
+A failed statement undoes only itself; savepoints undo what an attempt wrote before. Once the refused rows are known,
+the table is written as if they were not in the batch, so that a row keeps its old state at the target while its new one
+waits in the dead-letter store.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Bisection:
     Attributes:
         write: writes some rows; raises LoadError if the target refuses one.
         cursor: for savepoints.
-        data_errors: the dialect's codes that can be the fault of a row. Others (no such table, no privilege, disk full) are no row's.
+        data_errors: the dialect's codes that can be the fault of a row. Others (no such table, no privilege, disk full)
+            are no row's.
     """
 
     write: Callable[[TableChanges], WriteResult]
@@ -81,7 +83,8 @@ class Bisection:
                 raise LoadError(
                     f"{error.message}; and {MAX_REFUSED} rows of {item.table.table} before it",
                     where=error.where,
-                    hint="too many rows were refused: correct the table or the mapping; the batch stays and is tried again",
+                    hint="too many rows were refused: correct the table or the mapping; the batch stays and is tried "
+                    "again",
                 )
             return
         for half in np.array_split(rows, 2):

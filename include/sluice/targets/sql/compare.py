@@ -21,7 +21,8 @@ def counted(rows: int, groups: Iterable[Sequence[Any]], changed: Iterable[Sequen
 
     Args:
         rows: number of rows sent.
-        groups: a row's hash, how often it was sent, how often the target has it, values to show; at most one more than MOST_COUNTS.
+        groups: a row's hash, how often it was sent, how often the target has it, values to show; at most one more than
+            MOST_COUNTS.
         changed: hashes of rows that are to be left out; read after the groups.
     """
     found = {bytes(h): (int(here), int(there), values) for h, here, there, *values in groups}
@@ -40,7 +41,9 @@ def counted(rows: int, groups: Iterable[Sequence[Any]], changed: Iterable[Sequen
 
 
 def first_of(item: KeyRange, key: Sequence[str]) -> str:
-    """Return the end of a SELECT of keys that only the target has: in key order, one more than are reported; "" if the keys are listed."""
+    """Return the end of a SELECT of keys that only the target has: in key order, one more than are reported; "" if the
+    keys are listed.
+    """
     return "" if item.listed is not None else f" ORDER BY {', '.join(key)} LIMIT {MOST_EXTRA + 1}"
 
 
@@ -63,8 +66,8 @@ def sorted_out(
     """Return the numbers of the rows that the target lacks, and the rows that it has with other values.
 
     Args:
-        found: a row's number, whether it is missing, whether each of ``names`` is equal; with ``values`` then the value sent and the target's value
-            of each.
+        found: a row's number, whether it is missing, whether each of ``names`` is equal; with ``values`` then the value
+            sent and the target's value of each.
     """
     missing, different = [], []
     for number, absent, *rest in found:

@@ -12,7 +12,8 @@ from sluice.targets.sql.tables import Reference, TargetTable
 def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Reference]) -> dict[TableId, TargetTable]:
     """Return the tables with their place in the order and what has to be checked after them.
 
-    A value that others refer to counts as unique: a row that changes it is deleted first, so that no ON UPDATE meets it.
+    A value that others refer to counts as unique: a row that changes it is deleted first, so that no ON UPDATE meets
+    it.
     """
     parents: dict[TableId, set[TableId]] = {table: set() for table in tables}
     for reference in references:

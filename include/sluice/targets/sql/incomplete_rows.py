@@ -1,8 +1,10 @@
-"""Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB), whatever the dialect.
+"""Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB), whatever the
+dialect.
 
 * A row that keeps its key: exactly the known columns are changed. Such a row has to exist, unless a dump is to copy it.
 * A new row, from before its table had all of its columns, gets the target's defaults.
-* A row that moved to another key, or whose unique values change, is deleted and inserted whole: what the log lacks is the target's own.
+* A row that moved to another key, or whose unique values change, is deleted and inserted whole: what the log lacks is
+  the target's own.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def known(item: TableChanges) -> TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class IncompleteRows:
-    """Rows that lack the columns in ``lacks`` (bool[rows, sent columns]); ``away``: those that change their key, see the module."""
+    """Rows that lack the columns in ``lacks`` (bool[rows, sent columns]); ``away``: those that change their key, see
+    the module.
+    """
 
     table: TargetTable
     rows: pa.Table
@@ -88,7 +92,9 @@ class IncompleteRows:
 
     @property
     def fresh(self) -> list[bool]:
-        """Flags of the rows that change their key: True if a row is new, as there was none before, or another row under the same key."""
+        """Flags of the rows that change their key: True if a row is new, as there was none before, or another row under
+        the same key.
+        """
         leaving = self.leaving
         before = leaving["_before"].combine_chunks()
         same = pc.equal(leaving["_op"].combine_chunks(), "i")

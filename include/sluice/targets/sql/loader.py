@@ -21,7 +21,10 @@ class Contention(TargetUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class DdlProgress:
-    """The progress of a batch with schema changes. ``rows``: all its rows are written; ``steps``: number of statements that have run."""
+    """The progress of a batch with schema changes.
+
+    ``rows``: all its rows are written; ``steps``: number of statements that have run.
+    """
 
     rows: bool = False
     steps: int = 0
@@ -40,10 +43,14 @@ class SqlLoader(Protocol):
         """Check a batch before anything of it is written. Raises MappingError for tables that would be one here."""
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""
+        """Compare with what the target has, by target table.
+
+        Raises MappingError that names table, column and the statement that helps.
+        """
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
-        """Return the table if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not.
+        """Return the table if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None
+        and why not.
 
         ``listed``: only listed keys are to be removed.
         """
@@ -55,10 +62,15 @@ class SqlLoader(Protocol):
         """Record that all rows of a batch with schema changes are written; the statements follow. Raises Fenced."""
 
     def note_tables(self, fence: Fence, tables: Sequence[TableId]) -> None:
-        """Note which tables the pipeline writes, before it does, so that others remove no rows from them. Raises Fenced."""
+        """Note which tables the pipeline writes, before it does, so that others remove no rows from them.
+
+        Raises Fenced.
+        """
 
     def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
-        """Make the target's tables follow a statement, exactly once. Returns what was run, nothing if the target had it already.
+        """Make the target's tables follow a statement, exactly once.
+
+        Returns what was run, nothing if the target had it already.
 
         Raises:
             LoadError: the target refused it, or policy and state need a person. Fenced.
@@ -67,8 +79,8 @@ class SqlLoader(Protocol):
     def finished_units(self, fence: Fence, plan: str) -> Mapping[int, WriteResult]:
         """Return what units of this batch and plan wrote in earlier attempts, by number.
 
-        If there are units of another plan or batch, all notes are removed, including those of this one: what the others wrote since may have removed
-        their rows. Raises Fenced.
+        If there are units of another plan or batch, all notes are removed, including those of this one: what the others
+        wrote since may have removed their rows. Raises Fenced.
         """
 
     def forget_units(self, fence: Fence) -> None:

@@ -86,19 +86,24 @@ def plan_phases(
     acknowledge: Offset | None = None,
     ranges: Ranges | None = None,
 ) -> list[list[PlannedUnit]]:
-    """Cut a batch into phases of units; the units of a phase may run in parallel, phases run one after the other. ``known``: the target's tables.
+    """Cut a batch into phases of units; the units of a phase may run in parallel, phases run one after the other.
 
-    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows that
-      leave a unique value), then upserts. After them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
-    * A small batch is written whole by one unit, in one transaction with the checkpoint (row; ``acknowledge`` given): phases, commits and round trips
-      would cost more than its rows.
-    * table: a table is one transaction. schema: a schema is, and those that foreign keys connect are one together; schemas are written in parallel.
-      batch: everything and the checkpoint are one transaction (``acknowledge`` None: it is moved later).
+    ``known``: the target's tables.
 
-    A table of which the log has only some columns is one piece, as it remembers the batch; so is one of which deleted rows stay under a key that may
-    have several spellings. A table with another unique key is one piece if refused rows are to be left out (``on_error: dead_letter``): a refused row
-    must not have lost its old state in an earlier phase. ``ranges``: ranges of target tables to clear before their rows are written; a table that is
-    replaced whole is one piece.
+    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two
+      phases: deletes (and rows that leave a unique value), then upserts. After them the tables of which the target
+      checks foreign keys: see :func:`_in_order_of_families`.
+    * A small batch is written whole by one unit, in one transaction with the checkpoint (row; ``acknowledge`` given):
+      phases, commits and round trips would cost more than its rows.
+    * table: a table is one transaction. schema: a schema is, and those that foreign keys connect are one together;
+      schemas are written in parallel. batch: everything and the checkpoint are one transaction (``acknowledge`` None:
+      it is moved later).
+
+    A table of which the log has only some columns is one piece, as it remembers the batch; so is one of which deleted
+    rows stay under a key that may have several spellings. A table with another unique key is one piece if refused rows
+    are to be left out (``on_error: dead_letter``): a refused row must not have lost its old state in an earlier phase.
+    ``ranges``: ranges of target tables to clear before their rows are written; a table that is replaced whole is one
+    piece.
     """
     if not tables and not ranges:
         return []
@@ -140,7 +145,8 @@ class _Phases:
     Attributes:
         known, config, parallelism: as for :func:`plan_phases`. ranges: those of tables that were not met yet.
         planned: the phases so far.
-        leaving, coming, verifying: parts of the tables of which the target checks foreign keys, which come after all others.
+        leaving, coming, verifying: parts of the tables of which the target checks foreign keys, which come after all
+            others.
     """
 
     known: Mapping[TableId, TargetTable]
@@ -202,7 +208,9 @@ class _Phases:
                 self.planned.append([PlannedUnit(tuple(some), together) for some in packed])
 
     def _of_table(self, whole: LoadPart, files: Sequence[RowFile], size: int) -> tuple[list[LoadPart], list[LoadPart]]:
-        """Return parts of a table for the first and the second phase; none for a table whose foreign keys are checked."""
+        """Return parts of a table for the first and the second phase; none for a table whose foreign keys are
+        checked.
+        """
         info, those = whole.table, self._ranges_of(whole.table)
         cut = (
             info.key
@@ -244,7 +252,9 @@ class _Phases:
 
 
 def while_copied(info: TargetTable, copying: frozenset[TableId]) -> TargetTable:
-    """Return the table without foreign-key checks to and from tables that a dump is filling: it fills them in pieces."""
+    """Return the table without foreign-key checks to and from tables that a dump is filling: it fills them in
+    pieces.
+    """
     left = tuple(r for r in info.references if r.parent not in copying and r.child not in copying)
     early = any(r.child == info.table and r.parent in copying for r in info.references)
     generation = None if early else info.generation
@@ -262,7 +272,9 @@ def leaves(part: LoadPart) -> bool:
 
 
 def _verifying(part: LoadPart) -> list[LoadPart]:
-    """Return what to check once all of the batch is written: deleted rows that others may refer to, and rows that were written unchecked."""
+    """Return what to check once all of the batch is written: deleted rows that others may refer to, and rows that were
+    written unchecked.
+    """
     table = part.table
     key = {name.casefold() for name in table.key}
     unkeyed = any(
@@ -277,7 +289,8 @@ def _verifying(part: LoadPart) -> list[LoadPart]:
 def _in_order_of_families(
     leaving: Sequence[LoadPart], coming: Sequence[LoadPart], verifying: Sequence[LoadPart]
 ) -> list[list[LoadPart]]:
-    """Return the order of writing under foreign-key checks: delete children before parents, insert parents before children, then check all.
+    """Return the order of writing under foreign-key checks: delete children before parents, insert parents before
+    children, then check all.
 
     What fits one unit is one transaction: readers see no child without its parent in between.
     """
@@ -288,7 +301,9 @@ def _in_order_of_families(
 
 
 def _parents_first(parts: Sequence[LoadPart], *, apart: bool) -> tuple[LoadPart, ...]:
-    """Order the parts of one transaction: deletes first, then parents before children if the target checks that; then the check."""
+    """Order the parts of one transaction: deletes first, then parents before children if the target checks that; then
+    the check.
+    """
     verifying = [piece for part in parts for piece in _verifying(part)]
     if all(part.table.generation is None for part in parts):
         return (*parts, *verifying)
@@ -307,7 +322,8 @@ def _whole(files: tuple[RowFile, ...], info: TargetTable) -> LoadPart:
 
 
 def _by_key(part: LoadPart, size: int) -> list[LoadPart]:
-    """Cut a part into ranges of the first key column of about ``size`` each, so that every unit writes its own section of the target's tree.
+    """Cut a part into ranges of the first key column of about ``size`` each, so that every unit writes its own section
+    of the target's tree.
 
     Files whose keys are no numbers stay whole: one unit per file.
     """

@@ -24,7 +24,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class SqlRowWriter(ABC):
-    """Writes rows of a batch. Rows are CHANGESET_ROWS (:mod:`sluice.model.layouts`); what a table has is in :class:`TargetTable`.
+    """Writes rows of a batch.
+
+    Rows are CHANGESET_ROWS (:mod:`sluice.model.layouts`); what a table has is in :class:`TargetTable`.
 
     Attributes:
         name: of the target.
@@ -57,7 +59,10 @@ class SqlRowWriter(ABC):
 
     @abstractmethod
     def verify(self, item: TableChanges) -> int:
-        """Check that nothing ``item`` wrote leaves a row without its parent. Returns the number of queries. Raises LoadError."""
+        """Check that nothing ``item`` wrote leaves a row without its parent. Returns the number of queries.
+
+        Raises LoadError.
+        """
 
     @abstractmethod
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
@@ -98,9 +103,12 @@ class SqlRowWriter(ABC):
         ends: str = "",
         before: WriteResult | None = None,
     ) -> WriteResult:
-        """Write the rows of some tables. ``acknowledge``: and the batch's checkpoint; ``rejected``: takes the rows that the target refuses.
+        """Write the rows of some tables.
 
-        ``ends``: the unit that is written with these rows, which is noted with its counts; ``before``: what it wrote in earlier transactions.
+        ``acknowledge``: and the batch's checkpoint; ``rejected``: takes the rows that the target refuses.
+
+        ``ends``: the unit that is written with these rows, which is noted with its counts; ``before``: what it wrote in
+        earlier transactions.
 
         Raises LoadError, Fenced.
         """
@@ -134,7 +142,8 @@ class SqlRowWriter(ABC):
         return total
 
     def _write_around(self, item: TableChanges) -> tuple[WriteResult, list[Rejection]]:
-        """Write all rows except those that the target refuses: piece by piece if the pieces are independent, else with all rows in memory.
+        """Write all rows except those that the target refuses: piece by piece if the pieces are independent, else with
+        all rows in memory.
 
         A refused row of a table with another unique key must not have lost its old state with an earlier piece.
         """
@@ -205,7 +214,10 @@ class SqlRowWriter(ABC):
             return WriteResult(statements=sum(self.verify(piece) for piece in item.each()))
 
     def _write_keyless(self, item: TableChanges) -> WriteResult:
-        """Write rows of a table without a key. A repeat would double rows, so the table remembers the batch in the same transaction."""
+        """Write rows of a table without a key.
+
+        A repeat would double rows, so the table remembers the batch in the same transaction.
+        """
         scope = item.scope or str(item.table.table)
         if self.acks.table_done(self.cursor, scope, self.fence.batch):
             return WriteResult()

@@ -1,4 +1,6 @@
-"""Rows of a batch as every SQL target sees them: the user's columns under the target's names, and what has to be deleted first."""
+"""Rows of a batch as every SQL target sees them: the user's columns under the target's names, and what has to be
+deleted first.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def user_fields(schema: pa.Schema) -> list[pa.Field]:
 
 
 def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, str]]:
-    """Return the fields that are written, with their target types and the column's spelling there; generated columns are left out."""
+    """Return the fields that are written, with their target types and the column's spelling there; generated columns
+    are left out.
+    """
     spelling = {name.casefold(): name for name in table.columns}
     types = dict(zip(table.columns, table.types, strict=True)) if table.types else {}
     found = [(field, spelling.get(true_name(field).casefold())) for field in user_fields(schema)]
@@ -37,14 +41,18 @@ def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, s
 
 
 def key_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, str]]:
-    """Return the fields of the table's key in its order. A generated column is never written, but still tells rows apart."""
+    """Return the fields of the table's key in its order.
+
+    A generated column is never written, but still tells rows apart.
+    """
     sent = {name.casefold(): (field, name) for field, name in sent_fields(schema, table)}
     others = {true_name(field).casefold(): field for field in user_fields(schema)}
     return [sent.get(name.casefold()) or (at_target(others[name.casefold()], ""), name) for name in table.key]
 
 
 def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
-    """Return the rows to delete before any upsert: their value in another unique key changes, so that its old value has to be free.
+    """Return the rows to delete before any upsert: their value in another unique key changes, so that its old value has
+    to be free.
 
     ``rows``: i and u rows. The result has them as they were before the batch (the key is theirs, too).
     """

@@ -1,7 +1,8 @@
-"""Sessions that wait for the next operation of this process: a login takes eight round trips, most of a small batch over a distance.
+"""Sessions that wait for the next operation of this process: a login takes eight round trips, most of a small batch
+over a distance.
 
-A session is kept only after an operation that succeeded, so it is in no transaction and holds no lock. One that the server has closed meanwhile is
-not used again. A forked process starts with none.
+A session is kept only after an operation that succeeded, so it is in no transaction and holds no lock. One that the
+server has closed meanwhile is not used again. A forked process starts with none.
 """
 
 from __future__ import annotations

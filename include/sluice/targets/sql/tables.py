@@ -34,11 +34,12 @@ class TargetTable:
         generation: foreign-key level: rows of lower levels are written first; None: not checked, or part of a cycle.
         types: what each of ``columns`` is declared as at the target; empty: not known.
         named: what the target itself calls the table, None for ``table``.
-        references: foreign keys from this table and to it that have to hold after the batch. Those from it the target checks as rows are written, if
-            the table has a generation.
+        references: foreign keys from this table and to it that have to hold after the batch. Those from it the target
+            checks as rows are written, if the table has a generation.
         padded: columns of unique keys in which the target does not see spaces at the end, and the source does.
         clocks: columns to which the target gives the time of an UPDATE that does not name them.
-        computed: columns that the target computes, and the source, too: their values were stored once, in whatever mode.
+        computed: columns that the target computes, and the source, too: their values were stored once, in whatever
+            mode.
     """
 
     table: TableId
@@ -65,15 +66,16 @@ class TableChanges:
     """Merged rows of one table (changeset columns, target names) to be written, deletes before upserts.
 
     Attributes:
-        rows: CHANGESET_ROWS of one set of columns; if only keys are written, without ``_seq`` and ``_commit_ts`` and with only the first column of
-            ``_before``. They may have no columns if ``replaces`` is all there is.
+        rows: CHANGESET_ROWS of one set of columns; if only keys are written, without ``_seq`` and ``_commit_ts`` and
+            with only the first column of ``_before``. They may have no columns if ``replaces`` is all there is.
         deletes, upserts: which half is wanted; both, unless the table is spread over several units in two phases.
-        scope: the name under which a table without a key, or with partial rows, remembers that these rows are written; the table itself, unless there
-            are several such parts, or they are not a batch's.
+        scope: the name under which a table without a key, or with partial rows, remembers that these rows are written;
+            the table itself, unless there are several such parts, or they are not a batch's.
         replaces: ranges to clear first, in the same transaction.
         in_order: the rows are in log order and stay in it, as the server may compare keys of several of them as equal.
         verify: nothing is written; the table's ``references`` are checked, as the rows are there.
-        read: yields the rows piece by piece, anew at each call, if they are too many for the memory; ``rows`` then has only their columns.
+        read: yields the rows piece by piece, anew at each call, if they are too many for the memory; ``rows`` then has
+            only their columns.
         part: a name that is the same in every attempt to write these rows.
     """
 

@@ -1,4 +1,6 @@
-"""The common part of targets of every SQL dialect: sessions, transactions with retries, and a table of acknowledgements."""
+"""The common part of targets of every SQL dialect: sessions, transactions with retries, and a table of
+acknowledgements.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,9 @@ class SqlOptions(BaseModel):
 
     foreign_keys: Literal["unchecked", "ordered"] = Field(
         "unchecked",
-        description="unchecked: as a replica writes, the source has made the checks. ordered: parents are written before children, the target "
-        "checks each row that it gets, and at the end of the batch no row refers to one that is gone.",
+        description="unchecked: as a replica writes, the source has made the checks. ordered: parents are written "
+        "before children, the target checks each row that it gets, and at the end of the batch no row refers to one "
+        "that is gone.",
     )
 
 
@@ -84,10 +87,13 @@ _A = TypeVar("_A", bound=AckRows)
 
 
 class SqlTarget(ABC, Generic[_S, _O, _A]):
-    """One server of an SQL dialect, for one target of one pipeline. A session is one verb's, and then kept for the next one for a short time.
+    """One server of an SQL dialect, for one target of one pipeline.
+
+    A session is one verb's, and then kept for the next one for a short time.
 
     Attributes:
-        owner: pipeline and target. acks: the table of acknowledgements. kept: sessions of this process that wait for their next use.
+        owner: pipeline and target. acks: the table of acknowledgements. kept: sessions of this process that wait for
+            their next use.
     """
 
     Options: ClassVar[type[SqlOptions]]
@@ -98,7 +104,8 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         self.options: _O = options_of(config, self.Options)  # type: ignore[assignment]
         if self.options.foreign_keys == "ordered" and config.consistency == "table":
             raise ConfigError(
-                f"target {config.name!r}: options.foreign_keys: ordered writes a table in several transactions, and consistency: table in one",
+                f"target {config.name!r}: options.foreign_keys: ordered writes a table in several transactions, and "
+                "consistency: table in one",
                 where=config.where("options", "foreign_keys"),
                 hint="consistency: row, schema or batch; or foreign_keys: unchecked",
             )
@@ -122,15 +129,23 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
     @abstractmethod
     def _in_use(self, session: _S, doing: str) -> AbstractContextManager[None]:
-        """Register the session as in use inside the context: it waits for locks as the options say, and can be interrupted."""
+        """Register the session as in use inside the context: it waits for locks as the options say, and can be
+        interrupted.
+        """
 
     @abstractmethod
     def _errors(self, doing: str, where: str | None = None) -> AbstractContextManager[None]:
-        """Turn the driver's exceptions into Sluice's inside the context. Deadlocks and lock waits become :class:`Contention`."""
+        """Turn the driver's exceptions into Sluice's inside the context.
+
+        Deadlocks and lock waits become :class:`Contention`.
+        """
 
     @abstractmethod
     def _blocker(self, session: _S | None) -> str:
-        """Return who holds the lock that the session waited for, as the end of a sentence; "" if that is unknown. Raises nothing."""
+        """Return who holds the lock that the session waited for, as the end of a sentence; "" if that is unknown.
+
+        Raises nothing.
+        """
 
     @abstractmethod
     def _rows(self, session: _S, fence: Fence) -> SqlRowWriter:
@@ -208,7 +223,10 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
     # -- for the shared writer -----------------------------------------------------------------------------------------
     def examine(self, batch: BatchInput) -> None:
-        """See :meth:`sluice.targets.sql.loader.SqlLoader.examine`. Tables have the names that the pipeline gives them."""
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.examine`.
+
+        Tables have the names that the pipeline gives them.
+        """
         return
 
     def ddl_progress(self, batch: int) -> DdlProgress:
@@ -313,7 +331,10 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         self.kept.give(self.endpoint, session)
 
     def transaction(self, session: _S, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
-        """Run ``work`` in a transaction, again after a deadlock or a lock wait. Returns its result and the number of repeats."""
+        """Run ``work`` in a transaction, again after a deadlock or a lock wait.
+
+        Returns its result and the number of repeats.
+        """
         retrying = Retrying(
             retry=retry_if_exception_type(Contention),
             stop=stop_after_attempt(CONTENTION_ATTEMPTS),

@@ -16,7 +16,9 @@ from sluice.targets.sql.phases import LoadPart, leaves
 from sluice.targets.sql.tables import TableChanges
 
 SMALL_BYTES = 48 * 2**20
-"""Bytes of the rows of small parts that a unit reads at once; the others are read piece by piece: a transaction may have ten thousand tables."""
+"""Bytes of the rows of small parts that a unit reads at once; the others are read piece by piece: a transaction may
+have ten thousand tables.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class SqlWriteUnit:
         acknowledge: with the batch's checkpoint (consistency batch).
         scope: the name under which tables remember the rows, if they are not a batch's.
         verify: foreign keys are checked after each part.
-        noted_as: the name under which the target notes that the unit is written, so that a repeat of the load leaves it out; "": it does not.
+        noted_as: the name under which the target notes that the unit is written, so that a repeat of the load leaves it
+            out; "": it does not.
     """
 
     loader: SqlLoader
@@ -48,7 +51,10 @@ class SqlWriteUnit:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that the unit takes of a process. Rows of small parts are there at once; of large parts only the one being written."""
+        """The memory that the unit takes of a process.
+
+        Rows of small parts are there at once; of large parts only the one being written.
+        """
         small = sum(part.size_bytes for part in self.parts if not self.reader.is_large(part.size_bytes))
         large = [part for part in self.parts if self.reader.is_large(part.size_bytes)]
         return packing.memory_of(min(small, SMALL_BYTES)) + max(
@@ -56,7 +62,10 @@ class SqlWriteUnit:
         )
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """Read files and write them to the target, under the fence. Raises SegmentError, TargetUnavailable, LoadError, Fenced."""
+        """Read files and write them to the target, under the fence.
+
+        Raises SegmentError, TargetUnavailable, LoadError, Fenced.
+        """
         started = time.perf_counter()
         changes: list[TableChanges] = []
         left = SMALL_BYTES
@@ -97,7 +106,10 @@ class FinishedUnits:
 
 
 def _changes(part: LoadPart, groups: Sequence[RowGroup]) -> list[TableChanges]:
-    """Return what a part writes. Rows of all sets of columns are deleted before any are inserted: unique values may move between them."""
+    """Return what a part writes.
+
+    Rows of all sets of columns are deleted before any are inserted: unique values may move between them.
+    """
     every = [
         TableChanges(
             part.table,

@@ -63,7 +63,10 @@ class SqlBatchWriter:
                 self._loader.apply_ddl(self._fence, change)
 
     def plan(self, parallelism: int) -> list[list[SqlWriteUnit | FinishedUnits]]:
-        """Compare with the target's tables, and cut the batch. What earlier attempts wrote by the same plan is left out. Raises MappingError."""
+        """Compare with the target's tables, and cut the batch.
+
+        What earlier attempts wrote by the same plan is left out. Raises MappingError.
+        """
         batch = self._batch
         if self._progress.rows or not (batch.tables or batch.reconcile):
             return []
@@ -120,7 +123,8 @@ class SqlBatchWriter:
     def _replay(self) -> list[list[SqlWriteUnit | FinishedUnits]]:
         """Return units for the rows of a dead letter, all in one transaction.
 
-        The rows may be older than what units of the current batch have written, so that the notes of these units are removed.
+        The rows may be older than what units of the current batch have written, so that the notes of these units are
+        removed.
         """
         self._loader.forget_units(self._fence)
         batch = self._batch
@@ -144,7 +148,9 @@ class SqlBatchWriter:
         return found
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """Run the statements that follow the rows, then move the checkpoint, or check it if it was moved with the rows."""
+        """Run the statements that follow the rows, then move the checkpoint, or check it if it was moved with the
+        rows.
+        """
         batch = self._batch
         if batch.replay:
             return
@@ -168,10 +174,12 @@ def plan_name(phases: Sequence[Sequence[PlannedUnit]]) -> str:
 
 
 def known_tables(loader: SqlLoader, tables: Sequence[TableInput], facts: SourceFacts) -> dict[TableId, TargetTable]:
-    """Return the target's tables, compared with the planned ones and with what is known about the source. Raises MappingError.
+    """Return the target's tables, compared with the planned ones and with what is known about the source.
 
-    The source's keys are read only if a table has unique keys besides the one that tells rows apart; tables that a dump fills only if foreign keys or
-    partial rows depend on it.
+    Raises MappingError.
+
+    The source's keys are read only if a table has unique keys besides the one that tells rows apart; tables that a dump
+    fills only if foreign keys or partial rows depend on it.
     """
     if not tables:
         return {}

@@ -1,4 +1,6 @@
-"""Send requests: with a login, again while the server does not answer or asks for patience, and never for longer than said."""
+"""Send requests: with a login, again while the server does not answer or asks for patience, and never for longer than
+said.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ import httpx
 import structlog
 
 from sluice import __version__
+from sluice.config.receiver import Receiver, shown
 from sluice.errors import ConfigError, LoadError, TargetUnavailable
 from sluice.model.backoff import wait_after
-from sluice.targets.web.receiver import Receiver, shown
 
 _log = structlog.get_logger()
 _FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=0.5), timedelta(seconds=30)
@@ -46,7 +48,10 @@ for _name in ("httpx", "httpcore"):  # a line for each request, with its address
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it is sent each time. ``names_row``: the address is that of one row; ``hidden``: the answer is not shown, nor the address."""
+    """A request as it is sent each time.
+
+    ``names_row``: the address is that of one row; ``hidden``: the answer is not shown, nor the address.
+    """
 
     method: str
     url: str
@@ -104,7 +109,9 @@ _guard = threading.Lock()
 
 
 class WebClient:
-    """Sends requests of one target; threads share it. Must be closed. ``address``: the settings that say where requests go, for hints.
+    """Sends requests of one target; threads share it. Must be closed.
+
+    ``address``: the settings that say where requests go, for hints.
 
     Attributes:
         receiver: the server. doing: what is being done, for messages. target: its name.
@@ -148,7 +155,9 @@ class WebClient:
         self._client.close()
 
     def exchange(self, request: Request, judged: Callable[[Answer, bool], _T | Again]) -> _T:
-        """Send a request until its answer is judged otherwise than :class:`Again`. ``judged``: told if an attempt before had no answer.
+        """Send a request until its answer is judged otherwise than :class:`Again`.
+
+        ``judged``: told if an attempt before had no answer.
 
         Raises:
             ConfigError: the server's certificate is not accepted.
@@ -187,7 +196,8 @@ class WebClient:
         raise ConfigError(
             f"{self.doing}: {text}, which sends it elsewhere{f': {place}' if place else ''}",
             where=where,
-            hint=f"redirects are not followed, as a login would go with them: write the last address into {self._address}",
+            hint="redirects are not followed, as a login would go with them: write the last address into "
+            f"{self._address}",
         )
 
     def said(self, answer: Answer, request: Request) -> str:
@@ -213,7 +223,8 @@ class WebClient:
             raise TargetUnavailable(
                 f"{self.doing}: {why}{said}",
                 where=self._where(request),
-                hint=f"a load sends a request again for options.retry_for, {self._retry_for}; the task is retried after that",
+                hint=f"a load sends a request again for options.retry_for, {self._retry_for}; the task is retried "
+                "after that",
             )
         self.retries += 1
         _log.info("http_request_repeated", target=self.target, reason=why, wait_s=round(pause, 1))
@@ -278,7 +289,10 @@ class WebClient:
         self._token_slot.value = ""
 
     def _token(self) -> str:
-        """Return an access token that is valid for a while; one is asked for if there is none. Raises as :meth:`exchange` does."""
+        """Return an access token that is valid for a while; one is asked for if there is none.
+
+        Raises as :meth:`exchange` does.
+        """
         slot = self._token_slot
         with slot.lock:
             if not slot.value or time.monotonic() > slot.until:
@@ -319,7 +333,10 @@ class WebClient:
                     f"asking for an access token: the server answers {answer.status}: {self._plain(shown(answer.text))}"
                 )
                 if answer.status not in LATER and answer.status < SERVER_ERRORS:
-                    hint = "look at oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_auth in the connection's extra"
+                    hint = (
+                        "look at oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_auth in the "
+                        "connection's extra"
+                    )
                     raise ConfigError(f"{self.doing}: {why}", where=url, hint=hint)
                 after = _retry_after(answer.headers)
             self.wait(why, after, attempts, request)

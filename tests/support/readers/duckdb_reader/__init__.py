@@ -1,4 +1,6 @@
-"""DuckDB as a reader of lake tables by their own metadata, in an environment of its own: the extensions exist for one version of it."""
+"""DuckDB as a reader of lake tables by their own metadata, in an environment of its own: the extensions exist for one
+version of it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ print(json.dumps(connection.sql(sys.argv[2]).fetchall(), default=str))
 
 
 def query(extensions: str, sql: str) -> list[tuple[Any, ...]]:
-    """Rows of a query, with ``extensions`` (delta; avro,iceberg) loaded. Values that JSON does not have are text. Skips where it cannot be had."""
+    """Rows of a query, with ``extensions`` (delta; avro,iceberg) loaded. Values that JSON does not have are text.
+
+    Skips where it cannot be had.
+    """
     try:
         folder = environment("duckdb", Path(__file__).with_name("requirements.txt"))
     except FetchFailed as error:

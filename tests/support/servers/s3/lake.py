@@ -18,7 +18,10 @@ BUCKET = "lake"
 
 @contextmanager
 def s3_lake(folder: Path) -> Iterator[S3Server]:
-    """A server with a bucket; the environment has no login for it: connections have. Skips where it cannot be installed."""
+    """A server with a bucket; the environment has no login for it: connections have.
+
+    Skips where it cannot be installed.
+    """
     try:
         moto_server()
     except FetchFailed as error:
@@ -44,7 +47,8 @@ def aws_connection(s3: S3Server, **extra: Any) -> Endpoint:
 def aws_environment(s3: S3Server) -> dict[str, str]:
     """For clients that are told nothing else."""
     return {
-        **s3.environment, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{s3.host}:{s3.port}", "AWS_ALLOW_HTTP": "true",
+        **s3.environment, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{s3.host}:{s3.port}",
+        "AWS_ALLOW_HTTP": "true",
     }  # fmt: skip
 
 
@@ -52,7 +56,8 @@ def sql_catalog(s3: S3Server, folder: Path, name: str) -> dict[str, str]:
     """Properties of a SQL catalog in ``folder``, its tables in the bucket."""
     keys = s3.environment
     return {
-        "type": "sql", "uri": f"sqlite:///{folder}/catalog.db?timeout=60", "warehouse": f"s3://{BUCKET}/{name}", "s3.region": "us-east-1",
+        "type": "sql", "uri": f"sqlite:///{folder}/catalog.db?timeout=60", "warehouse": f"s3://{BUCKET}/{name}",
+        "s3.region": "us-east-1",
         "s3.endpoint": f"http://{s3.host}:{s3.port}", "s3.access-key-id": keys["AWS_ACCESS_KEY_ID"],
         "s3.secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
     }  # fmt: skip

@@ -29,7 +29,8 @@ class S3Server(Server):
     port: int = 0
     environment: dict[str, str] = field(
         default_factory=lambda: {
-            "AWS_ACCESS_KEY_ID": "sluice", "AWS_SECRET_ACCESS_KEY": secrets.token_hex(16), "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ACCESS_KEY_ID": "sluice", "AWS_SECRET_ACCESS_KEY": secrets.token_hex(16),
+            "AWS_EC2_METADATA_DISABLED": "true",
         }, repr=False,
     )  # fmt: skip
 

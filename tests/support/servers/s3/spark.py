@@ -1,4 +1,6 @@
-"""Spark with Delta tables on an S3 server: Hadoop's client of S3, the log store with conditional puts, settings as in docs/delta-target.md."""
+"""Spark with Delta tables on an S3 server: Hadoop's client of S3, the log store with conditional puts, settings as in
+docs/delta-target.md.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def log_store(folder: Path) -> Path:
     names = ("janino", "commons-compiler", "hadoop-client-api")
     path = [*(next(jars.glob(f"{name}-[0-9]*.jar")) for name in names), *delta_spark.find_delta()]
     argv = [
-        *paths.small_java(128), "-cp", os.pathsep.join(map(str, path)), "org.codehaus.janino.SimpleCompiler", str(_JAR_OF), "JarOf",
+        *paths.small_java(128), "-cp", os.pathsep.join(map(str, path)), "org.codehaus.janino.SimpleCompiler",
+        str(_JAR_OF), "JarOf",
         str(Path(package) / "logstore/ConditionalPutLogStore.java"), str(made),
     ]  # fmt: skip
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -38,7 +41,10 @@ def log_store(folder: Path) -> Path:
 
 
 def spark_settings(server: S3Server, folder: Path, *, port: int = 0, safe: bool = True) -> dict[str, str]:
-    """Of a Spark server. ``port``: of a proxy; ``safe``: with the log store. Its login is in its environment. Raises FetchFailed."""
+    """Of a Spark server. ``port``: of a proxy; ``safe``: with the log store. Its login is in its environment.
+
+    Raises FetchFailed.
+    """
     settings = delta_spark.spark_settings()
     jars = [settings["spark.jars"], *map(str, find_s3a())]
     store = {}

@@ -93,7 +93,9 @@ def test_rows_of_both_versions(kinds):
 
 @pytest.mark.parametrize("kind", [3, 5, 13, 14, 28, 29, 36, 37, 160, 161, 163])
 def test_what_says_nothing_about_rows_is_passed_over(kind):
-    """Stop, intvar, rand, user var, ignorable, rows query, transaction context, view change, annotate, checkpoint, GTID list."""
+    """Stop, intvar, rand, user var, ignorable, rows query, transaction context, view change, annotate, checkpoint, GTID
+    list.
+    """
     made = Run(*transaction(1, event(kind, bytes(30)), *INSERT), event(kind, bytes(30)))
     assert made.numbers == [1, 2]
     assert made.scanner.skipped == {}
@@ -120,7 +122,8 @@ def test_unknown_but_ignorable_events_are_counted():
         ([event(164, b"\1" + bytes(16))], UnknownEvent, "encrypted"),
         *[([event(k, bytes(30))], UnknownEvent, "LOAD DATA") for k in (9, 11, 17, 18)],
         ([event(38, bytes(13))], CaptureError, "."),
-        (transaction(1, *INSERT, event(4, struct.pack("<Q", 4) + b"b.000002", flags=0x20, stamp=0)), DecodeError, "inside a transaction"),
+        (transaction(1, *INSERT, event(4, struct.pack("<Q", 4) + b"b.000002", flags=0x20, stamp=0)), DecodeError,
+            "inside a transaction"),
         ([event(4, struct.pack("<Q", 2**62) + b"b.000002")], DecodeError, "offset"),
         ([event(4, struct.pack("<Q", 4) + b"nonsense")], DecodeError, "no log file"),
         (transaction(1, rows(30, 1)), DecodeError, "no table map"),

@@ -1,4 +1,6 @@
-"""The JSON kernel against the tree, which is written the plain way: the same text, and the same fate for damaged values."""
+"""The JSON kernel against the tree, which is written the plain way: the same text, and the same fate for damaged
+values.
+"""
 
 from __future__ import annotations
 

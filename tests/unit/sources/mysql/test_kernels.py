@@ -24,7 +24,10 @@ def test_kernels_on_disk_are_loaded_without_the_compiler():
 
 
 def test_a_run_begins_without_pandas_spark_and_airflow():
-    code = "import sys, sluice.flows.run; print(*(name in sys.modules for name in ('pandas', 'pyspark', 'airflow', 'duckdb')))"
+    code = (
+        "import sys, sluice.flows.run; print(*(name in sys.modules for name in ('pandas', 'pyspark', 'airflow', "
+        "'duckdb')))"
+    )
     environment = os.environ | {"PYTHONPATH": "include"}
     done = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["False"] * 4

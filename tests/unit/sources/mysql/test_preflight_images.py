@@ -1,4 +1,7 @@
-"""What the pre-flight says of servers that log little: MySQL 5.7, bare metadata, partial row images. No such server is needed for it."""
+"""What the pre-flight says of servers that log little: MySQL 5.7, bare metadata, partial row images.
+
+No such server is needed for it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,8 @@ def test_partial_images_are_taken_with_a_word_where_they_fall_short() -> None:
 
 # A table map as MySQL 5.7 writes it: INT, VARCHAR(40 bytes), ENUM of one byte, BIGINT, TEXT; no optional fields.
 OLD = (
-    (7).to_bytes(6, "little") + b"\1\0" + b"\1d\0" + b"\1t\0" + b"\5" + bytes([3, 15, 254, 8, 252]) + bytes([5, 40, 0, 247, 1, 2]) + bytes([0b11110])
+    (7).to_bytes(6, "little") + b"\1\0" + b"\1d\0" + b"\1t\0" + b"\5" + bytes([3, 15, 254, 8, 252]) + bytes([5, 40, 0,
+        247, 1, 2]) + bytes([0b11110])
 )  # fmt: skip
 DEFINITION = TableDefinition(
     TableId("d", "t"),

@@ -1,4 +1,6 @@
-"""Reading the dump's connection: every byte once and in order, whatever the pace; the last bytes come although few are there."""
+"""Reading the dump's connection: every byte once and in order, whatever the pace; the last bytes come although few are
+there.
+"""
 
 from __future__ import annotations
 

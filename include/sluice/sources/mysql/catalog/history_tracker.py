@@ -222,7 +222,8 @@ class SchemaTracker:
             raise DecodeError(
                 f"table {table_map.table}: {error.message}",
                 where=where,
-                hint=f"`sluice schema show PIPELINE {table_map.table}` prints the history's; `sluice schema set` and `sluice schema reload` fix it",
+                hint=f"`sluice schema show PIPELINE {table_map.table}` prints the history's; `sluice schema set` and "
+                "`sluice schema reload` fix it",
             ) from error
 
 
@@ -264,8 +265,11 @@ def unknown_table(table: TableId, why: Unknown | None, where: str) -> SchemaUnkn
     reason = why.reason if why else "it is not in the schema history (may the pipeline's user see it?)"
     statement = f", since {why.where}: {' '.join(why.sql.split())[:200]}" if why and why.sql else ""
     return SchemaUnknown(
-        f"the log does not carry the column names of {table}, and its definition there is not known: {reason}{statement}",
+        f"the log does not carry the column names of {table}, and its definition there is not known: "
+        f"{reason}{statement}",
         where=where,
-        hint=f"`sluice schema set PIPELINE {table} --file create.sql` tells it (the CREATE TABLE as of that position), `sluice schema reload "
-        f"PIPELINE {table}` takes today's if no later statement changed it; SET GLOBAL binlog_row_metadata = 'FULL' makes both needless",
+        hint=f"`sluice schema set PIPELINE {table} --file create.sql` tells it (the CREATE TABLE as of that "
+        "position), `sluice schema reload "
+        f"PIPELINE {table}` takes today's if no later statement changed it; SET GLOBAL binlog_row_metadata = 'FULL' "
+        "makes both needless",
     )

@@ -1,4 +1,6 @@
-"""The server's own data dictionary, as definitions: what a schema history begins with, and what tests hold it against."""
+"""The server's own data dictionary, as definitions: what a schema history begins with, and what tests hold it
+against.
+"""
 
 from __future__ import annotations
 
@@ -121,8 +123,8 @@ def read_tables(
         TableId(str(schema), str(name)): (str(collation or ""), str(engine or ""), str(comment or ""))
         for schema, name, kind, collation, engine, comment in rows_of(
             connection,
-            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_COLLATION, ENGINE, TABLE_COMMENT FROM information_schema.TABLES WHERE "
-            + where,
+            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_COLLATION, ENGINE, TABLE_COMMENT FROM "
+            "information_schema.TABLES WHERE " + where,
             names,
         )
         if kind == "BASE TABLE"
@@ -130,9 +132,10 @@ def read_tables(
     columns: dict[TableId, list[tuple[int, ColumnDefinition]]] = defaultdict(list)
     for row in rows_of(
         connection,
-        "SELECT TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, "
-        "COLLATION_NAME, CAST(COLUMN_DEFAULT AS BINARY), EXTRA, CAST(COLUMN_COMMENT AS BINARY), CAST(GENERATION_EXPRESSION AS BINARY) "
-        "FROM information_schema.COLUMNS WHERE " + where,
+        "SELECT TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, "
+        "CHARACTER_SET_NAME, "
+        "COLLATION_NAME, CAST(COLUMN_DEFAULT AS BINARY), EXTRA, CAST(COLUMN_COMMENT AS BINARY), "
+        "CAST(GENERATION_EXPRESSION AS BINARY) FROM information_schema.COLUMNS WHERE " + where,
         names,
     ):
         table = TableId(str(row[0]), str(row[1]))
@@ -255,7 +258,8 @@ def _with_whole_floats(
     try:
         answers = rows_of(
             connection,
-            f"(SELECT {asked} FROM {name} t LIMIT 1) UNION ALL (SELECT {asked} FROM (SELECT 1 AS one) o LEFT JOIN {name} t ON FALSE)",
+            f"(SELECT {asked} FROM {name} t LIMIT 1) UNION ALL (SELECT {asked} FROM (SELECT 1 AS one) o LEFT JOIN "
+            f"{name} t ON FALSE)",
         )
     except pymysql.err.MySQLError:
         return columns

@@ -25,12 +25,13 @@ from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.server.connection import rows_of, type_text
 
 _COLUMNS = (
-    "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, CAST(COLUMN_TYPE AS BINARY), CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, "
-    "DATETIME_PRECISION, COLLATION_NAME, COALESCE(GENERATION_EXPRESSION, '') <> '' FROM information_schema.COLUMNS "
-    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+    "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, CAST(COLUMN_TYPE AS BINARY), CHARACTER_OCTET_LENGTH, "
+    "NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, COLLATION_NAME, COALESCE(GENERATION_EXPRESSION, '') <> '' "
+    "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
 )
 _INDEX = (  # all columns: which there are depends on the server
-    "SELECT * FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX"
+    "SELECT * FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, "
+    "SEQ_IN_INDEX"
 )
 
 
@@ -83,7 +84,8 @@ def read_definition(connection: Any, table: TableId, collations: Callable[[], di
     if not rows:
         raise ConfigError(
             f"the source has no table {table}",
-            hint="was it dropped or renamed? `sluice dump list PIPELINE` shows the dumps, `sluice dump cancel PIPELINE ID` ends one",
+            hint="was it dropped or renamed? `sluice dump list PIPELINE` shows the dumps, `sluice dump cancel "
+            "PIPELINE ID` ends one",
         )
     known = collations()
     numbers = {name: number for number, (name, _) in known.items()}

@@ -28,14 +28,18 @@ _GENERATED = (
     "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
     "AND GENERATION_EXPRESSION IS NOT NULL AND GENERATION_EXPRESSION <> ''"
 )
-_TYPES = "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_TYPES = (
+    "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s "
+    "AND TABLE_NAME = %s"
+)
 
 
 _FRACTIONAL = {"datetime", "timestamp", "time"}
 
 
 _SEQUENCE_NAMES = (
-    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment", "cache_size", "cycle_option", "cycle_count",
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment", "cache_size", "cycle_option",
+    "cycle_count",
 )  # fmt: skip
 _SEQUENCE_TYPES = [8, 8, 8, 8, 8, 8, 1, 8]
 """BIGINT, and TINYINT for the option, as a table map has them."""
@@ -84,7 +88,8 @@ class TableResolver:
                 raise UnsupportedType(
                     f"the log does not carry the column names of {table_map.table}",
                     where=where,
-                    hint=f"SET GLOBAL binlog_row_metadata = 'FULL' and reconnect the source's applications; then {AROUND}",
+                    hint="SET GLOBAL binlog_row_metadata = 'FULL' and reconnect the source's applications; then "
+                    f"{AROUND}",
                 )
             table_map = self.tracker.complete(table_map, position, where)
             definition = self.tracker.state.find(table_map.table)

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 _TYPES = {
-    "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "uint8": pa.uint8(), "uint16": pa.uint16(),
+    "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
     "uint32": pa.uint32(), "uint64": pa.uint64(), "float64": pa.float64(),
 }  # fmt: skip
 

@@ -108,9 +108,10 @@ def _crc32_by_tables(buf: Any, start: Any, end: Any, tables: Any) -> Any:
     return crc ^ np.uint64(0xFFFFFFFF)
 
 
-# The sum by carry-less multiplication, as "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Gopal et al., Intel 2009) has it:
-# sixteen bytes are folded onto the next sixteen, four such lanes side by side in long events. The constants are powers of x modulo the
-# polynomial, bits reversed, as they stand there: x^(4*128+32), x^(4*128-32) and x^(128+32), x^(128-32).
+# The sum by carry-less multiplication, as "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Gopal et al.,
+# Intel 2009) has it: sixteen bytes are folded onto the next sixteen, four such lanes side by side in long events. The
+# constants are powers of x modulo the polynomial, bits reversed, as they stand there: x^(4*128+32), x^(4*128-32) and
+# x^(128+32), x^(128-32).
 _FOLD_64 = (0x154442BD4, 0x1C6E41596)
 _FOLD_16 = (0x1751997D0, 0x0CCAA009E)
 _FOLD_4 = 0x163CD6124  # x^64

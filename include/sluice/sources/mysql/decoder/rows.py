@@ -127,7 +127,9 @@ class _TableDecoder:
             self._take_unchanged()
 
     def _take_unchanged(self) -> None:
-        """Take a column that the after image leaves out from the before image, where that has it: it has not changed."""
+        """Take a column that the after image leaves out from the before image, where that has it: it has not
+        changed.
+        """
         updates = self.before >= 0
         after, before = self.main[updates], self.before[updates]
         now = self.offsets[:, after]
@@ -439,7 +441,8 @@ class _TableDecoder:
             raise self._error(
                 f"an inserted row leaves column {plan.column.name} out: {error.message}",
                 int(self.event[int(np.argmax(left_out))]),
-                hint="SET GLOBAL binlog_row_image = 'NOBLOB' or 'FULL' logs it from then on; `sluice schema show` prints what is known",
+                hint="SET GLOBAL binlog_row_image = 'NOBLOB' or 'FULL' logs it from then on; `sluice schema show` "
+                "prints what is known",
             ) from error
         return pc.if_else(arrow_buffers.booleans(left_out), default, values) if default.is_valid else values
 

@@ -278,8 +278,10 @@ class Scanner:
         slots, ledger = self.slots, self.ledger
         return int(
             sc.scan(
-                buffer, end, self.s, self._arena, self._rev, self._images, ledger.sid, ledger.gno, ledger.ts, ledger.sids, slots.ids,
-                slots.of_id, slots.columns, slots.first, slots.events, slots.widths, slots.map_at, slots.map_size, slots.map_bytes,
+                buffer, end, self.s, self._arena, self._rev, self._images, ledger.sid, ledger.gno, ledger.ts,
+                ledger.sids, slots.ids,
+                slots.of_id, slots.columns, slots.first, slots.events, slots.widths, slots.map_at, slots.map_size,
+                slots.map_bytes,
                 sc.QUIET, CRC_TABLES,
             )
         )  # fmt: skip
@@ -444,7 +446,8 @@ class Scanner:
 
     def _open_mark(self) -> SluiceError:
         return DecodeError(
-            "a load of Sluice has a mark at its head and none at its tail: which of the transaction's rows it wrote is not known",
+            "a load of Sluice has a mark at its head and none at its tail: which of the transaction's rows it wrote "
+            "is not known",
             where=self._where(),
             hint=f"was a part of the transaction left out by a filter of replication? {self._look()}",
         )
@@ -474,9 +477,12 @@ class Scanner:
         s = self.s
         if s[sc.S_TXN_MARK]:
             raise DecodeError(
-                f"the log goes on in {following} inside a transaction that changed captured rows: its server was killed while it wrote",
-                hint=f"InnoDB took these rows back when it started again, MyISAM and Aria kept theirs, and the log does not tell which they are: "
-                f"`sluice seek PIPELINE {following}:4` goes on after it, `sluice dump start PIPELINE --replace` then makes both sides equal",
+                f"the log goes on in {following} inside a transaction that changed captured rows: its server was "
+                "killed while it wrote",
+                hint="InnoDB took these rows back when it started again, MyISAM and Aria kept theirs, and the log "
+                "does not tell which they are: "
+                f"`sluice seek PIPELINE {following}:4` goes on after it, `sluice dump start PIPELINE --replace` then "
+                "makes both sides equal",
             )
         s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
         s[sc.S_TXNS] = s[sc.S_DONE_TXNS]
@@ -537,7 +543,8 @@ class Scanner:
         plans = [self.slots.plans[int(slot)] for slot in {*rev[sc.R_SLOT, first:events].tolist()}]
         if not known or not all(plan is not None and self._transactional(plan) for plan in plans):
             raise UnknownEvent(
-                "a transaction over engines with and without transactions was rolled back: which rows stayed cannot be told from the log",
+                "a transaction over engines with and without transactions was rolled back: which rows stayed cannot "
+                "be told from the log",
                 hint=f"use InnoDB for captured tables, or exclude the others; {AROUND}",
             )
         if first < events:

@@ -79,7 +79,9 @@ class TableSlots:
         self._count = 0
 
     def redefine(self) -> None:
-        """Forget what the bytes of table maps stood for, after definitions changed: equal bytes may differ in meaning."""
+        """Forget what the bytes of table maps stood for, after definitions changed: equal bytes may differ in
+        meaning.
+        """
         self._by_body.clear()
         self.forget()
 

@@ -104,5 +104,6 @@ def _by_codec(charset: str, data: _Array, ends: _Array) -> tuple[_Array, _Array]
 def _no_character(charset: str, data: bytes) -> DecodeError:
     return DecodeError(
         f"the bytes {data.hex(' ')} begin with no character of {charset}",
-        hint=f"the server itself reads them as '?': correct the value there and leave the log's out: {AROUND}; or exclude the table",
+        hint=f"the server itself reads them as '?': correct the value there and leave the log's out: {AROUND}; or "
+        "exclude the table",
     )

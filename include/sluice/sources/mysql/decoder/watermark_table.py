@@ -41,7 +41,8 @@ def mark_plan(table_map: TableMap, where: str) -> RowLayout:
         )
     columns = (
         Column("slot", ColumnKind.INT, "int", nullable=False),
-        Column("mark", ColumnKind.VARCHAR, f"varchar({MARK_BYTES})", nullable=False, length=MARK_BYTES, charset="ascii", collation="ascii_bin"),
+        Column("mark", ColumnKind.VARCHAR, f"varchar({MARK_BYTES})", nullable=False, length=MARK_BYTES, charset="ascii",
+            collation="ascii_bin"),
     )  # fmt: skip
     plans = tuple(
         ColumnLayout(column, mapped.type, mapped.meta, width_of(mapped), column.arrow_type, FORMS[mapped.type].fill)

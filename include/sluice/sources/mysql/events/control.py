@@ -16,13 +16,18 @@ HEADER = 19
 _PIECE_BYTES = 4 * 2**20
 
 NAMES = {
-    2: "query", 3: "stop", 4: "rotate", 5: "intvar", 9: "append block", 11: "delete file", 13: "rand", 14: "user var", 15: "format description",
-    16: "xid", 17: "begin load query", 18: "execute load query", 19: "table map", 23: "write rows v1", 24: "update rows v1",
-    25: "delete rows v1", 26: "incident", 27: "heartbeat", 28: "ignorable", 29: "rows query", 30: "write rows", 31: "update rows",
-    32: "delete rows", 33: "gtid", 34: "anonymous gtid", 35: "previous gtids", 36: "transaction context", 37: "view change",
+    2: "query", 3: "stop", 4: "rotate", 5: "intvar", 9: "append block", 11: "delete file", 13: "rand", 14: "user var",
+    15: "format description",
+    16: "xid", 17: "begin load query", 18: "execute load query", 19: "table map", 23: "write rows v1",
+    24: "update rows v1",
+    25: "delete rows v1", 26: "incident", 27: "heartbeat", 28: "ignorable", 29: "rows query", 30: "write rows",
+    31: "update rows",
+    32: "delete rows", 33: "gtid", 34: "anonymous gtid", 35: "previous gtids", 36: "transaction context",
+    37: "view change",
     38: "xa prepare", 39: "partial update rows", 40: "transaction payload", 41: "heartbeat v2", 42: "tagged gtid",
     160: "annotate rows", 161: "binlog checkpoint", 162: "gtid (MariaDB)", 163: "gtid list", 164: "start encryption",
-    165: "compressed query", 166: "compressed write rows v1", 167: "compressed update rows v1", 168: "compressed delete rows v1",
+    165: "compressed query", 166: "compressed write rows v1", 167: "compressed update rows v1",
+    168: "compressed delete rows v1",
     169: "compressed write rows", 170: "compressed update rows", 171: "compressed delete rows",
 }  # fmt: skip
 

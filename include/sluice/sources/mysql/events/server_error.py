@@ -24,8 +24,8 @@ def server_error(payload: bytes, start: Position) -> SluiceError:
             return CaptureError(
                 f"the server cannot send an event of its log after {start}: {text} (1236)",
                 where=str(start),
-                hint=f"does an event begin there? SHOW BINLOG EVENTS IN '{start.file}' FROM {start.offset} LIMIT 1. If it does: SET GLOBAL "
-                "max_allowed_packet = 1073741824 on the source, or leave the event out: "
+                hint=f"does an event begin there? SHOW BINLOG EVENTS IN '{start.file}' FROM {start.offset} LIMIT 1. "
+                "If it does: SET GLOBAL max_allowed_packet = 1073741824 on the source, or leave the event out: "
                 + AROUND
                 + ". If the server refuses that: its log was "
                 "reset or the server was restored",
@@ -33,7 +33,7 @@ def server_error(payload: bytes, start: Position) -> SluiceError:
         return LostPosition(
             f"the server cannot send the log from {start}: {text} (1236)",
             where=str(start),
-            hint="SHOW BINARY LOGS lists what there is; set capture.on_lost_position: dump, or `sluice seek PIPELINE earliest` and then "
-            "`sluice dump start PIPELINE --replace`, which makes both sides equal",
+            hint="SHOW BINARY LOGS lists what there is; set capture.on_lost_position: dump, or `sluice seek PIPELINE "
+            "earliest` and then `sluice dump start PIPELINE --replace`, which makes both sides equal",
         )
     return SourceUnavailable(f"reading the log from {start}: the server says: {text} ({code})", where=str(start))

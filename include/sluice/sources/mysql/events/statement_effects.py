@@ -30,7 +30,8 @@ class StatementEffect:
     tables: tuple[TableId, ...] = ()
 
 
-# a plain name's characters are given by the ASCII ones it lacks: the range \\u0080-\\uffff takes 60 ms to compile where case is ignored
+# a plain name's characters are given by the ASCII ones it lacks: the range \\u0080-\\uffff takes 60 ms to compile where
+# case is ignored
 _NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\x00-#%-/:-@\[-^`{-\x7f]+)"
 _TABLE = re.compile(rf"(?:{_NAME}\s*\.\s*)?{_NAME}")
 _PART = re.compile(_NAME)

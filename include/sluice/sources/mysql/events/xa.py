@@ -1,14 +1,14 @@
 """XA transactions: their rows wait, from the prepare to the outcome, which may come many files later or never.
 
 Decision. A prepared transaction does not hold the position back: the batch ends after it, and the position carries a
-list of what is prepared and where (:class:`Prepared`, as text in ``Position.prepared``). Within a capture the row events
-are kept in memory, up to HELD_BYTES for all of them; at the commit they are scanned as if they stood there. What is not
-in memory (prepared before this capture, or too large) is read again from the log, at the place that the list names; what
-the list does not name (a position that a user gave) is looked for backwards in the log. So memory is bounded, no store
-outside the log is needed, and a lost list costs time, never rows. The price: the log file with the prepare must still
-be there when the commit comes; if it is not, the capture stops (LostPosition), and the pre-flight warns before. It would
-be wrong where transactions stay prepared for longer than the log is kept: then their rows would have to be stored at
-the prepare.
+list of what is prepared and where (:class:`Prepared`, as text in ``Position.prepared``). Within a capture the row
+events are kept in memory, up to HELD_BYTES for all of them; at the commit they are scanned as if they stood there. What
+is not in memory (prepared before this capture, or too large) is read again from the log, at the place that the list
+names; what the list does not name (a position that a user gave) is looked for backwards in the log. So memory is
+bounded, no store outside the log is needed, and a lost list costs time, never rows. The price: the log file with the
+prepare must still be there when the commit comes; if it is not, the capture stops (LostPosition), and the pre-flight
+warns before. It would be wrong where transactions stay prepared for longer than the log is kept: then their rows would
+have to be stored at the prepare.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ _OPENED_AT_MOST = 5_000
 _LOCK_WAIT_S = 15
 _GONE = {1142, 1143, 1146, 1356, 1049, 1044}
 _SAME_COLUMNS = {
-    ChangeKind.NOTHING, ChangeKind.TRUNCATE_TABLE, ChangeKind.PARTITIONS, ChangeKind.ROWS_REMOVED, ChangeKind.ROWS_REPLACED,
+    ChangeKind.NOTHING, ChangeKind.TRUNCATE_TABLE, ChangeKind.PARTITIONS, ChangeKind.ROWS_REMOVED,
+    ChangeKind.ROWS_REPLACED,
 }  # fmt: skip
 
 
@@ -131,7 +132,8 @@ def _open_tables(connection: Any, wanted: Sequence[TableId], others: Sequence[Ta
             code = error.args[0] if error.args else 0
             if code == 1205 and table in wanted:
                 raise SourceUnavailable(
-                    f"reading the definition of {table}: another session has locked the table for more than {_LOCK_WAIT_S} s",
+                    f"reading the definition of {table}: another session has locked the table for more than "
+                    f"{_LOCK_WAIT_S} s",
                     where=str(table),
                     hint="SHOW PROCESSLIST names the session; the next attempt goes on by itself",
                 ) from error

@@ -148,7 +148,8 @@ def _prepared(**settings: Any) -> Any:
     with connection.cursor() as cursor:  # the new names of what mysql-replication sets by the old ones
         cursor.execute(
             "SET @source_binlog_checksum = @@global.binlog_checksum, @source_heartbeat_period = %s, "
-            # which mysql-replication leaves out where the server writes none now: its older files may have them all the same
+            # which mysql-replication leaves out where the server writes none now: its older files may have them all the
+            # same
             "@master_binlog_checksum = @@global.binlog_checksum",
             (int(HEARTBEAT_S * 1e9),),
         )

@@ -1,4 +1,6 @@
-"""The bytes of one connection on which a log is streamed: read in large pieces, without waiting for more than there is."""
+"""The bytes of one connection on which a log is streamed: read in large pieces, without waiting for more than there
+is.
+"""
 
 from __future__ import annotations
 

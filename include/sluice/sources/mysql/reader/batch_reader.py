@@ -1,5 +1,5 @@
-"""The capture's engine: read the log from a position, cut it into a batch at the end of a transaction, hand its rows to a
-writer.
+"""The capture's engine: read the log from a position, cut it into a batch at the end of a transaction, hand its rows to
+a writer.
 
 The calling thread receives, frames, verifies and walks; two workers turn sealed arenas into Arrow tables and give them
 to the writer, which writes Parquet in the same worker. Kernels, zstd and the socket release the interpreter lock, so
@@ -77,7 +77,8 @@ def capture(
 
     Args:
         writer_factory: called at the first change. progress: called a few times a second (``changes=…, position=…``);
-            what it raises ends the capture. redefine: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
+            what it raises ends the capture. redefine: see
+                :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the

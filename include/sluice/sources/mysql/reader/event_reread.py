@@ -216,7 +216,10 @@ def _compare(stream: BinlogDump, start: Position, expected: LastEvent, until: in
 
 def _described(event: _Event) -> str:
     kind = ev.NAMES.get(event.body[4], f"kind {event.body[4]}")
-    return f"{kind} of {event.size} bytes, {_time(int.from_bytes(event.body[:4], 'little'))}, CRC32 {zlib.crc32(event.body):#010x}"
+    return (
+        f"{kind} of {event.size} bytes, {_time(int.from_bytes(event.body[:4], 'little'))}, CRC32 "
+        f"{zlib.crc32(event.body):#010x}"
+    )
 
 
 def _time(seconds: int) -> str:
@@ -235,12 +238,16 @@ def _another_log(
     with suppress(SluiceError, ValueError, _NoSuchFile):
         why = _how(endpoint, expected, start, server_id=server_id, mariadb=mariadb)
     return LostPosition(
-        f"the log of this server is not the one that was captured up to {start}: at {expected} stood {name} of {expected.size} bytes, "
-        f"{_time(expected.time_s)}, CRC32 {expected.checksum:#010x}{gtid}; now there is {found}{there}. {why[0].upper()}{why[1:]}. "
-        "Rows that were captured may not exist there any more, and others were written since",
+        f"the log of this server is not the one that was captured up to {start}: at {expected} stood {name} of "
+        f"{expected.size} bytes, "
+        f"{_time(expected.time_s)}, CRC32 {expected.checksum:#010x}{gtid}; now there is {found}{there}. "
+        f"{why[0].upper()}{why[1:]}. Rows that were captured may not exist there any more, and others were written "
+        "since",
         where=str(start),
-        hint="choose: restore the server that was captured, and nothing is lost; or make the targets equal to this one: "
-        "`sluice seek PIPELINE latest`, then `sluice dump start PIPELINE --replace`; or let the next capture do that: capture.on_lost_position: dump",
+        hint="choose: restore the server that was captured, and nothing is lost; or make the targets equal to this "
+        "one: "
+        "`sluice seek PIPELINE latest`, then `sluice dump start PIPELINE --replace`; or let the next capture do that: "
+        "capture.on_lost_position: dump",
     )
 
 
@@ -284,8 +291,8 @@ def _how(endpoint: Endpoint, expected: LastEvent, start: Position, *, server_id:
         return f"{begins}: it was reset ({command}), or the server was set up anew"
     if own > expected.time_s:
         return (
-            f"{expected.file} was begun {_time(own)}, later than what was captured from it: the server was restored from a backup, "
-            "or its data directory was copied back"
+            f"{expected.file} was begun {_time(own)}, later than what was captured from it: the server was restored "
+            "from a backup, or its data directory was copied back"
         )
     return "the server was restored from a backup or a snapshot, or its data directory was copied back"
 

@@ -74,8 +74,10 @@ class ScannerFeed:
         need = bytes_of_next(self._buffer, self._end, self._used)
         if need > self._max_event_bytes:
             raise self._scanner.refused(
-                f"an event of {need / 2**20:.0f} MiB is larger than capture.max_event ({self._max_event_bytes / 2**20:.0f} MiB)",
-                f"raise capture.max_event (the capture needs about six times as much memory), or leave the event out: {AROUND}",
+                f"an event of {need / 2**20:.0f} MiB is larger than capture.max_event "
+                f"({self._max_event_bytes / 2**20:.0f} MiB)",
+                "raise capture.max_event (the capture needs about six times as much memory), or leave the event out: "
+                f"{AROUND}",
             )
         if need + _SPARE > len(self._buffer):
             grown = np.zeros(need + 2**20 + _SPARE, np.uint8)

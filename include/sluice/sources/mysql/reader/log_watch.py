@@ -41,7 +41,8 @@ _QUERY, _ROTATE, _FORMAT, _TABLE_MAP, _PAYLOAD = 2, 4, 15, 19, 40
 _GTID, _TAGGED_GTID, _MARIADB_GTID, _MARIADB_GTID_LIST = 33, 42, 162, 163
 _ARTIFICIAL = 0x20
 _SILENT = frozenset({
-    3, 5, 13, 14, 15, 16, 23, 24, 25, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 39, 41, 42, 160, 161, 162, 163, 164, 166, 167, 168, 169, 170, 171,
+    3, 5, 13, 14, 15, 16, 23, 24, 25, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 39, 41, 42, 160, 161, 162, 163, 164,
+    166, 167, 168, 169, 170, 171,
 })  # fmt: skip
 """Kinds that change no table, or whose table a table map has named."""
 _HARMLESS = (

@@ -15,8 +15,8 @@ from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
 _STEP_S = 0.2
 _CHOICES = (
-    "choose another server of the group; or, if the lost transactions can be abandoned, `sluice seek PIPELINE latest` after the connection "
-    "points here alone, then, with the pipeline running, `sluice verify PIPELINE --repair`"
+    "choose another server of the group; or, if the lost transactions can be abandoned, `sluice seek PIPELINE latest` "
+    "after the connection points here alone, then, with the pipeline running, `sluice verify PIPELINE --repair`"
 )
 
 
@@ -35,7 +35,8 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
     prepared = [item.xid for item in parse_prepared(at.prepared)]
     if prepared:
         raise LostPosition(
-            f"XA transactions are prepared at {at}, and their rows stand in the log of the server that was read: {', '.join(prepared[:10])}",
+            f"XA transactions are prepared at {at}, and their rows stand in the log of the server that was read: "
+            f"{', '.join(prepared[:10])}",
             where=where,
             hint="commit them or roll them back while that server can still be read, and fail over then",
         )

@@ -68,7 +68,8 @@ def dump_start(info: ServerInfo, position: Position) -> Position:
         return replace(position, file=names[following], offset=_FIRST_OFFSET)
     raise LostPosition(
         f"{position} lies beyond 4 GiB in its file, which the replication protocol cannot address",
-        hint="`sluice seek PIPELINE` to the start of the next file once the log up to there is delivered, then `sluice verify PIPELINE --repair`",
+        hint="`sluice seek PIPELINE` to the start of the next file once the log up to there is delivered, then "
+        "`sluice verify PIPELINE --repair`",
     )
 
 
@@ -99,7 +100,8 @@ def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Posi
             raise ConfigError(
                 f"{file}:{offset} {where}",
                 where=f"{file}, between {before} and {at}",
-                hint=f"SHOW BINLOG EVENTS IN '{file}' FROM {before} LIMIT 20 lists the places there; take the one of a Gtid or Anonymous_Gtid event",
+                hint=f"SHOW BINLOG EVENTS IN '{file}' FROM {before} LIMIT 20 lists the places there; take the one of "
+                "a Gtid or Anonymous_Gtid event",
             )
     return _at(info, file, offset)
 

@@ -60,7 +60,8 @@ class PreparedReader:
         found = place or self._find(xid, before)
         if found is None:
             raise LostPosition(
-                f"the XA transaction {xid} commits, but its rows are not in the log: they were written before the oldest file",
+                f"the XA transaction {xid} commits, but its rows are not in the log: they were written before the "
+                "oldest file",
                 hint=AROUND,
             )
         _log.info("xa_rows_found", xid=xid, file=found.file, offset=found.offset)

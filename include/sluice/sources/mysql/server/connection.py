@@ -145,7 +145,9 @@ class ServerInfo:
 
     @property
     def log_filter(self) -> tuple[str, tuple[str, ...]] | None:
-        """The setting by which changes of some schemas do not get into the log, with its value; None: all of them do."""
+        """The setting by which changes of some schemas do not get into the log, with its value; None: all of them
+        do.
+        """
         if self.do_db:
             return "binlog_do_db", self.do_db
         return ("binlog_ignore_db", self.ignore_db) if self.ignore_db else None
@@ -166,10 +168,14 @@ class ServerInfo:
 
 
 _VARIABLES = (
-    "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options", "binlog_transaction_compression",
-    "log_bin_compress", "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "gtid_mode", "enforce_gtid_consistency",
-    "server_id", "server_uuid", "version", "version_comment", "gtid_purged", "gtid_executed", "gtid_binlog_pos", "gtid_current_pos",
-    "binlog_annotate_row_events", "encrypt_binlog", "binlog_encryption", "lower_case_table_names", "binlog_row_event_max_size", "time_zone",
+    "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options",
+    "binlog_transaction_compression",
+    "log_bin_compress", "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "gtid_mode",
+    "enforce_gtid_consistency",
+    "server_id", "server_uuid", "version", "version_comment", "gtid_purged", "gtid_executed", "gtid_binlog_pos",
+    "gtid_current_pos",
+    "binlog_annotate_row_events", "encrypt_binlog", "binlog_encryption", "lower_case_table_names",
+    "binlog_row_event_max_size", "time_zone",
     "innodb_native_foreign_keys", "log_replica_updates", "log_slave_updates",
 )  # fmt: skip
 
@@ -296,7 +302,10 @@ def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
     rows = rows_of(connection, "SELECT ID, COLLATION_NAME, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
     found = {int(row[0]): (str(row[1]), str(row[2])) for row in rows if row[0] is not None and row[2] is not None}
     if not found or any(row[2] is None for row in rows):  # MariaDB 10.10+: ids of the uca1400 family stand elsewhere
-        sql = "SELECT ID, FULL_COLLATION_NAME, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+        sql = (
+            "SELECT ID, FULL_COLLATION_NAME, CHARACTER_SET_NAME FROM "
+            "information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+        )
         for number, name, charset in rows_of(connection, sql):
             if number is not None and charset is not None:
                 found[int(number)] = (str(name), str(charset))

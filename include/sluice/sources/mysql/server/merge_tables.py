@@ -67,8 +67,10 @@ def merge_findings(
                     "error",
                     "MERGE table",
                     str(merge.table),
-                    f"it is {merge.over}: its log has only the changes that were made under its own name, and its rows would be copied twice",
-                    f"exclude it (capture.exclude: ['{_pattern(merge.table)}']), capture its members, and write to them by their own names",
+                    f"it is {merge.over}: its log has only the changes that were made under its own name, and its "
+                    "rows would be copied twice",
+                    f"exclude it (capture.exclude: ['{_pattern(merge.table)}']), capture its members, and write to "
+                    "them by their own names",
                 )
             )
         elif captured:
@@ -79,8 +81,10 @@ def merge_findings(
                     "error" if merge.inserts else "warning",
                     "MERGE table",
                     str(merge.table),
-                    f"it is {merge.over}, and not captured: {verbs} under its name change rows of {names} that the log does not name",
-                    f"write to the members by their own names; ALTER TABLE {quoted_table(merge.table)} INSERT_METHOD=NO keeps rows out",
+                    f"it is {merge.over}, and not captured: {verbs} under its name change rows of {names} that the "
+                    "log does not name",
+                    f"write to the members by their own names; ALTER TABLE {quoted_table(merge.table)} "
+                    "INSERT_METHOD=NO keeps rows out",
                 )
             )
     return found

@@ -19,7 +19,10 @@ _CHOICES = (
     "or a new copy of the tables: `sluice recover PIPELINE` plans it"
 )
 _SETTLE_S = 15.0
-"""Seconds that a server may take to count a transaction as executed which its log shows. What is concluded after them, no retry mends."""
+"""Seconds that a server may take to count a transaction as executed which its log shows.
+
+What is concluded after them, no retry mends.
+"""
 
 
 def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> list[Finding]:
@@ -33,8 +36,9 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
                 "server",
                 info.server_uuid,
                 f"another server answers: the position {cursor} belongs to {cursor.server_uuid}",
-                "point the connection at the right server; if this one replicates with it, `sluice recover PIPELINE` goes on at the same place "
-                f"of its log; else `sluice seek PIPELINE` to a position of this one, {_THEN_REPAIR}",
+                "point the connection at the right server; if this one replicates with it, `sluice recover PIPELINE` "
+                "goes on at the same place of its log; else `sluice seek PIPELINE` to a position of this one, "
+                f"{_THEN_REPAIR}",
                 WrongServer,
             )
         ]
@@ -108,8 +112,9 @@ def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Findi
                     "error",
                     "GTIDs",
                     have or "none",
-                    f"transactions that were captured from this server are unknown to it{_age(cursor)}: its log was reset, or it was restored "
-                    f"from a backup, or another server took its place; captured were {cursor.gtid_set}",
+                    f"transactions that were captured from this server are unknown to it{_age(cursor)}: its log was "
+                    "reset, or it was restored from a backup, or another server took its place; captured were "
+                    f"{cursor.gtid_set}",
                     f"`sluice seek PIPELINE` to a position of this server, {_THEN_REPAIR}",
                     WrongServer,
                 )

@@ -41,8 +41,8 @@ def preflight(
 ) -> list[Finding]:
     """Return all findings, errors first.
 
-    ``cursor``: the captured position, None before the first capture; ``server_id``: the pipeline's own, 0: don't look who
-    else uses it; ``two_way``: the server is a site of a channel.
+    ``cursor``: the captured position, None before the first capture; ``server_id``: the pipeline's own, 0: don't look
+    who else uses it; ``two_way``: the server is a site of a channel.
     """
     selection = Selection.compile(pipeline.capture)
     found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(info)
@@ -148,7 +148,10 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
 def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
     """Report what cannot be done with rows that the log has only a part of; the others are completed."""
     image = info.variables.get("binlog_row_image", "FULL").upper()
-    fix = f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_row_image = 'FULL'; then reconnect the applications"
+    fix = (
+        f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_row_image = 'FULL'; then reconnect the "
+        "applications"
+    )
     if image == "FULL":
         return []
     found = []
@@ -168,7 +171,8 @@ def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
                 "warning",
                 "binlog_row_image",
                 image,
-                "MariaDB logs REPLACE over an existing row without the columns that it set back to their defaults; its own replicas miss them too",
+                "MariaDB logs REPLACE over an existing row without the columns that it set back to their defaults; "
+                "its own replicas miss them too",
                 fix,
             )
         )
@@ -257,7 +261,8 @@ def _same_id(connection: Any, server_id: int, readers: int) -> list[Finding]:
                     "warning",
                     "server_id",
                     str(row[0]),
-                    f"a replica at {row[1] or 'an unknown host'} uses the same id ({mine[int(row[0])]}): two of them throw each other out",
+                    f"a replica at {row[1] or 'an unknown host'} uses the same id ({mine[int(row[0])]}): two of them "
+                    "throw each other out",
                     "give this pipeline another number: source.server_id",
                 )
             ]
@@ -287,8 +292,10 @@ def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[F
             "error",
             "foreign keys with CASCADE or SET NULL",
             names,
-            f"this server does not write the effects of its {len(captured)} cascading foreign keys to its log: they would be lost",
-            "let the application delete the rows itself (ON DELETE RESTRICT), or accept it with capture.unlogged_cascades: ignore",
+            f"this server does not write the effects of its {len(captured)} cascading foreign keys to its log: they "
+            "would be lost",
+            "let the application delete the rows itself (ON DELETE RESTRICT), or accept it with "
+            "capture.unlogged_cascades: ignore",
         )
     ]
 

@@ -21,7 +21,8 @@ def remote_findings(tables: Iterable[tuple[TableId, str]], wants: Callable[[Tabl
             "warning",
             "engine",
             f"{engine} ({table})",
-            "another system stores the rows of this table: changes that are not made through this server are not in its log",
+            "another system stores the rows of this table: changes that are not made through this server are not in "
+            "its log",
             "capture the table where its rows are stored, or let only this server write to it",
         )
         for table, engine in tables

@@ -37,7 +37,9 @@ _REFUSE = "read another server of the group (source.connections), or give this o
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """A rule: ``setting`` with one ``value`` of its list, and the replication ``channel`` that it holds for ("": all)."""
+    """A rule: ``setting`` with one ``value`` of its list, and the replication ``channel`` that it holds for ("":
+    all).
+    """
 
     setting: str
     value: str
@@ -76,8 +78,8 @@ def replication_findings(connection: Any, info: ServerInfo, selection: Selection
                     "error",
                     name,
                     ",".join(dict.fromkeys(one.value for one in hit)),
-                    f"this replica leaves out changes of its own source{named}, captured tables among them: rows are missing here, and its "
-                    "GTIDs do not show it",
+                    f"this replica leaves out changes of its own source{named}, captured tables among them: rows are "
+                    "missing here, and its GTIDs do not show it",
                     f"{_REFUSE}; then remove the filter",
                 )
             )
@@ -89,12 +91,18 @@ def _errors_skipped(settings: dict[str, str]) -> list[Finding]:
     for name in _SKIPS:
         value = settings.get(name, "").upper()
         if value not in {"", "OFF", "NONE"}:
-            why = "this replica goes on after errors, without the changes that failed: rows may be missing here, and its GTIDs do not show it"
+            why = (
+                "this replica goes on after errors, without the changes that failed: rows may be missing here, and "
+                "its GTIDs do not show it"
+            )
             found.append(Finding("error", name, value, why, f"{_REFUSE}; then start it with {name}=OFF"))
             break
     for name in _FORGIVES:
         if settings.get(name, "").upper() == "IDEMPOTENT":
-            why = "this replica goes on where a row that it should change is missing, or one that it should insert is there"
+            why = (
+                "this replica goes on where a row that it should change is missing, or one that it should insert is "
+                "there"
+            )
             found.append(Finding("warning", name, "IDEMPOTENT", why, f"SET GLOBAL {name} = 'STRICT'"))
             break
     value = settings.get(_MARKED, "").upper()

@@ -1,8 +1,8 @@
 """The replica ids of one capture: its own, and those of the other dump connections that it has open.
 
-A server throws out the older of two replicas with one id. So each dump of a capture has an id of its own, and those other
-than the pipeline's (``source.server_id``) are not its neighbours, which other pipelines or replicas may have, but far
-away, derived from it.
+A server throws out the older of two replicas with one id. So each dump of a capture has an id of its own, and those
+other than the pipeline's (``source.server_id``) are not its neighbours, which other pipelines or replicas may have, but
+far away, derived from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _FIRST, _COUNT = 2**31, 2**31 - 1
 
 
 def replica_id(pipeline: PipelineConfig) -> int:
-    """Return the pipeline's own id: as configured, else derived from its name, in 2^31..2^32-1, which is seldom used."""
+    """Return the pipeline's own id: as configured, else derived from its name, in 2^31..2^32-1, which is seldom
+    used.
+    """
     configured = pipeline.source.server_id
     return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31
 

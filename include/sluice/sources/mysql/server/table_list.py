@@ -26,8 +26,8 @@ from sluice.sources.base import SourceTable
 from sluice.sources.mysql.server.connection import NOT_OF_THE_SYSTEM, rows_of, type_text
 
 _COLUMNS = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
-    "COALESCE(GENERATION_EXPRESSION, '') <> '' "
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, "
+    "COLLATION_NAME, COALESCE(GENERATION_EXPRESSION, '') <> '' "
     f"FROM information_schema.COLUMNS WHERE {NOT_OF_THE_SYSTEM} "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION"
 )
@@ -37,8 +37,8 @@ _TABLES = (
     "ORDER BY TABLE_SCHEMA, TABLE_NAME"
 )
 _UNIQUE = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE, SUB_PART FROM information_schema.STATISTICS WHERE NON_UNIQUE = 0 "
-    f"AND {NOT_OF_THE_SYSTEM} "
+    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE, SUB_PART FROM information_schema.STATISTICS "
+    f"WHERE NON_UNIQUE = 0 AND {NOT_OF_THE_SYSTEM} "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX"
 )
 _CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
@@ -149,9 +149,11 @@ def create_statement(connection: Any, table: TableId, named: TableId) -> str:
         sql = without_counter(create_table_of(connection, table).decode())
     except UnicodeDecodeError as error:
         raise UnsupportedType(
-            f"the server's CREATE TABLE of {table} is no text: a default, a check or an expression in it has bytes that are no UTF-8",
+            f"the server's CREATE TABLE of {table} is no text: a default, a check or an expression in it has bytes "
+            "that are no UTF-8",
             where=str(table),
-            hint="write these bytes as an expression at the source, for a default: ALTER TABLE … ALTER COLUMN … SET DEFAULT (UNHEX('…'))",
+            hint="write these bytes as an expression at the source, for a default: ALTER TABLE … ALTER COLUMN … SET "
+            "DEFAULT (UNHEX('…'))",
         ) from error
     sql = _with_labels(connection, table, sql)
     if named != table:
@@ -192,8 +194,8 @@ _TABLE_ROWS = (
 TABLES_A_SELECT = 500
 _KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaDB
     "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN ("
-    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
-    "HAVING INDEX_NAME = 'PRIMARY' OR (MAX(NON_UNIQUE) = 0 AND MAX(INDEX_TYPE) = 'BTREE' "
+    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS GROUP BY TABLE_SCHEMA, "
+    "TABLE_NAME, INDEX_NAME HAVING INDEX_NAME = 'PRIMARY' OR (MAX(NON_UNIQUE) = 0 AND MAX(INDEX_TYPE) = 'BTREE' "
     "AND SUM(NULLABLE = 'YES' OR SUB_PART IS NOT NULL OR COLUMN_NAME IS NULL) = 0)"
     ") s ON s.TABLE_SCHEMA = t.TABLE_SCHEMA AND s.TABLE_NAME = t.TABLE_NAME "
     "WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND s.INDEX_NAME IS NULL"
@@ -216,7 +218,10 @@ def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
     for at in range(0, len(tables), TABLES_A_SELECT):
         names = [name for table in tables[at : at + TABLES_A_SELECT] for name in (table.schema, table.table)]
         pairs = ", ".join(["(%s, %s)"] * (len(names) // 2))
-        sql = f"SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"
+        sql = (
+            "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE "
+            f"(TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"
+        )
         found |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
     return found
 

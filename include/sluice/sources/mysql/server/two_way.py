@@ -1,4 +1,6 @@
-"""Requirements of a channel's server, which applications and Sluice write to while another site is written to as well."""
+"""Requirements of a channel's server, which applications and Sluice write to while another site is written to as
+well.
+"""
 
 # ruff: noqa: S608 - a fixed condition
 
@@ -39,8 +41,10 @@ def _marks_left_out(connection: Any, info: ServerInfo) -> list[Finding]:
             "error",
             setting,
             ",".join(value),
-            f"the marks of loads in {', '.join(lost)}.{TABLE} do not get into the log: what the channel loads would be sent back",
-            f"take {setting} out of the server's configuration and restart it, or set ack_schema of the target to a schema that is logged",
+            f"the marks of loads in {', '.join(lost)}.{TABLE} do not get into the log: what the channel loads would "
+            "be sent back",
+            f"take {setting} out of the server's configuration and restart it, or set ack_schema of the target to a "
+            "schema that is logged",
         )
     ]
 
@@ -61,7 +65,8 @@ def _same_numbers(connection: Any, selection: Selection) -> list[Finding]:
             "auto_increment_increment",
             "1",
             f"both sites give the same numbers to new rows of {_names(tables)}, and one row overwrites the other",
-            "SET PERSIST auto_increment_increment = 2, auto_increment_offset = 1 at one site, offset 2 at the other one; reconnect the applications",
+            "SET PERSIST auto_increment_increment = 2, auto_increment_offset = 1 at one site, offset 2 at the other "
+            "one; reconnect the applications",
         )
     ]
 
@@ -80,7 +85,8 @@ def unique_keys(connection: Any, selection: Selection) -> list[Finding]:
             "warning",
             "unique keys",
             _names(tables),
-            "if both sites give one value to two different rows, each target replaces its own row by the other site's, and the sites differ",
+            "if both sites give one value to two different rows, each target replaces its own row by the other "
+            "site's, and the sites differ",
             "let each site give away values that the other one cannot, or write such tables at one site only",
         )
     ]

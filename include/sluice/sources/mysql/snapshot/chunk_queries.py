@@ -26,8 +26,10 @@ def key_of(definition: LiveTable, request: TableRequest) -> ChunkKey:
         raise DumpRefused(
             f"{request.table} has no primary key: its rows cannot be told apart"
             + (", so an index cannot split the table either" if request.index else ""),
-            hint="name the columns that identify a row in the mapping (`key: [...]`), add a primary key (an invisible one is enough: ALTER TABLE … "
-            "ADD _id BIGINT AUTO_INCREMENT PRIMARY KEY INVISIBLE), or replace the whole table in one piece (`--replace`)",
+            hint="name the columns that identify a row in the mapping (`key: [...]`), add a primary key (an invisible "
+            "one is enough: ALTER TABLE … "
+            "ADD _id BIGINT AUTO_INCREMENT PRIMARY KEY INVISIBLE), or replace the whole table in one piece "
+            "(`--replace`)",
         )
     name = request.index or definition.key or _index_of(indexes, request.identity)
     if not name:

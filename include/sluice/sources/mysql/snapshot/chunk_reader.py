@@ -34,7 +34,8 @@ from sluice.sources.mysql.snapshot.result_set import select
 from sluice.sources.mysql.snapshot.watermarks import end_of_log
 
 MAY_PASS = {
-    1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205,
+    1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159,
+    1160, 1161, 1184, 1203, 1205,
     1213, 1226, 1290, 1317, 1412, 1615, 1927, 1969, 3024, 3169, 4031,
 }  # fmt: skip
 """Server errors unrelated to the user's condition: shutdown, full disk, overload, a killed statement."""
@@ -161,9 +162,11 @@ class MySQLChunkReader(MySQLLoad):
             if not request.where or code in MAY_PASS or not (1000 <= code < 2000 or 3000 <= code < 5000):
                 raise
             raise DumpRefused(
-                f"the source cannot read rows of {request.table} under the condition {request.where!r}: {error.args[-1]} ({code})",
+                f"the source cannot read rows of {request.table} under the condition {request.where!r}: "
+                f"{error.args[-1]} ({code})",
                 where=f"dump {chunk.id.dump}",
-                hint=f"`sluice dump cancel {self._pipeline} {chunk.id.dump}`, then ask for it with a condition that holds for every row",
+                hint=f"`sluice dump cancel {self._pipeline} {chunk.id.dump}`, then ask for it with a condition that "
+                "holds for every row",
             ) from error
 
     def _definition_once(self, table: TableId) -> LiveTable:

@@ -97,5 +97,6 @@ class MySQLChunkTable:
                     raise  # the connection, not the condition
                 raise ConfigError(
                     f"the source does not take {asked} on {table}: {error.args[-1]}",
-                    hint="write what may stand after WHERE in a select of this one table, and keys as the server prints them",
+                    hint="write what may stand after WHERE in a select of this one table, and keys as the server "
+                    "prints them",
                 ) from error

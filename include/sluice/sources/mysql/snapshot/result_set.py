@@ -193,7 +193,9 @@ class _Reader:
 
     @staticmethod
     def _big(buffer: np.ndarray[Any, Any], at: int, end: int) -> tuple[int, int] | None:
-        """Close the gaps in a row of several packets: (end of the row, end of the bytes), None if it is not all there."""
+        """Close the gaps in a row of several packets: (end of the row, end of the bytes), None if it is not all
+        there.
+        """
         p, size = at, 0xFFFFFF
         parts: list[tuple[int, int]] = []
         while size == 0xFFFFFF:

@@ -65,7 +65,8 @@ def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint
     }
     if settings.get("binlog_order_commits") == "OFF":
         raise PreflightError(
-            "binlog_order_commits is OFF: the server may commit in another order than it logs, and marks in the log mean nothing",
+            "binlog_order_commits is OFF: the server may commit in another order than it logs, and marks in the log "
+            "mean nothing",
             where=endpoint.address,
             hint="SET PERSIST binlog_order_commits = ON",
         )
@@ -87,7 +88,8 @@ def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint
         raise PreflightError(
             f"a dump can't be marked: nothing may be written at the source, and GTIDs are off{refused}",
             where=endpoint.address,
-            hint=f"GRANT CREATE, INSERT, UPDATE ON {quoted(mark_table_of(pipeline, endpoint).schema)}.* TO the pipeline's user, or turn gtid_mode on",
+            hint=f"GRANT CREATE, INSERT, UPDATE ON {quoted(mark_table_of(pipeline, endpoint).schema)}.* TO the "
+            "pipeline's user, or turn gtid_mode on",
         )
     return Marking.GTID
 
@@ -222,6 +224,7 @@ def end_of_log(connection: Any) -> str:
 
 
 __all__ = [
-    "GtidMarker", "SnapshotMarker", "TableMarker", "after_low", "choose_marking", "end_of_log", "make_marker", "mark_table_of",
+    "GtidMarker", "SnapshotMarker", "TableMarker", "after_low", "choose_marking", "end_of_log", "make_marker",
+    "mark_table_of",
     "write_mark",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""A receiver as its connection describes it: its address, how to log in, certificates; and the secrets that no text may show."""
+"""A receiver as its connection describes it: its address, how to log in, certificates; and the secrets that no text may
+show.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError
 
 _EXTRA = frozenset({
-    "headers", "hmac_secret", "oauth2_token_url", "oauth2_client_id", "oauth2_client_secret", "oauth2_scope", "oauth2_audience", "oauth2_auth",
+    "headers", "hmac_secret", "oauth2_token_url", "oauth2_client_id", "oauth2_client_secret", "oauth2_scope",
+    "oauth2_audience", "oauth2_auth",
     "ca", "cert", "key", "proxy", "plain_http",
 })  # fmt: skip
 """The fields of the connection's extra."""
@@ -36,12 +39,15 @@ class Receiver:
     page: str = "docs/http-target.md"
     api_keys: bool = False
 
+    def require_login_for(self, address: str) -> None:
+        """Check the connection as a login for an address that stands elsewhere. Raises ConfigError."""
+        self._require_known(_EXTRA - {*_OAUTH, "oauth2_scope", "oauth2_audience", "oauth2_auth", "hmac_secret"})
+        _ = self.headers, self.tls
+        self._require_encrypted(address)
+
     def require_usable(self) -> None:
         """Check every field of the connection. No I/O but reading certificates. Raises ConfigError."""
-        known = _EXTRA | {"api_key"} if self.api_keys else _EXTRA
-        unknown = sorted(self.endpoint.extra.keys() - known)
-        if unknown:
-            raise self._wrong(f"extra has {unknown[0]}, which is not known", f"known are {', '.join(sorted(known))}")
+        self._require_known(_EXTRA | {"api_key"} if self.api_keys else _EXTRA)
         given = [name for name in _OAUTH if self._text(name)]
         if given and len(given) < len(_OAUTH):
             raise self._wrong(f"extra has {given[0]}, and OAuth2 needs {', '.join(_OAUTH)}")
@@ -164,12 +170,17 @@ class Receiver:
                 text = text.replace(form, "***")
         return text
 
+    def _require_known(self, known: frozenset[str]) -> None:
+        unknown = sorted(self.endpoint.extra.keys() - known)
+        if unknown:
+            raise self._wrong(f"extra has {unknown[0]}, which is not known", f"known are {', '.join(sorted(known))}")
+
     def _require_encrypted(self, address: str) -> None:
         parts = urlsplit(address)
         if parts.scheme == "http" and not _is_loopback(parts.hostname or "") and not self._flag("plain_http"):
             raise self._wrong(
                 f"{parts.hostname} is asked without TLS",
-                'write schema: https; or "plain_http": true into its extra, if everybody on the way may read rows and logins',
+                'write schema: https; or "plain_http": true into its extra, if everybody on the way may read rows and logins',  # noqa: E501
             )
         if parts.scheme not in {"http", "https"}:
             raise self._wrong("oauth2_token_url in extra is no address that begins with https://")
