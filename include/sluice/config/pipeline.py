@@ -558,6 +558,11 @@ class RowFiles(StrictModel):
         return self
 
     @property
+    def places(self) -> tuple[str, str]:
+        """Where files come from and go to, for messages: without what follows a question mark, which may be secret."""
+        return self.from_.partition("?")[0], self.to.partition("?")[0]
+
+    @property
     def connections(self) -> tuple[ConnectionId, ...]:
         """The connections that it names."""
         return tuple(one for one in (self.from_connection, self.to_connection) if one is not None)
@@ -1178,6 +1183,21 @@ class PipelineConfig(StrictModel):
                         ("mapping", number, "files", index, "on_missing"),
                         f"target {every[0]} has changes: all, and gets each change whatever became of its file; write "
                         "stop or row_without",
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _files_of_one_source(self) -> PipelineConfig:
+        """Refuse two locations whose files would replace each other."""
+        known: dict[str, str] = {}
+        for number, line in enumerate(self.mapping):
+            for index, files in enumerate(line.files):
+                source, target = (local_folder(one) or one.rstrip("/") for one in (files.from_, files.to))
+                if files.layout == "path" and known.setdefault(target, source) != source:
+                    raise _at(
+                        ("mapping", number, "files", index, "to"),
+                        "files from another location go there, too, and equal names would replace each other; "
+                        "give each a folder",
                     )
         return self
 

@@ -97,9 +97,7 @@ def check(runtime: Runtime) -> CheckReport:
             for one in pipeline.targets
         ),
         *(
-            _Asked.begin(
-                runtime, "files", f"{files.from_} or {files.to}", "", partial(_files, where=where, files=files)
-            )
+            _Asked.begin(runtime, "files", " or ".join(files.places), "", partial(_files, where=where, files=files))
             for where, files in _named_files(runtime)
         ),
     ]
@@ -661,7 +659,7 @@ def _named_files(runtime: Runtime) -> list[tuple[str, RowFiles]]:
 def _files(runtime: Runtime, where: str, files: RowFiles) -> list[Finding]:
     """Look whether files can be read and written. Spark workers do it later, from where they are."""
     said = require_reachable(files, runtime.resolver, ANSWER_S / 2)
-    return [_finding("ok", "files", where, f"{files.from_} -> {files.to}", f"{said}, and the other can be written")]
+    return [_finding("ok", "files", where, " -> ".join(files.places), f"{said}, and the other can be written")]
 
 
 def _file_columns(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:

@@ -74,8 +74,12 @@ class LocalFolder:
 
     def put(self, name: str, spool: Spool) -> None:
         """Write the contents to the disk, and give them their name."""
+        self._rename(name, spool, durable=True)
+
+    def _rename(self, name: str, spool: Spool, *, durable: bool) -> None:
         spool.file.flush()
-        os.fsync(spool.file.fileno())
+        if durable:
+            os.fsync(spool.file.fileno())
         spool.file.close()
         with self._folder_of(spool.name) as (incoming, temporary), self._folder_of(name, make=True) as (folder, leaf):
             spool.deadline.require()
@@ -85,7 +89,8 @@ class LocalFolder:
                 raise FileRefused("a folder has its name where it is written") from None
             except OSError as error:
                 raise _refused(error) from None
-            os.fsync(folder)
+            if durable:
+                os.fsync(folder)
 
     def identity(self, name: str) -> str:
         """Return inode, size and time of a file, which every rename changes."""
@@ -105,11 +110,11 @@ class LocalFolder:
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file through a temporary one."""
+        """Write a small file through a temporary one. A machine that fails may lose it: the file is fetched again."""
         spool = self.spool(len(data), Deadline(3600.0))
         try:
             spool.write(data)
-            self.put(name, spool)
+            self._rename(name, spool, durable=False)
         except BaseException:
             self.discard(spool)
             raise

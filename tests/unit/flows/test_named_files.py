@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
+from sluice.config.connections import Endpoint
 from sluice.config.pipeline import RowFiles
 from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError, FileMissing, MappingError, StorageUnavailable
@@ -27,7 +30,9 @@ from sluice.operations.deadletters.store import letters
 from sluice.operations.rule_stats import files_in_words, newest_files
 from sluice.operations.status import status
 from sluice.orchestration.metrics import gauges
+from sluice.row_files.local_folder import LocalFolder
 from sluice.segments.store import SegmentStore
+from sluice.spark.local import LocalRunner
 from tests.support.pipelines.case import Case, case
 
 Shop = Callable[..., "Files"]
@@ -213,6 +218,39 @@ def test_a_delete_goes_over_although_the_file_is_missing(pipeline: Shop) -> None
     shop.run("UPDATE {t} SET id = 2, path = 'b' WHERE id = 1")
     assert shop.rows == [], "the row left its old key, and waits under its new one"
     assert [one.key for one in letters(shop.shop.runtime())] == [{"id": 2}]
+
+
+def test_units_travel_to_workers_with_the_logins_and_never_show_them(
+    pipeline: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units are sent as Spark sends them; the login of a location goes along, and is in no text."""
+    shop = pipeline(**{"from": "https://static.example.org/x", "from_connection": "cdn"})
+    shop.shop.connections["cdn"] = json.dumps({"conn_type": "http", "password": "hidden"})
+    sent: list[object] = []
+
+    def run(runner: object, function: Callable[[object], object], units: list[object], **named: object) -> list[object]:
+        del runner, named
+        sent.extend(units)
+        return [pickle.loads(cloudpickle.dumps(function))(pickle.loads(cloudpickle.dumps(unit))) for unit in units]
+
+    def opened(address: str, endpoint: Endpoint | None, **named: object) -> LocalFolder:
+        assert (address, endpoint and endpoint.password) == ("https://static.example.org/x", "hidden")
+        return LocalFolder(str(shop.source))
+
+    monkeypatch.setattr(LocalRunner, "run", run)
+    monkeypatch.setattr("sluice.flows.transform.named_files.open_source", opened)
+    shop.put("a", "x")
+    shop.insert((1, "a"))
+    shop.run()
+    assert shop.copied == {"a": "x"}
+    assert shop.shop.runtime().pipeline.file_connections == {"cdn"}
+    assert sent
+    assert "hidden" not in repr(sent)
+
+
+def test_two_locations_whose_files_would_replace_each_other_are_refused(pipeline: Shop, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mapping.1.files.0.to: files from another location go there"):
+        pipeline(extra=f"  - {{from: x.b, to: x.b, files: [{{path: p, from: /other, to: {tmp_path}/to}}]}}\n")
 
 
 def test_rules_decide_which_files_are_copied(pipeline: Shop) -> None:

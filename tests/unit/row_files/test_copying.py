@@ -6,8 +6,10 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +145,98 @@ def test_a_late_writer_leaves_the_newest_contents(folders: Folders) -> None:
     folders.on_fetched = others
     late.copy(named("a", "1"))
     assert folders.got("a") == "new"
+
+
+CALLS = ("spool", "discard", "put", "identity", "read", "write", "fetch")
+
+
+class Calls:
+    """The calls of both ends of a copy, at one of which something happens: before it, or after it."""
+
+    def __init__(self, folders: Folders, at: int, then: Callable[[], None], *, after: bool) -> None:
+        self.count = 0
+
+        def watched(end: LocalFolder) -> LocalFolder:
+            for name in CALLS:
+                setattr(end, name, self._watched(getattr(end, name), at, then, after=after))
+            return end
+
+        self.copier = Copier(
+            watched(LocalFolder(str(folders.source))), watched(LocalFolder(str(folders.target))), where="shop.a",
+            max_bytes=1 << 20, timeout=MINUTE, sleep=lambda _: None,
+        )  # fmt: skip
+
+    def _watched(
+        self, call: Callable[..., Any], at: int, then: Callable[[], None], *, after: bool
+    ) -> Callable[..., Any]:
+        def run(*args: Any, **named: Any) -> Any:
+            self.count += 1
+            mine = self.count == at
+            if mine and not after:
+                then()
+            found = call(*args, **named)
+            if mine and after:
+                then()
+            return found
+
+        return run
+
+
+class Died(BaseException):
+    """Stands for the end of a process."""
+
+
+def die() -> None:
+    raise Died
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("begun", ["new", "old version there"])
+def test_a_process_that_dies_at_any_call_leaves_a_whole_file_and_a_repeat_ends_right(
+    tmp_path: Path, begun: str, after: bool
+) -> None:
+    for at in range(1, 100):
+        root = tmp_path / str(at)
+        root.mkdir()
+        folders = Folders(root)
+        if begun != "new":
+            folders.put("p/a", "old")
+            folders.copier().copy(named("p/a", "1"))
+        folders.put("p/a", "new and longer")
+        calls = Calls(folders, at, die, after=after)
+        with suppress(Died):
+            calls.copier.copy(named("p/a", "2"))
+            break  # it took fewer calls
+        assert folders.got("p/a") in {None if begun == "new" else "old", "new and longer"}
+        assert folders.copier().copy(named("p/a", "2")).state in {CopyState.COPIED, CopyState.UNCHANGED}
+        assert folders.got("p/a") == "new and longer"
+        assert folders.copier().copy(named("p/a", "2")).state is CopyState.UNCHANGED
+    assert at > 8, "the copy makes more calls than that"
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("version", ["1", None])
+def test_a_worker_that_stalls_at_any_call_overwrites_nothing_newer(
+    tmp_path: Path, version: str | None, after: bool
+) -> None:
+    for at in range(1, 100):
+        root = tmp_path / str(at)
+        root.mkdir()
+        folders = Folders(root)
+        folders.put("a", "old")
+
+        def others(folders: Folders = folders) -> None:
+            folders.put("a", "new!")
+            folders.copier().copy(named("a", version and "2"))
+
+        calls = Calls(folders, at, others, after=after)
+        calls.copier.copy(named("a", version))
+        if calls.count < at:
+            break
+        assert folders.got("a") == "new!", f"after call {at}"
+        folders.copier().copy(named("a", version and "2"))
+        assert folders.got("a") == "new!"
+    assert at > 8
 
 
 def test_contents_are_kept_by_their_checksum_and_never_replaced(folders: Folders) -> None:

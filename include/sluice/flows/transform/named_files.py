@@ -260,14 +260,14 @@ class _TableFiles:
             more = f", and {len(lost) - 1} more rows lack theirs" if len(lost) > 1 else ""
             raise FileMissing(
                 f"a row of {self.table} ({self._key(number)}) names {file} in column {self.files.path}: {why}{more}",
-                where=self.files.from_,
+                where=self.files.places[0],
                 hint="put the file there, or say what such rows do (on_missing: dead_letter or row_without); the "
                 "batch is tried again",
             )
         seqs = self.rows["_seq"].to_pylist()
         for number, name, why in lost:
             file = f"the file {name!r}" if name else "the file"
-            done.rejected[seqs[number]] = (f"{file} in column {self.files.path}: {why}", self.files.from_)
+            done.rejected[seqs[number]] = (f"{file} in column {self.files.path}: {why}", self.files.places[0])
 
     def _key(self, number: int) -> str:
         """Return the key of a row for messages, without masked values."""
@@ -294,17 +294,16 @@ def require_reachable(files: RowFiles, connections: ConnectionResolver, seconds:
 
     Raises StorageUnavailable, ConfigError.
     """
-    name, address = f"{OWN_FOLDER}/check-{uuid.uuid4().hex}", files.from_
+    name, (address, goal), verb = f"{OWN_FOLDER}/check-{uuid.uuid4().hex}", files.places, "read"
     try:
         with closing(_source(files, connections)) as source:
             said = source.require_readable(Deadline(seconds))
-        address = files.to
+        address, verb = goal, "written"
         with closing(_store(files, connections)) as store:
             store.write(name, b"sluice check")
             store.delete(name)
     except (FileRefused, OSError) as error:
         why = str(error).splitlines()[0] or type(error).__name__
-        verb = "read" if address == files.from_ else "written"
         raise StorageUnavailable(f"{address} cannot be {verb}: {why[:300]}", hint="docs/row-files.md") from None
     return said
 
