@@ -189,6 +189,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     AIRFLOWS,
     clickhouse,
     elasticsearch,
+    ferretdb,
     fresh_pg_schema,
     fresh_schema,
     iceberg_rest,
@@ -212,8 +213,8 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
-    "clickhouse", "elasticsearch", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch",
-    "postgis", "postgresql", "rabbitmq",
+    "clickhouse", "elasticsearch", "ferretdb", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target",
+    "opensearch", "postgis", "postgresql", "rabbitmq",
     "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper",
     "zookeeper_ensemble",
 })  # fmt: skip
@@ -223,6 +224,7 @@ __all__ = [
     "browser",
     "clickhouse",
     "elasticsearch",
+    "ferretdb",
     "fresh_pg_schema",
     "fresh_schema",
     "iceberg_rest",
