@@ -188,6 +188,7 @@ from tests.support.servers.browsers import browser  # noqa: E402
 from tests.support.servers.fixtures import (  # noqa: E402
     AIRFLOWS,
     elasticsearch,
+    ferretdb,
     fresh_pg_schema,
     fresh_schema,
     iceberg_rest,
@@ -211,7 +212,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
-    "elasticsearch", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "postgis",
+    "elasticsearch", "ferretdb", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "postgis",
     "postgresql", "rabbitmq",
     "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper",
     "zookeeper_ensemble",
@@ -221,6 +222,7 @@ SERVERS = frozenset({
 __all__ = [
     "browser",
     "elasticsearch",
+    "ferretdb",
     "fresh_pg_schema",
     "fresh_schema",
     "iceberg_rest",

@@ -21,6 +21,7 @@ from devstack.debian import FetchFailed
 from devstack.elasticsearch import SearchServer, find_search
 from devstack.http_receiver import HttpReceiver
 from devstack.kafka import KafkaServer, find_kafka
+from devstack.mongodb import FerretDBServer, find_ferretdb
 from devstack.postgresql import PostgreSQLServer, find_postgresql
 from devstack.rabbitmq import RabbitMQServer, find_rabbitmq
 from devstack.redis import RedisServer, find_redis
@@ -432,9 +433,49 @@ class Elasticsearch(Kind):
             yield f"  {one['_id']}  {_shortened(text)}"
 
 
+class MongoDB(Kind):
+    """A collection a table, with a document a row, in a FerretDB: it takes few updates at a time, and no Decimal128."""
+
+    name = "mongodb"
+    client = "pymongo"
+    ports = ("mongodb",)
+    settings: ClassVar[Mapping[str, Any]] = {
+        "changes": "latest",
+        "options": {"bulk_rows": 20, "types": {"decimal": "text", "bigint unsigned": "text"}},
+    }
+
+    def fetch(self) -> None:
+        """Build FerretDB, unless it was. Raises FetchFailed."""
+        find_ferretdb()
+
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """Return the server of this folder."""
+        return FerretDBServer(folder / self.name, self.name, port=ports["mongodb"])
+
+    def connection(self, at: Any) -> str:
+        """Return the connection of the server."""
+        assert isinstance(at, FerretDBServer)
+        return at.connection_json()
+
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the documents of each collection, without what is kept of removed rows."""
+        assert isinstance(at, FerretDBServer)
+        with at.client() as client:
+            there = {"_sluice_deleted": {"$exists": False}}
+            return {table: client[schema][table].count_documents(there) for table in tables}
+
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield a query for the newest orders, and their documents."""
+        assert isinstance(at, FerretDBServer)
+        yield f"db.getSiblingDB({schema!r}).orders.find().sort({{_id: -1}}).limit({_SAMPLE_ROWS})"
+        with at.client() as client:
+            for one in client[schema].orders.find().sort("_id", -1).limit(_SAMPLE_ROWS):
+                yield f"  {_shortened(str(one))}"
+
+
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
-    for kind in (Kafka(), PostgreSQL(), RabbitMQ(), Redis(), Http(), Delta(), Iceberg(), Elasticsearch())
+    for kind in (Kafka(), PostgreSQL(), RabbitMQ(), Redis(), Http(), Delta(), Iceberg(), Elasticsearch(), MongoDB())
 }
 
 

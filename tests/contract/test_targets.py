@@ -1,5 +1,5 @@
 """The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka,
-Redis, RabbitMQ, HTTP, Elasticsearch, OpenSearch, Delta, Iceberg.
+Redis, RabbitMQ, HTTP, Elasticsearch, OpenSearch, MongoDB, Delta, Iceberg.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
-KNOWN = {"delta", "elasticsearch", "http", "iceberg", "kafka", "memory", "mysql", "postgresql", "rabbitmq", "redis"}
+KNOWN = {
+    "delta", "elasticsearch", "http", "iceberg", "kafka", "memory", "mongodb", "mysql", "postgresql", "rabbitmq", "redis",
+}  # fmt: skip
 
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
@@ -173,6 +175,24 @@ def test_elasticsearch(check: Check, kind: str, request: pytest.FixtureRequest) 
     from tests.support.benches.elasticsearch_bench import ElasticsearchBench
 
     bench = ElasticsearchBench(request.getfixturevalue(kind))
+    if not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)
+
+
+@pytest.mark.parametrize("kind", ["twin", "ferretdb"])
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_mongodb(check: Check, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin in memory takes what MongoDB takes; FerretDB is a server, and takes less."""
+    from tests.support.benches.mongodb_bench import FERRETDB, MongoBench
+    from tests.support.twins.mongo_twin import MongoTwin
+
+    if kind == "twin":
+        monkeypatch.setattr("pymongo.MongoClient", MongoTwin().client)
+        bench = MongoBench("twin", 27017)
+    else:
+        server = request.getfixturevalue("ferretdb")
+        bench = MongoBench(server.host, server.port, FERRETDB)
     if not check.applies(bench):
         pytest.skip("the target does not offer it")
     check.run(bench)

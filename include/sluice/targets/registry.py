@@ -43,6 +43,7 @@ KINDS: Mapping[str, BuiltIn] = {
     "iceberg": BuiltIn("sluice.targets.iceberg.target:IcebergTarget", maintains_files=True),
     "kafka": BuiltIn("sluice.targets.kafka.target:KafkaTarget"),
     "memory": BuiltIn("sluice.targets.memory.target:MemoryTarget"),
+    "mongodb": BuiltIn("sluice.targets.mongodb.target:MongoTarget"),
     "mysql": BuiltIn("sluice.targets.mysql.target:MySQLTarget", marks_loads=True),
     "postgresql": BuiltIn("sluice.targets.postgresql.target:PostgreSQLTarget"),
     "rabbitmq": BuiltIn("sluice.targets.rabbitmq.target:RabbitMQTarget"),

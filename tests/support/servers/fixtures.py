@@ -30,6 +30,7 @@ from sluice.errors import ConfigError, SluiceError
 from tests.support.servers.airflows import SharedAirflow
 
 if TYPE_CHECKING:
+    from devstack.mongodb import FerretDBServer
     from devstack.postgresql import PostgreSQLServer
     from devstack.rabbitmq import RabbitMQServer
     from devstack.redis import RedisServer
@@ -186,6 +187,21 @@ def elasticsearch(server_folder: Path) -> Iterator[SearchServer]:
 def opensearch(server_folder: Path) -> Iterator[SearchServer]:
     """An OpenSearch; connection id ``test_opensearch``. Skips what needs it where it cannot be fetched."""
     yield from _search_server(server_folder, "opensearch")
+
+
+@pytest.fixture(scope="session")
+def ferretdb(server_folder: Path) -> Iterator[FerretDBServer]:
+    """A FerretDB; connection id ``test_ferretdb``. Skips what needs it where it cannot be built."""
+    pytest.importorskip("pymongo", reason="pymongo is not installed: make venv")
+    from devstack import mongodb
+
+    try:
+        mongodb.find_ferretdb()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no FerretDB: {error}")
+    with mongodb.FerretDBServer(server_folder / "ferretdb") as server:
+        os.environ["AIRFLOW_CONN_TEST_FERRETDB"] = server.connection_json()
+        yield server
 
 
 @pytest.fixture(scope="session")

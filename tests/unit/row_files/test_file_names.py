@@ -19,7 +19,7 @@ from sluice.row_files.port import FileRefused
         "%2e%2e/x",
         "a?b#c&d",
         "~root/x",
-        "a:b",
+        "a/b:c",
         "1:x",
     ],
 )

@@ -16,9 +16,10 @@ from sluice.config.receiver import Receiver
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date, special_timestamp
+from sluice.targets.documents.compare import same_value
+from sluice.targets.documents.records import Record, next_term
 from sluice.targets.elasticsearch.bulk import delete_lines, index_lines
-from sluice.targets.elasticsearch.checkpoint import Record, _next_term
-from sluice.targets.elasticsearch.column_types import FIELDS, document_texts, field_type, same
+from sluice.targets.elasticsearch.column_types import FIELDS, document_texts, field_type
 from sluice.targets.elasticsearch.options import ElasticsearchOptions
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.elasticsearch.tables import index_body
@@ -57,7 +58,7 @@ def test_values_in_documents(made: ColumnType, values: pa.Array, document: Any) 
     found = document_texts(pa.concat_arrays([values, nothing]), made)
     assert found[1].as_py() is None
     assert json.loads(found[0].as_py()) == document
-    assert same(made, json.loads(found[0].as_py()), document)
+    assert same_value(made, json.loads(found[0].as_py()), document)
 
 
 def test_every_kind_has_a_mapping() -> None:
@@ -81,8 +82,8 @@ def test_every_kind_has_a_mapping() -> None:
     ],
 )
 def test_equal_values(made: ColumnType, mine: Any, there: Any, equal: bool) -> None:
-    assert same(made, mine, there) is equal
-    assert same(made, there, mine) is equal
+    assert same_value(made, mine, there) is equal
+    assert same_value(made, there, mine) is equal
 
 
 def test_names_of_indexes_and_aliases() -> None:
@@ -110,10 +111,10 @@ def test_lines_of_a_request() -> None:
 
 def test_a_later_term_wins_whatever_its_batch() -> None:
     held = Record(Checkpoint(3, 10), term=2_000_000_000)
-    later = Record(Checkpoint(1, 0), term=_next_term(held))
+    later = Record(Checkpoint(1, 0), term=next_term(held))
     assert later.version(0) > held.version(2**31 - 1) > held.version(10)
     assert later.version(2**31 - 1) < 2**63
-    assert _next_term(Record(Checkpoint(0, 0))) > 1_700_000_000
+    assert next_term(Record(Checkpoint(0, 0))) > 1_700_000_000
 
 
 def test_settings_of_the_options_win() -> None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from sluice.formats.columns import joined, quoted
+from sluice.formats.columns import quoted
 from sluice.model.column_types import ColumnKind, ColumnType
-from sluice.targets.messages.row_texts import alike, json_texts, own_type, texts
+from sluice.targets.messages.row_texts import iso_texts, json_texts, own_type
 
 K = ColumnKind
 _KEYWORD_CHARACTERS = 8_191
@@ -65,8 +64,7 @@ def document_texts(values: pa.Array, made: ColumnType) -> pa.Array:
     """Return values as JSON (large_string); null stays null."""
     if made.kind not in _TIMES or not pa.types.is_timestamp(values.type):
         return json_texts(values, made)
-    found = pc.replace_substring(texts(values, made).cast(pa.large_string()), " ", "T", max_replacements=1)
-    return quoted(joined(found, "Z") if made.kind is K.TIMESTAMP else found)
+    return quoted(iso_texts(values, made))
 
 
 def key_value(made: ColumnType, value: Any) -> Any:
@@ -81,15 +79,4 @@ def key_value(made: ColumnType, value: Any) -> Any:
     return read(str(value).removesuffix("Z") if made.kind is K.TIMESTAMP else str(value))
 
 
-def same(made: ColumnType, mine: Any, there: Any) -> bool:
-    """Return True if two values of documents are of the same value of a column."""
-    if isinstance(mine, str) and isinstance(there, str):
-        one, other = (text.removesuffix("Z") if made.kind is K.TIMESTAMP else text for text in (mine, there))
-        return alike(made, one.encode(), other.encode())
-    if isinstance(mine, float) or isinstance(there, float):
-        numbers = isinstance(mine, int | float) and isinstance(there, int | float)
-        return numbers and repr(float(mine)) == repr(float(there))
-    return type(mine) is type(there) and bool(mine == there)
-
-
-__all__ = ["FIELDS", "FieldType", "document_texts", "field_type", "key_value", "same"]
+__all__ = ["FIELDS", "FieldType", "document_texts", "field_type", "key_value"]

@@ -9,25 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.errors import LoadError
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import one_chunk
+from sluice.targets.documents.compare import differences, key_table, same_value
 from sluice.targets.elasticsearch.client import Client, connected
-from sluice.targets.elasticsearch.column_types import key_value, same
+from sluice.targets.elasticsearch.column_types import key_value
 from sluice.targets.elasticsearch.documents import TableDocuments, held_documents
 from sluice.targets.elasticsearch.place import Place
 from sluice.targets.elasticsearch.tables import held_indexes, require
 from sluice.targets.messages.read_back import listed_keys
 from sluice.targets.messages.row_texts import not_read_back
-from sluice.targets.port import (
-    SHOWN_CHARACTERS,
-    ComparesRowsOnly,
-    KeyRange,
-    RangeDifferences,
-    RowDifference,
-    keys_where,
-)
+from sluice.targets.port import ComparesRowsOnly, KeyRange, RangeDifferences, keys_where
 
 
 @dataclass(frozen=True)
@@ -62,21 +55,7 @@ class ElasticsearchComparer(ComparesRowsOnly):
         with connected(self.place) as client:
             self._require(client, plan)
             for hits in client.scan(self.place.index_of(plan.target), columns=plan.key):
-                yield self._key_table(plan, [one["_source"] for one in hits])
-
-    def _key_table(self, plan: PlannedTable, rows: Sequence[dict[str, Any]]) -> pa.Table:
-        try:
-            arrays = [
-                pa.array([key_value(c.value_type, row[c.name]) for row in rows], c.value_type.arrow_type)
-                for c in plan.key_columns
-            ]
-        except (ValueError, KeyError, TypeError, ArithmeticError, pa.ArrowException) as error:
-            raise LoadError(
-                f"keys of {plan.target} cannot be read back: {error!r}",
-                where=self.place.index_of(plan.target),
-                hint="did another program write them?",
-            ) from None
-        return pa.table(arrays, names=list(plan.key))
+                yield key_table(plan, [one["_source"] for one in hits], key_value, self.place.index_of(plan.target))
 
     def _require(self, client: Client, plan: PlannedTable) -> None:
         require(self.place, held_indexes(client, [self.place.index_of(plan.target)]), plan)
@@ -104,28 +83,22 @@ class ElasticsearchComparer(ComparesRowsOnly):
         *,
         values: bool,
     ) -> RangeDifferences:
-        mine = {name: one.to_pylist() for name, one in made.texts_of(rows).items()} if ids else {}
+        if not ids:
+            return RangeDifferences()
+        mine = {name: one.to_pylist() for name, one in made.texts_of(rows).items()}
         types = {true_name(one): made.type_of(one) for one in made.sent(rows.schema)}
-        missing, different = [], []
-        for number, there in enumerate(held_documents(client, made.index, ids, routings)):
-            if there is None:
-                missing.append(number)
-                continue
-            texts = {name: column[number] for name, column in mine.items()}
-            own = {name: None if text is None else json.loads(text) for name, text in texts.items()}
-            odd = tuple(name for name, value in own.items() if not same(types[name], value, there.get(name)))
-            if odd:
-                shown = tuple((_shown(own[name]), _shown(there.get(name))) for name in odd) if values else ()
-                different.append(RowDifference(number, odd, shown))
-        return RangeDifferences(tuple(missing), tuple(different))
+        columns = zip(*mine.values(), strict=True)
+        own = (dict(zip(mine, map(_parsed, texts), strict=True)) for texts in columns)
+        held = held_documents(client, made.index, ids, routings)
+        return differences(own, held, lambda name, value, there: same_value(types[name], value, there), values=values)
+
+
+def _parsed(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
 
 
 def _lists(ids: pa.Array, routings: pa.Array | None) -> tuple[list[str], list[str] | None]:
     return ids.to_pylist(), routings.to_pylist() if routings is not None else None
-
-
-def _shown(value: Any) -> str | None:
-    return None if value is None else str(value)[:SHOWN_CHARACTERS]
 
 
 __all__ = ["ElasticsearchComparer"]

@@ -16,6 +16,7 @@ from sluice.model.batches import Op
 from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import one_chunk
+from sluice.targets.documents.refusals import key_changed, row_missing
 from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.column_types import document_texts
 from sluice.targets.elasticsearch.place import Place, path_of
@@ -76,12 +77,7 @@ class TableDocuments(KeyedRows):
         hidden = any(map(is_masked, rows.schema))
         keys = self.keys_of(rows)
         if (keys.moved & lacks).any():
-            raise LoadError(
-                f"the key of a row of {self.plan.source} changed, and the log has only its changed columns",
-                where=str(self.plan.target),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then `sluice "
-                "dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
-            )
+            raise key_changed(self.plan)
         known, ops = self.known(rows), rows["_op"].to_pylist()
         stored = {true_name(one): one.name for one in self.sent(rows.schema)}
         texts = {name: one.to_pylist() for name, one in values.items()}
@@ -90,12 +86,7 @@ class TableDocuments(KeyedRows):
         asked = ids.filter(mask).to_pylist(), routings.filter(mask).to_pylist() if routings is not None else None
         for place, there in zip(places, held_documents(client, self.index, *asked), strict=True):
             if there is None and ops[place] == Op.UPDATE and not copied:
-                shown = "(masked)" if hidden else str(ids[place])[:300]
-                raise LoadError(
-                    f"the target has no row {shown}, but the log only contains the changed columns of this row",
-                    where=str(self.plan.target),
-                    hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
-                )
+                raise row_missing(self.plan, ids[place], hidden=hidden)
             for name, column in texts.items():
                 if not known[stored[name]][place]:
                     column[place] = json.dumps((there or {}).get(name), ensure_ascii=False)

@@ -11,10 +11,10 @@ from sluice.errors import LoadError, MappingError
 from sluice.model.column_types import ColumnType
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.targets.documents.definitions import Definition, definition_of, require_defined, require_own_table
 from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.column_types import field_type
 from sluice.targets.elasticsearch.place import Place, path_of
-from sluice.targets.schema.names import require_names
 
 _META = "sluice"
 _AT_ONCE = 20
@@ -23,24 +23,6 @@ _SETTINGS: Mapping[str, Any] = {"gc_deletes": "10m"}
 """Settings of indexes that are made: a request that waits somewhere is over long before the version of a removed row is
 forgotten.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """The columns and the key of a table, by name.
-
-    ``moves_to``: the name that a rename gives it; its rows are in that index by now.
-    """
-
-    table: str
-    columns: tuple[str, ...]
-    key: tuple[str, ...]
-    moves_to: str = ""
-
-    def to_meta(self) -> dict[str, Any]:
-        """Return what the mapping of the index says in ``_meta``."""
-        told = {"table": self.table, "columns": list(self.columns), "key": list(self.key)}
-        return {**told, "moves_to": self.moves_to} if self.moves_to else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +38,7 @@ class HeldIndex:
 
     def meta_with(self, definition: Definition) -> dict[str, Any]:
         """Return ``_meta`` with another definition."""
-        return {**self.meta, _META: definition.to_meta()}
+        return {**self.meta, _META: definition.to_json()}
 
 
 def held_indexes(client: Client, indexes: Collection[str]) -> dict[str, HeldIndex]:
@@ -77,8 +59,7 @@ def _held(index: str, mapping: Mapping[str, Any]) -> HeldIndex:
     if told is None:
         return HeldIndex(None, fields, meta)
     try:
-        columns, key = tuple(map(str, told["columns"])), tuple(map(str, told["key"]))
-        definition = Definition(str(told["table"]), columns, key, str(told.get("moves_to", "")))
+        definition = Definition.from_json(told)
     except (KeyError, TypeError) as error:
         raise LoadError(
             f"_meta.{_META} of index {index} cannot be read: {error!r}",
@@ -86,11 +67,6 @@ def _held(index: str, mapping: Mapping[str, Any]) -> HeldIndex:
             hint="remove it from the mapping; `sluice check PIPELINE --apply` writes it anew",
         ) from None
     return HeldIndex(definition, fields, meta)
-
-
-def definition_of(plan: PlannedTable) -> Definition:
-    """Return the definition of a planned table."""
-    return Definition(str(plan.target), tuple(column.name for column in plan.columns), plan.key)
 
 
 def mapped(place: Place, table: TableId, name: str, made: ColumnType) -> dict[str, Any]:
@@ -103,7 +79,7 @@ def index_body(place: Place, definition: Definition | None, fields: Mapping[str,
     """Return what makes an index."""
     mappings: dict[str, Any] = {"dynamic": "strict", "properties": dict(fields)}
     if definition is not None:
-        mappings["_meta"] = {_META: definition.to_meta()}
+        mappings["_meta"] = {_META: definition.to_json()}
     given = dict(place.options.settings)
     nested = given.get("index", {})
     own = {
@@ -158,20 +134,11 @@ def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> 
             where=str(plan.target),
             hint=f"{apply} makes {'it' if found is None else 'the index that of this table'}",
         )
-    if found.definition.table != str(plan.target):
-        raise MappingError(
-            f"index {index} has the rows of {found.definition.table}, and those of {plan.target} would be among them",
-            where=str(plan.target),
-            hint="give each table an index of its own: {schema} and {table} in options.index; names of indexes are in "
-            "lower case",
-        )
-    require_names(
-        plan,
-        found.definition.columns,
-        found.definition.key,
-        column_hint=f"{apply} adds it, or leave it out: mapping.columns.exclude",
-        key_hint="name the same key in the mapping: key; or delete the index and copy the table anew",
+    hint = (
+        "give each table an index of its own: {schema} and {table} in options.index; names of indexes are in lower case"
     )
+    require_own_table(found.definition, plan, f"index {index}", hint)
+    require_defined(found.definition, plan, place.pipeline, "delete the index")
     column = place.routing_of(plan.target)
     if column and column not in plan.key:
         raise MappingError(
@@ -182,7 +149,6 @@ def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> 
 
 
 __all__ = [
-    "Definition", "HeldIndex", "definition_of", "extend_statement", "fields_of", "held_indexes", "index_body",
-    "make_statement",
-    "mapped", "require", "statement_of",
+    "HeldIndex", "extend_statement", "fields_of", "held_indexes", "index_body", "make_statement", "mapped", "require",
+    "statement_of",
 ]  # fmt: skip

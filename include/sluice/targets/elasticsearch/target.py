@@ -14,13 +14,14 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.config.receiver import Receiver
 from sluice.model.planned import PlannedTable
-from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, record_of
-from sluice.targets.elasticsearch.client import connected
+from sluice.targets.documents.writer import DocumentWriter
+from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, found_record
+from sluice.targets.elasticsearch.client import Client, connected
 from sluice.targets.elasticsearch.compare import ElasticsearchComparer
 from sluice.targets.elasticsearch.options import ElasticsearchOptions
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.elasticsearch.schema import ElasticsearchSchema
-from sluice.targets.elasticsearch.writer import ElasticsearchWriter
+from sluice.targets.elasticsearch.writer import ElasticsearchStore
 from sluice.targets.options import options_of, require_connection
 from sluice.targets.port import (
     BatchInput,
@@ -121,7 +122,7 @@ class ElasticsearchReconciler:
             body = {"size": _MOST, "query": {"bool": {"must_not": {"term": {"pipeline": place.pipeline}}}}}
             told = client.ask("reading checkpoints", "POST", path_of(index, "_search"), body).document
         for one in told["hits"]["hits"]:
-            held, owner = record_of(one, place, one["_id"]), str(one["_id"])
+            held, owner = found_record(one, place, one["_id"]), str(one["_id"])
             forget = f"DELETE {path_of(index, '_doc', owner)}"
             found.append(OtherWriter(one["_source"]["pipeline"], held.tables, max(0.0, now - held.at), forget))
         return tuple(found)
@@ -134,9 +135,10 @@ class ElasticsearchSession:
     target: ElasticsearchTarget
     epoch: int
 
-    def begin(self, batch: BatchInput) -> ElasticsearchWriter:
+    def begin(self, batch: BatchInput) -> DocumentWriter[Client]:
         """Return the writer of a batch. No I/O."""
-        return ElasticsearchWriter(self.target.place, batch, Fence(self.epoch, batch.held, batch.number))
+        store = ElasticsearchStore(self.target.place)
+        return DocumentWriter(store, batch, Fence(self.epoch, batch.held, batch.number))
 
 
 __all__ = ["ElasticsearchTarget"]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.formats.columns import base64, quoted
+from sluice.formats.columns import base64, joined, quoted
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import ENUM_ERROR_VALUE
@@ -131,6 +131,14 @@ def json_texts(values: pa.Array, made: ColumnType) -> pa.Array:
     return found if own_type(made).number else quoted(found)
 
 
+def iso_texts(values: pa.Array, made: ColumnType) -> pa.Array:
+    """Return times as ISO 8601 writes them (large_string): T before the clock, Z after a point in time; null stays
+    null.
+    """
+    found = pc.replace_substring(texts(values, made).cast(pa.large_string()), " ", "T", max_replacements=1)
+    return joined(found, "Z") if made.kind is K.TIMESTAMP else found
+
+
 def alike(made: ColumnType, mine: bytes | None, there: bytes | None) -> bool:
     """Return True if two texts are of the same value."""
     if mine == there or mine is None or there is None or not own_type(made).trailing:
@@ -148,6 +156,7 @@ __all__ = [
     "OwnType",
     "alike",
     "escaped",
+    "iso_texts",
     "json_texts",
     "key_texts",
     "not_read_back",

@@ -1,0 +1,75 @@
+"""Compare what a load would write with the documents that a target holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.errors import LoadError
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.planned import PlannedTable
+from sluice.targets.messages.row_texts import alike
+from sluice.targets.port import SHOWN_CHARACTERS, RangeDifferences, RowDifference
+
+Document = Mapping[str, Any]
+
+
+def differences(
+    mine: Iterable[Document],
+    held: Iterable[Document | None],
+    same: Callable[[str, Any, Any], bool],
+    *,
+    values: bool,
+) -> RangeDifferences:
+    """Compare documents that a load would write with those that are there, pair by pair; None: there is none.
+
+    ``same``: column, value, value there -> whether they are equal. ``values``: tell values, too.
+    """
+    missing, different = [], []
+    for number, (own, there) in enumerate(zip(mine, held, strict=True)):
+        if there is None:
+            missing.append(number)
+            continue
+        odd = tuple(name for name, value in own.items() if not same(name, value, there.get(name)))
+        if odd:
+            told = tuple((_shown(own[name]), _shown(there.get(name))) for name in odd) if values else ()
+            different.append(RowDifference(number, odd, told))
+    return RangeDifferences(tuple(missing), tuple(different))
+
+
+def same_value(made: ColumnType, mine: Any, there: Any) -> bool:
+    """Return True if two values of documents are of the same value of a column: texts, numbers, null."""
+    if isinstance(mine, str) and isinstance(there, str):
+        one, other = (text.removesuffix("Z") if made.kind is ColumnKind.TIMESTAMP else text for text in (mine, there))
+        return alike(made, one.encode(), other.encode())
+    if isinstance(mine, float) or isinstance(there, float):
+        numbers = isinstance(mine, int | float) and isinstance(there, int | float)
+        return numbers and repr(float(mine)) == repr(float(there))
+    return type(mine) is type(there) and bool(mine == there)
+
+
+def key_table(
+    plan: PlannedTable, rows: Sequence[Document], value: Callable[[ColumnType, Any], Any], where: str
+) -> pa.Table:
+    """Return the keys of documents as the source's values are stored. Raises LoadError."""
+    try:
+        arrays = [
+            pa.array([value(c.value_type, row[c.name]) for row in rows], c.value_type.arrow_type)
+            for c in plan.key_columns
+        ]
+    except (ValueError, KeyError, TypeError, ArithmeticError, pa.ArrowException) as error:
+        raise LoadError(
+            f"keys of {plan.target} cannot be read back: {error!r}",
+            where=where,
+            hint="did another program write them?",
+        ) from None
+    return pa.table(arrays, names=list(plan.key))
+
+
+def _shown(value: Any) -> str | None:
+    return None if value is None else str(value)[:SHOWN_CHARACTERS]
+
+
+__all__ = ["Document", "differences", "key_table", "same_value"]

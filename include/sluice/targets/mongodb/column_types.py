@@ -1,0 +1,313 @@
+"""How values of each kind are stored in documents, what that loses, and how they are read back and compared.
+
+Values that no BSON value can hold are told as :class:`Unstorable`, so that their row is refused alone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+from bson import Decimal128, Int64
+from bson.datetime_ms import DatetimeMS
+
+from sluice.errors import MappingError
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.temporal import is_special
+from sluice.targets.documents.compare import same_value
+from sluice.targets.messages.row_texts import iso_texts, own_type, texts
+
+K = ColumnKind
+
+
+class Form(StrEnum):
+    """How a value is stored: a kind of BSON values."""
+
+    NUMBER = "number"
+    DECIMAL = "decimal"
+    DOUBLE = "double"
+    DATE = "date"
+    TEXT = "text"
+    DOCUMENT = "document"
+    BYTES = "bytes"
+
+
+_WHOLE = frozenset({K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR, K.BIT})
+_FLOATS = frozenset({K.FLOAT, K.DOUBLE})
+_TIMES = frozenset({K.DATETIME, K.TIMESTAMP})
+_TEXTS = frozenset({K.CHAR, K.VARCHAR, K.TEXT})
+_BYTES = frozenset({K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR})
+_WORDS = frozenset({K.ENUM, K.SET, K.UUID, K.INET4, K.INET6})
+_LONG_KINDS = frozenset({K.BIGINT, K.BIT})
+OFFERED: Mapping[ColumnKind, tuple[Form, ...]] = {
+    **dict.fromkeys(_WHOLE, (Form.NUMBER, Form.TEXT)),
+    **dict.fromkeys(_FLOATS, (Form.NUMBER,)),
+    K.DECIMAL: (Form.DECIMAL, Form.TEXT, Form.DOUBLE),
+    K.DATE: (Form.DATE, Form.TEXT),
+    **dict.fromkeys(_TIMES, (Form.DATE, Form.TEXT)),
+    K.TIME: (Form.TEXT,),
+    **dict.fromkeys(_TEXTS, (Form.TEXT, Form.DOCUMENT)),
+    **dict.fromkeys(_WORDS, (Form.TEXT,)),
+    K.JSON: (Form.DOCUMENT, Form.TEXT),
+    **dict.fromkeys(_BYTES, (Form.BYTES,)),
+}
+"""The ways to store each kind; the first is proposed."""
+_MILLISECONDS = 3
+_MOST_LONG = 2**63 - 1
+_DIGITS = 34
+"""Digits of a Decimal128."""
+_EXACT = decimal.Context(prec=200, traps=[])
+_EPOCH = dt.datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Unstorable:
+    """Stands for a value that no document can have. ``why``: without the value."""
+
+    why: str
+
+
+def forms_of_kind(name: str) -> frozenset[Form]:
+    """Return the forms of a type by its name, with or without ``unsigned``; none for a name that is not one."""
+    word, _, more = name.partition(" ")
+    known = word in set(ColumnKind) and more in {"", "unsigned"}
+    return frozenset(OFFERED[ColumnKind(word)]) if known else frozenset()
+
+
+def form_of(made: ColumnType, types: Mapping[str, Form], name: str) -> Form:
+    """Return how values of a column are stored. ``types``: of the options; ``name``: schema.table.column.
+
+    Raises MappingError.
+    """
+    kind, offered = made.kind, OFFERED[made.kind]
+    given = types.get(name)
+    if given is not None and given not in offered:
+        raise MappingError(
+            f"options.types stores {name} as {given}, and {kind} values are stored as {' or '.join(offered)}",
+            where=name,
+            hint="name another form, or leave the column out of options.types",
+        )
+    if given is None and made.unsigned:
+        given = types.get(f"{kind} unsigned")
+    if given is None:
+        given = types.get(kind.value)
+    if given is not None:
+        return given
+    whole = made.digits <= _MILLISECONDS if kind in _TIMES else made.precision <= _DIGITS
+    return offered[0] if whole else Form.TEXT
+
+
+def loses(made: ColumnType, form: Form) -> str:
+    """Return what of a column's values is not stored, "" for nothing."""
+    if form is Form.DOUBLE:
+        return "a double has about 15 digits of them"
+    if form is Form.DATE and made.digits > _MILLISECONDS:
+        return "a date has milliseconds, and microseconds are cut"
+    if form is Form.DOCUMENT:
+        return "spaces, how a number is written, and whether it is NULL or JSON's null"
+    if made.kind in {K.ENUM, K.SET}:
+        return own_type(made).loses
+    return ""
+
+
+def refuses(made: ColumnType, form: Form) -> str:
+    """Return which values of a column make their row refused, "" for none."""
+    if form is Form.DECIMAL and made.precision > _DIGITS:
+        return (
+            f"a Decimal128 has {_DIGITS} digits, and rows with longer values are refused; options.types: text has "
+            "them all"
+        )
+    return ""
+
+
+# -- to documents ------------------------------------------------------------------------------------------------------
+def document_values(values: pa.Array, made: ColumnType, form: Form) -> list[Any]:
+    """Return values as the client encodes them; null is None."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    match form:
+        case Form.NUMBER:
+            return _floats(values, made) if made.kind in _FLOATS else _whole(values, made)
+        case Form.DECIMAL:
+            return [None if one is None else decimal128(one) for one in _decimals(values, made)]
+        case Form.DOUBLE:
+            return [None if one is None else float(one) for one in _decimals(values, made)]
+        case Form.DATE:
+            return _dates(values, made)
+        case Form.DOCUMENT:
+            return [None if one is None else parsed(one) for one in _texts(values, made)]
+        case Form.BYTES:
+            found: list[Any] = values.cast(pa.large_binary()).to_pylist()
+            return found
+        case Form.TEXT:
+            return _texts(values, made)
+
+
+def id_values(values: pa.Array, made: ColumnType) -> list[Any] | None:
+    """Return values of a key's only column as ids, whatever form the column has;
+
+    None for a kind whose ids are its key's text.
+    """
+    if made.kind in _WHOLE:
+        return [None if one is None else _long(one) for one in _numbers(values)]
+    if made.kind in _TEXTS | _WORDS:
+        return _texts(values, made)
+    return None
+
+
+def _texts(values: pa.Array, made: ColumnType) -> list[Any]:
+    times = made.kind in _TIMES and pa.types.is_timestamp(values.type)
+    found: list[Any] = (iso_texts if times else texts)(values, made).cast(pa.large_string()).to_pylist()
+    return found
+
+
+def _numbers(values: pa.Array) -> list[Any]:
+    found: list[Any] = (values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values).to_pylist()
+    return found
+
+
+def _whole(values: pa.Array, made: ColumnType) -> list[Any]:
+    numbers = _numbers(values)
+    if made.kind in _LONG_KINDS or (made.kind is K.INT and made.unsigned):
+        return [None if one is None else _long(one) for one in numbers]
+    return numbers
+
+
+def _long(number: Any) -> Any:
+    return Int64(number) if number <= _MOST_LONG else decimal128(Decimal(int(number)))
+
+
+def _floats(values: pa.Array, made: ColumnType) -> list[Any]:
+    """Return numbers; those of four bytes as they are written with the fewest digits."""
+    if pa.types.is_float32(values.type):
+        values = texts(values, made).cast(pa.large_string()).cast(pa.float64())
+    found: list[Any] = values.cast(pa.float64()).to_pylist()
+    return found
+
+
+def _decimals(values: pa.Array, made: ColumnType) -> list[Any]:
+    if pa.types.is_decimal(values.type):
+        found: list[Any] = values.to_pylist()
+        return found
+    return [None if one is None else Decimal(one) for one in _texts(values, made)]
+
+
+def decimal128(number: Decimal) -> Any:
+    """Return a number with all its digits; zeros at the end go where they are too many."""
+    if len(number.as_tuple().digits) > _DIGITS:
+        number = number.normalize(_EXACT)
+        if len(number.as_tuple().digits) > _DIGITS:
+            return Unstorable(f"it has {len(number.as_tuple().digits)} digits, and a Decimal128 has {_DIGITS}")
+    return Decimal128(number)
+
+
+def _dates(values: pa.Array, made: ColumnType) -> list[Any]:
+    """Return dates; a day that no calendar has stays a text."""
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.timestamp("us", values.type.tz))
+        numbers = [None if one is None else one // 1000 for one in values.view(pa.int64()).to_pylist()]
+    elif pa.types.is_date32(values.type):
+        numbers = [None if one is None else one * 86_400_000 for one in values.view(pa.int32()).to_pylist()]
+    else:
+        return _texts(values, made)
+    found: list[Any] = [None if one is None else DatetimeMS(one) for one in numbers]
+    odd = is_special(values)
+    if odd.any():
+        told = _texts(values, made)
+        found = [text if special else one for one, text, special in zip(found, told, odd.tolist(), strict=True)]
+    return found
+
+
+class _NoDocument(ValueError):
+    """A JSON text that means more, or less, than a document."""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _NoDocument("a name is in an object twice")
+    if any("\0" in name for name in found):
+        raise _NoDocument("a name has the character 0 in it")
+    return found
+
+
+def _number(text: str) -> Any:
+    given, short = Decimal(text), float(text)
+    return short if math.isfinite(short) and Decimal(repr(short)) == given else _stored(given)
+
+
+def _integer(text: str) -> Any:
+    number = int(text)
+    return number if -_MOST_LONG <= number <= _MOST_LONG else _stored(Decimal(number))
+
+
+def _stored(number: Decimal) -> Any:
+    found = decimal128(number)
+    if isinstance(found, Unstorable):
+        raise _NoDocument(f"a number in it: {found.why}")
+    return found
+
+
+def _constant(text: str) -> Any:
+    raise _NoDocument(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_number, parse_int=_integer, parse_constant=_constant)
+
+
+def parsed(text: str) -> Any:
+    """Return a JSON text as a value of a document; Unstorable for one that cannot be."""
+    try:
+        return _DECODER.decode(text)
+    except _NoDocument as error:
+        return Unstorable(f"it is no document: {error}")
+    except (ValueError, ArithmeticError, RecursionError):
+        return Unstorable("it is no document: it is no JSON")
+
+
+# -- from documents ----------------------------------------------------------------------------------------------------
+def key_value(made: ColumnType, value: Any) -> Any:
+    """Return a value of a key's column as the source's values are stored.
+
+    Raises ValueError, TypeError, ArithmeticError.
+    """
+    if made.kind in _BYTES:
+        return bytes(value)
+    if isinstance(value, Decimal128):
+        value = value.to_decimal()
+    if made.kind in _WHOLE:
+        return int(value)
+    if made.kind is K.DECIMAL:
+        return Decimal(value)
+    if isinstance(value, DatetimeMS):
+        at = _EPOCH + dt.timedelta(milliseconds=int(value))
+        return at.date() if made.kind is K.DATE else at
+    read = own_type(made).read
+    assert read is not None  # asked before
+    return read(str(value).removesuffix("Z") if made.kind is K.TIMESTAMP else str(value))
+
+
+def same(made: ColumnType, mine: Any, there: Any) -> bool:
+    """Return True if two values of documents are of the same value of a column."""
+    if isinstance(mine, Decimal128) and isinstance(there, Decimal128):
+        return bool(mine.to_decimal() == there.to_decimal())
+    if isinstance(mine, dict) and isinstance(there, Mapping):
+        return mine.keys() == there.keys() and all(same(made, one, there[name]) for name, one in mine.items())
+    if isinstance(mine, list) and isinstance(there, list):
+        return len(mine) == len(there) and all(same(made, *pair) for pair in zip(mine, there, strict=True))
+    mine, there = (int(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in (mine, there))
+    return isinstance(mine, float) is isinstance(there, float) and same_value(made, mine, there)
+
+
+__all__ = [
+    "OFFERED", "Form", "Unstorable", "decimal128", "document_values", "form_of", "forms_of_kind", "id_values",
+    "key_value", "loses", "parsed", "refuses", "same",
+]  # fmt: skip

@@ -1,0 +1,97 @@
+"""Compare planned tables with their definitions, say what documents lose, and what the server keeps over a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.errors import MappingError, SluiceError
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.documents.definitions import Definition
+from sluice.targets.feature_check import without_key
+from sluice.targets.mongodb.client import Client, connected
+from sluice.targets.mongodb.column_types import loses, refuses
+from sluice.targets.mongodb.place import Place
+from sluice.targets.mongodb.tables import (
+    define,
+    definitions,
+    extend_statement,
+    make_collection,
+    make_statement,
+    read_statement,
+    require,
+)
+from sluice.targets.port import TableFinding
+from sluice.targets.schema.names import lacking
+
+
+@dataclass(frozen=True)
+class MongoSchema:
+    """See :class:`sluice.targets.port.TargetSchema`."""
+
+    place: Place
+
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
+        """Return findings on the server, once, and on each table."""
+        if not tables:
+            return ()
+        first, found = tables[0].target, list[TableFinding]()
+        with connected(self.place) as client:
+            try:
+                found.append(self._server(client, first))
+                held = definitions(client, self.place, [self.place.namespace(plan.target) for plan in tables])
+            except SluiceError as error:
+                return [*found, TableFinding("error", first, "", error.message, hint=error.hint or "")]
+        for plan in tables:
+            found += self._about(plan, held)
+        return found
+
+    def _server(self, client: Client, first: TableId) -> TableFinding:
+        told = client.command("asking for the server", "admin", {"hello": 1})
+        version = client.command("asking for the server", "admin", {"buildInfo": 1}).get("version", "")
+        if told.get("setName") or told.get("msg") == "isdbgrid":
+            return TableFinding(
+                "ok", first, "", f"server {version}: what a majority of members has on disk is acknowledged"
+            )
+        why = (
+            f"server {version} is no member of a replica set: rows that its disk loses are gone, and the checkpoint "
+            "with them"
+        )
+        return TableFinding("ok", first, "", why)
+
+    def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[TableFinding]:
+        place, at = self.place, self.place.namespace(plan.target)
+        there = held.get(str(at))
+        if not plan.key:
+            yield without_key(plan)
+            return
+        new = lacking(plan, there.columns) if there is not None else []
+        for name in new:
+            assert there is not None
+            why = f"it has no column {name!r}, which {plan.source} has"
+            yield TableFinding("error", plan.target, name, why, extend_statement(place, plan, there, new), absent=True)
+        if new:
+            return
+        try:
+            require(place, held, plan)
+        except MappingError as error:
+            statement = make_statement(place, plan) if there is None else ""
+            hint = error.hint or ""
+            yield TableFinding("error", plan.target, "", error.message, statement, hint=hint, absent=there is None)
+            return
+        for column in plan.columns:
+            form = place.form(plan.target, column.name, column.sent_type)
+            for said in filter(None, (loses(column.sent_type, form), refuses(column.sent_type, form))):
+                yield TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {said}")
+        yield TableFinding("ok", plan.target, "", f"collection {at}, ids {':'.join(f'<{name}>' for name in plan.key)}")
+
+    def apply(self, statement: str) -> None:
+        """Store a definition, and make its collection. Raises LoadError."""
+        at, definition = read_statement(self.place, statement)
+        with connected(self.place) as client:
+            make_collection(client, at)
+            define(client, self.place, at, definition)
+
+
+__all__ = ["MongoSchema"]

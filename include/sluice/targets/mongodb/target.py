@@ -1,0 +1,132 @@
+"""MongoDB as a target: a document for each row, and the checkpoint beside them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.model.planned import PlannedTable
+from sluice.targets.documents.writer import DocumentWriter
+from sluice.targets.mongodb.checkpoint import MongoCheckpoints, found_record
+from sluice.targets.mongodb.client import Client, connected, settings
+from sluice.targets.mongodb.compare import MongoComparer
+from sluice.targets.mongodb.options import MongoOptions
+from sluice.targets.mongodb.place import Place
+from sluice.targets.mongodb.schema import MongoSchema
+from sluice.targets.mongodb.writer import MongoStore
+from sluice.targets.options import options_of, require_connection
+from sluice.targets.port import (
+    BatchInput,
+    Capabilities,
+    Consistency,
+    Feature,
+    Fence,
+    Guarantee,
+    Input,
+    Ordering,
+    OtherWriter,
+)
+from sluice.targets.schema.policy import FOLLOWED_BY_NAME
+
+
+class MongoTarget:
+    """See :class:`sluice.targets.port.Target`."""
+
+    Options: ClassVar[type[BaseModel]] = MongoOptions
+    CAPABILITIES: ClassVar[Capabilities] = Capabilities(
+        inputs=frozenset({Input.MERGED}),
+        guarantee=Guarantee.IDEMPOTENT,
+        ordering=frozenset({Ordering.KEY}),
+        consistency=frozenset({Consistency.ROW}),
+        schema_changes=FOLLOWED_BY_NAME,
+        features=frozenset({Feature.DELETE, Feature.PARTIAL_ROWS, Feature.ROW_REJECTION, Feature.RECOPIES}),
+        compares=True,
+        lists_keys=True,
+        removes_listed_keys=True,
+    )
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        self.config = config
+        self.options = options_of(config, MongoOptions)
+        require_connection(config, endpoint, "mongo", "mongodb")
+        settings(endpoint)
+        self.place = Place(endpoint, self.options, pipeline, config.name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The abilities of the kind."""
+        return self.CAPABILITIES
+
+    @property
+    def checkpoints(self) -> MongoCheckpoints:
+        """The checkpoint store, a collection at the same server."""
+        return MongoCheckpoints(self.place)
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[MongoSession]:
+        """See :meth:`sluice.targets.port.Target.open`."""
+        yield MongoSession(self, epoch)
+
+    def schema(self) -> MongoSchema:
+        """Return what compares tables with their definitions."""
+        return MongoSchema(self.place)
+
+    def reconciler(self) -> MongoReconciler:
+        """Return what removes listed keys and all rows of a table."""
+        return MongoReconciler(self.place)
+
+    def comparer(self) -> MongoComparer:
+        """Return what compares rows."""
+        return MongoComparer(self.place)
+
+    def interrupt(self) -> None:
+        """Do nothing: no call waits for longer than its timeout."""
+
+
+@dataclass(frozen=True)
+class MongoReconciler:
+    """See :class:`sluice.targets.port.Reconciler` and :class:`sluice.targets.port.ListReconciler`."""
+
+    place: Place
+
+    def refuses(self, table: PlannedTable) -> str:
+        """Return why a range of keys is refused; a whole table is not."""
+        return "ids are not in the source's order at the server" if table.columns else ""
+
+    def refuses_listed(self, table: PlannedTable) -> str:
+        """Return "", as listed keys can be removed."""
+        return ""
+
+    def others(self) -> tuple[OtherWriter, ...]:
+        """Return the other pipelines with a checkpoint at the server."""
+        place, found, now = self.place, list[OtherWriter](), time.time()
+        with connected(place) as client:
+            query = {"pipeline": {"$ne": place.pipeline}}
+            for one in client.find("reading checkpoints", place.checkpoints, query):
+                held, at, owner = found_record(one, place), place.checkpoints, json.dumps(one["_id"])
+                forget = f"db.getSiblingDB({json.dumps(at.database)}).{at.collection}.deleteOne({{_id: {owner}}})"
+                found.append(OtherWriter(str(one["pipeline"]), held.tables, max(0.0, now - held.at), forget))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class MongoSession:
+    """See :class:`sluice.targets.port.TargetSession`."""
+
+    target: MongoTarget
+    epoch: int
+
+    def begin(self, batch: BatchInput) -> DocumentWriter[Client]:
+        """Return the writer of a batch. No I/O."""
+        return DocumentWriter(MongoStore(self.target.place), batch, Fence(self.epoch, batch.held, batch.number))
+
+
+__all__ = ["MongoTarget"]
