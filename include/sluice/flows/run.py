@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import structlog
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
+from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError, SourceUnavailable
 from sluice.flows.capture.drain import drain, head_of
+from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.dump.background import BackgroundDumper
 from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting
 from sluice.flows.runtime import Runtime, attempt_id
@@ -30,6 +32,10 @@ _log = structlog.get_logger()
 
 IDLE_WAIT_S = 5.0
 STAND_BY_S = 0.5
+KEPT_FOR_S = 15.0
+"""Seconds after which a delivery leaves no connection to the source behind: the server may have ended it meanwhile."""
+ATTEMPT_ENDS_S = 10.0
+"""Seconds that the end of a run waits for attempts to reach quarantined targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +107,16 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     done = 0
     looked = False  # the source is checked once, even if nothing is new: a misconfigured source must show
     standing_by = False
-    again = HeldTargetRetry(runtime)
+    ends = until_head or batches is not None
     me = runtime.owner
     assert me is not None
-    with runtime.state(caches_reads=True) as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
+    with (
+        runtime.state(caches_reads=True) as state,
+        _orderly(state, me),
+        BackgroundDumper(runtime, state) as dumps,
+        KeptSource() as source,
+        HeldTargetRetry(runtime, aside=not ends) as again,
+    ):
         while batches is None or done < batches:
             target_position = _head_now(runtime, state, target_position)
             try:
@@ -135,14 +147,20 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                     return
                 looked = True
                 idle_wait_s = 0.5 if until_head else IDLE_WAIT_S
+                started = time.monotonic()
                 done += yield from _one_batch(
-                    runtime, state, waiting, idle_wait_s, None if dumping else target_position
+                    runtime, state, source, waiting, idle_wait_s, None if dumping else target_position
                 )
+                if time.monotonic() - started > KEPT_FOR_S:
+                    source.close()
             except LeaseHeld:  # the lease of a task that died, until its session expires
+                source.close()
                 time.sleep(STAND_BY_S)
             except Restarted as restart:
+                source.close()
                 _log.info("pipeline_restarted", pipeline=runtime.name, reason=restart.message)
             except Paused as pause:
+                source.close()
                 if until_head or batches is not None:
                     raise
                 _log.info("pipeline_paused", pipeline=runtime.name, reason=pause.message)
@@ -162,7 +180,12 @@ def _end(runtime: Runtime, state: PipelineState) -> None:
 
 
 def _one_batch(
-    runtime: Runtime, state: PipelineState, waiting: list[int], idle_wait_s: float, until: Offset | None
+    runtime: Runtime,
+    state: PipelineState,
+    source: KeptSource,
+    waiting: list[int],
+    idle_wait_s: float,
+    until: Offset | None,
 ) -> Generator[Step, None, int]:
     """Deliver the oldest of ``waiting``, or drain a batch and deliver it; returns how many were delivered, 0 or 1."""
     started = time.monotonic()
@@ -172,7 +195,16 @@ def _one_batch(
         changes, position = record.changes, record.last
     else:
         yield Step("draining")
-        outcome = drain(runtime, claim=f"{runtime.owner}:{attempt_id()}", idle_wait_s=idle_wait_s, until=until)
+        claim = f"{runtime.owner}:{attempt_id()}"
+        capture = partial(drain, runtime, claim=claim, idle_wait_s=idle_wait_s, until=until, kept=source)
+        was_open = source.is_open
+        try:
+            outcome = capture()
+        except SourceUnavailable:
+            source.close()
+            if not was_open:
+                raise
+            outcome = capture()  # the kept connection was broken: the server may be there all the same
         if outcome.batch is None:
             return 0
         number, changes, position = outcome.batch, outcome.changes, outcome.position
@@ -189,23 +221,68 @@ def _one_batch(
 
 
 class HeldTargetRetry:
-    """Retries quarantined targets, ever more slowly while they fail."""
+    """Retries quarantined targets, ever more slowly while they fail.
 
-    def __init__(self, runtime: Runtime) -> None:
+    ``aside``: each in a thread, in parallel with the batches of the others. An attempt takes as long as a target's own
+    patience, minutes where a receiver does not answer, and the others must not wait for it.
+    """
+
+    def __init__(self, runtime: Runtime, *, aside: bool) -> None:
         self._runtime = runtime
+        self._aside = aside
         self._not_before: dict[str, float] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+
+    def __enter__(self) -> HeldTargetRetry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait a moment for attempts under way.
+
+        One that goes on after it is as one of a process that lost its leadership: leases and epochs stop it.
+        """
+        self._over.set()
+        until = time.monotonic() + ATTEMPT_ENDS_S
+        for thread in self._threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
 
     def try_held(self, state: PipelineState) -> None:
-        """Try the quarantined targets whose time for another attempt has come."""
-        retry = self._runtime.pipeline.retry
+        """Try the quarantined targets whose time for another attempt has come.
+
+        Raises what an attempt met that is no fault of its target.
+        """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         for target, reason in state.quarantine.all().items():
             if time.monotonic() < self._not_before.get(target, 0.0):
                 continue
-            try:
-                catch_up(self._runtime, target)
-            except (*TARGET_ERRORS, LeaseHeld):
-                pause = wait_after(reason.attempts, retry.delay, retry.max_delay)
-                self._not_before[target] = time.monotonic() + pause.total_seconds()
+            if not self._aside:
+                self._try(self._runtime, target, reason.attempts)
+            elif target not in self._threads or not self._threads[target].is_alive():
+                own = replace(self._runtime, _state=None)
+                attempt = partial(self._try_aside, own, target, reason.attempts)
+                self._threads[target] = threading.Thread(target=attempt, name=f"held-{target}", daemon=True)
+                self._threads[target].start()
+
+    def _try(self, runtime: Runtime, target: str, attempts: int) -> bool:
+        """Deliver some of what the target lacks. True: it took that, and lacks more."""
+        retry = self._runtime.pipeline.retry
+        try:
+            return catch_up(runtime, target).quarantined
+        except (*TARGET_ERRORS, LeaseHeld):
+            pause = wait_after(attempts, retry.delay, retry.max_delay)
+            self._not_before[target] = time.monotonic() + pause.total_seconds()
+            return False
+
+    def _try_aside(self, runtime: Runtime, target: str, attempts: int) -> None:
+        try:
+            while self._try(runtime, target, attempts) and not self._over.is_set():
+                pass
+        except BaseException as error:
+            self._error = error
 
 
 @contextmanager

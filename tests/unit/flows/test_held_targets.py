@@ -4,6 +4,7 @@ by itself.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from sluice.coordination.quarantine import Quarantined
 from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
+from sluice.flows import run as run_module
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
@@ -24,6 +26,7 @@ from sluice.operations.adopt import adopt
 from sluice.operations.control import rollback
 from sluice.operations.status import status
 from tests.support.pipelines.case import Case, case
+from tests.support.running.waiting import ended, wait_until
 from tests.support.twins.servers import TwinTarget
 
 
@@ -100,6 +103,62 @@ def test_run_brings_all_others_to_the_head_and_says_at_the_end_what_is_held(two:
     list(run(two.runtime, until_head=True))
     assert two.rows(two.archive) == two.rows(two.case.source)
     assert [t.quarantined for t in status(two.runtime).targets] == [None, None]
+
+
+def test_run_goes_on_while_an_attempt_to_reach_a_held_target_takes_long(two: Two, monkeypatch: Any) -> None:
+    """As one of an HTTP receiver that accepts connections and never answers: minutes."""
+    begun, may_end, over = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(runtime: Runtime, target: str) -> Any:
+        begun.set()
+        assert may_end.wait(300)
+        return catch_up(runtime, target)
+
+    monkeypatch.setattr(run_module, "catch_up", slow)
+    monkeypatch.setattr(run_module, "IDLE_WAIT_S", 0.1)
+    two.archive.store.away = True
+    two.change(1)
+    steps: list[str] = []
+
+    def run_on() -> None:
+        for step in run(two.runtime):
+            steps.append(step.phase)
+            if over.is_set():
+                return
+
+    runner = threading.Thread(target=run_on, daemon=True)
+    runner.start()
+    try:
+        wait_until(begun.is_set, "an attempt to reach the held target")
+        for number in (2, 3):
+            two.change(number)
+            wait_until(
+                lambda: two.rows(two.case.target) == two.rows(two.case.source), f"change {number} at the other target"
+            )
+        assert two.rows(two.archive) == []
+        two.archive.store.away = False
+        may_end.set()
+        wait_until(lambda: two.rows(two.archive) == two.rows(two.case.source), "that the held target caught up")
+        two.change(4)
+        wait_until(lambda: two.rows(two.archive) == two.rows(two.case.source), "that it is not held any more")
+    finally:
+        may_end.set()
+        over.set()
+        ended(runner)
+    assert [t.quarantined for t in status(two.runtime).targets] == [None, None]
+
+
+def test_an_error_that_is_not_the_held_targets_own_is_raised_by_the_run(two: Two, monkeypatch: Any) -> None:
+    def broken(runtime: Runtime, target: str) -> Any:
+        raise RuntimeError("no fault of the target")
+
+    monkeypatch.setattr(run_module, "catch_up", broken)
+    monkeypatch.setattr(run_module, "IDLE_WAIT_S", 0.1)
+    two.archive.store.away = True
+    two.change(1)
+    with pytest.raises(RuntimeError, match="no fault of the target"):
+        for _ in run(two.runtime):
+            pass
 
 
 def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(two: Two, monkeypatch: Any) -> None:
