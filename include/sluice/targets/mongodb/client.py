@@ -34,8 +34,8 @@ _UNAUTHORIZED, _NO_LOGIN = 13, 18
 _LATER = frozenset({
     6, 7, 24, 43, 50, 64, 89, 91, 112, 134, 189, 216, 237, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 14031,
 })  # fmt: skip
-"""Codes of the server after which the same command may pass later: no primary, a shutdown, a lock, a lost cursor, a time
-limit, a full disk.
+"""Codes of the server after which the same command may pass later: no primary, a shutdown, a lock, a lost cursor, a
+time limit, a full disk.
 """
 
 
