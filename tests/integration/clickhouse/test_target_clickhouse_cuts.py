@@ -219,11 +219,12 @@ def test_a_checkpoint_that_somebody_edited_stops_the_load(clickhouse: ClickHouse
 
 
 @pytest.mark.timeout(900)
-def test_the_engine_is_killed_in_mid_load(tmp_path: Path) -> None:
-    """Batches are loaded and tried again meanwhile: at the end each row is there, once."""
+@pytest.mark.parametrize("kind", ["latest", "all"])
+def test_the_engine_is_killed_in_mid_load(tmp_path: Path, kind: str) -> None:
+    """Batches are loaded and tried again meanwhile: at the end each row is there, and each change once."""
     seed = int(os.environ.get("SLUICE_FAULT_SEED", "1"))
     with ClickHouseServer(tmp_path / "server") as server:
-        bench = ClickHouseBench(server, options={"insert_rows": 500, "retry_for": "2s"})
+        bench = ClickHouseBench(server, kind, {"insert_rows": 500, "retry_for": "2s"})
         table = people(bench.schema)
         bench.create_table(table)
         pipe = Pipe(bench)  # a start takes longer than a batch, so that the kills have an end
@@ -231,3 +232,4 @@ def test_the_engine_is_killed_in_mid_load(tmp_path: Path) -> None:
         number, rows = load_while_killed(server, pipe, table, kills, seed)
         assert pipe.held == number
         assert pipe.state(table) == rows
+        assert once(bench)

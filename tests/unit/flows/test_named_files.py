@@ -269,16 +269,25 @@ def test_rules_decide_which_files_are_copied(pipeline: Shop) -> None:
     assert shop.copied == {"made/b": "made/b"}
 
 
-def test_a_rule_with_its_own_task_is_passed_before_files_are_copied(pipeline: Shop) -> None:
-    shop = pipeline(extra="rules: engine.yaml\n")
+@pytest.mark.parametrize("task", ["fused", "own"])
+def test_a_row_that_waits_passes_the_rules_once(pipeline: Shop, task: str) -> None:
+    """The rule makes the path; a dead letter holds the row as it came into the rules, whichever task they run in."""
+    shop = pipeline(extra="rules: engine.yaml\n", on_missing="dead_letter")
     rules = shop.shop.folder / "rules"
     (rules / "mine.py").write_text("def transform(row, context):\n    return {**row, 'path': row['path'] + '.png'}\n")
-    (rules / "engine.yaml").write_text("rules:\n  - {name: mine, path: mine.py, task: own}\n")
+    (rules / "engine.yaml").write_text(f"rules:\n  - {{name: mine, path: mine.py, task: {task}}}\n")
     shop.put("a.png", "x")
-    shop.insert((1, "a"))
+    shop.insert((1, "a"), (2, "late"))
     shop.run()
     assert (shop.copied, shop.rows) == ({"a.png": "x"}, [1])
     assert shop.counts()["copied"] == 1
+    shop.put("late.png", "y")
+    assert [one.outcome for one in replay(shop.shop.runtime(), [], by="test")] == ["replayed"]
+    assert (shop.copied, shop.rows) == ({"a.png": "x", "late.png": "y"}, [1, 2])
+    assert [row[0] for row in shop.shop.target.execute(f"SELECT path FROM `{shop.shop.schema}`.a ORDER BY id")] == [
+        "a.png",
+        "late.png",
+    ]
 
 
 def test_a_batch_copied_twice_at_the_same_time_ends_the_same(pipeline: Shop) -> None:
