@@ -315,13 +315,27 @@ def test_what_check_says_of_tables(clickhouse: ClickHouseServer) -> None:
     assert "has no column '_sluice_version'" in taken.why
 
 
+def test_names_that_sluice_has_are_refused(clickhouse: ClickHouseServer) -> None:
+    columns = (Column("id", K.INT, "int", nullable=False), Column("_sluice_version", K.INT, "int"))
+    _, table, pipe = made(clickhouse, {}, TableSchema(TableId("s", "odd"), columns, ("id",)))
+    with pytest.raises(MappingError, match="has the name of one that Sluice keeps"):
+        pipe.deliver((table, [new(1, 1)]))
+    dollars = (Column("id", K.INT, "int", nullable=False), Column("$cost", K.INT, "int"), Column("a`b'c", K.INT, "int"))
+    _, named, other = made(clickhouse, {}, TableSchema(TableId("s", "odd`na'me"), dollars, ("id",)))
+    other.deliver((named, [new(1, 2, 3)]))
+    assert clickhouse.query(
+        f"SELECT * EXCEPT (_sluice_version, _sluice_deleted, _sluice_writer) FROM `{named.table.schema}`.`odd\\`na'me` FINAL FORMAT JSONCompactEachRow"
+    ) == [[1, 2, 3]]
+
+
 def test_other_pipelines_at_the_server_are_named(clickhouse: ClickHouseServer) -> None:
     bench, table, pipe = made(clickhouse)
+    reconciler = pipe.target.reconciler()
+    assert reconciler is not None
+    assert reconciler.others() == (), "no pipeline has made the table of checkpoints yet"
     other = Pipe(bench, pipeline="other")
     other.deliver((table, [new(1, "a", 1)]))
     pipe.deliver((table, [new(2, "a", 1)]))
-    reconciler = pipe.target.reconciler()
-    assert reconciler is not None
     [found] = reconciler.others()
     assert (found.pipeline, found.tables) == ("other", frozenset({str(table.table)}))
     clickhouse.query(found.forget)

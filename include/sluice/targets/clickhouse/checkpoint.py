@@ -210,7 +210,7 @@ def _newest(client: Client, place: Place) -> tuple[int, str, str] | None:
         f"WHERE owner = {literal(place.owner)} ORDER BY revision DESC, at LIMIT 1 FORMAT JSONCompactEachRow"
     )
     found = client.ask("reading the checkpoint", statement, allow=_MISSING)
-    for revision, nonce, text in found.rows if not found.code else ():
+    for revision, nonce, text in found.rows:
         return int(revision), nonce, text
     return None
 

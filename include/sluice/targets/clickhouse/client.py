@@ -40,8 +40,8 @@ class Reply:
 
     @property
     def rows(self) -> list[Any]:
-        """The rows of ``FORMAT JSONCompactEachRow``."""
-        return [json.loads(line) for line in self.body.splitlines()]
+        """The rows of ``FORMAT JSONCompactEachRow``; none of an error."""
+        return [] if self.code else [json.loads(line) for line in self.body.splitlines()]
 
     @property
     def table(self) -> pa.Table:

@@ -122,8 +122,7 @@ def _key(sorted_by: str) -> tuple[str, ...] | None:
 # -- statements --------------------------------------------------------------------------------------------------------
 def column_name(place: Place, given: str) -> str:
     """Return the name of a user's column: in a table of changes one that Sluice has gets a ``$`` before it."""
-    own = ENVELOPE if place.every else OWN
-    return f"${given}" if given in own or given.startswith("$") else given
+    return f"${given}" if place.every and (given in ENVELOPE or given.startswith("$")) else given
 
 
 def declared_type(place: Place, table: TableId, given: str, made: ColumnType, *, nullable: bool) -> str:
@@ -208,6 +207,13 @@ def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable)
             f"table {plan.target} {problem}", where=str(plan.target), hint="name another table, or remove it"
         )
     sent = sent_columns(plan)
+    for column in sent if not place.every else ():
+        if column.name in OWN:
+            raise MappingError(
+                f"column {column.name!r} of {plan.source} has the name of one that Sluice keeps in each table",
+                where=f"{plan.target}.{column.name}",
+                hint="give it another name: mapping.columns.rename",
+            )
     by_name = {one.name: column_name(place, one.name) for one in sent}
     there = [one for one, named in by_name.items() if named in found.columns]
     key = plan.key if place.every else found.key or ()
