@@ -336,7 +336,7 @@ def test_what_check_says_of_tables(bench: MongoBench) -> None:
         Column("e", ColumnKind.ENUM, "enum('a')", labels=("a",), charset="utf8mb4"),
     )
     table = TableSchema(TableId(bench.schema, "losses"), columns, ("id",))
-    bench.options["types"] = {f"{table.table}.at": "date", "decimal": "decimal"}
+    bench.options["types"] = {f"{table.table}.at": "date", "decimal": "decimal", f"{table.table}.ta": "date"}
     bench.create_table(table)
     schema = bench.target().schema()
     assert schema is not None
@@ -344,6 +344,7 @@ def test_what_check_says_of_tables(bench: MongoBench) -> None:
     assert "microseconds are cut" in found["warning", "at"]
     assert "rows with longer values are refused" in found["warning", "d"]
     assert "numbers of its labels" in found["warning", "e"]
+    assert "names the column 'ta', which it does not get" in found["warning", "ta"]
     wide = replace(table, columns=(*table.columns, Column("note", ColumnKind.TEXT, "text")))
     finding = next(one for one in schema.compare([planned_table(wide)]) if one.severity == "error")
     assert (finding.column, finding.absent) == ("note", True)
