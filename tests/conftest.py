@@ -187,6 +187,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
 from tests.support.servers.browsers import browser  # noqa: E402
 from tests.support.servers.fixtures import (  # noqa: E402
     AIRFLOWS,
+    clickhouse,
     elasticsearch,
     ferretdb,
     fresh_pg_schema,
@@ -212,8 +213,8 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
-    "elasticsearch", "ferretdb", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "postgis",
-    "postgresql", "rabbitmq",
+    "clickhouse", "elasticsearch", "ferretdb", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target",
+    "opensearch", "postgis", "postgresql", "rabbitmq",
     "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper",
     "zookeeper_ensemble",
 })  # fmt: skip
@@ -221,6 +222,7 @@ SERVERS = frozenset({
 
 __all__ = [
     "browser",
+    "clickhouse",
     "elasticsearch",
     "ferretdb",
     "fresh_pg_schema",

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from ruamel.yaml import YAML
 
 from devstack import delta_spark, paths
+from devstack.clickhouse import ClickHouseServer, find_clickhouse
 from devstack.debian import FetchFailed
 from devstack.elasticsearch import SearchServer, find_search
 from devstack.http_receiver import HttpReceiver
@@ -433,6 +434,48 @@ class Elasticsearch(Kind):
             yield f"  {one['_id']}  {_shortened(text)}"
 
 
+class ClickHouse(Kind):
+    """ClickHouse's engine, a table for each table, and a view of its newest rows."""
+
+    name = "clickhouse"
+    client = "httpx"
+    ports = ("clickhouse",)
+    settings: ClassVar[Mapping[str, Any]] = {"changes": "latest", "options": {"view": "{table}_now"}}
+
+    def fetch(self) -> None:
+        """Install the engine. Raises FetchFailed."""
+        find_clickhouse()
+
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """Return the engine of this folder."""
+        return ClickHouseServer(folder / self.name, self.name, port=ports[self.name], password=password)
+
+    def connection(self, at: Any) -> str:
+        """Return the connection of the engine."""
+        assert isinstance(at, ClickHouseServer)
+        return at.connection_json()
+
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the newest rows of each table; 0 before it is made."""
+        assert isinstance(at, ClickHouseServer)
+        found = {}
+        for table in tables:
+            try:
+                [[count]] = at.query(f"SELECT count() FROM `{schema}`.`{table}` FINAL FORMAT JSONCompactEachRow")
+            except OSError:
+                count = 0
+            found[table] = int(count)
+        return found
+
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield a query for the newest orders, and their rows."""
+        assert isinstance(at, ClickHouseServer)
+        statement = f"SELECT * FROM `{schema}`.orders_now ORDER BY id DESC LIMIT {_SAMPLE_ROWS}"
+        yield statement
+        for row in at.query(f"{statement} FORMAT JSONEachRow"):
+            yield f"  {_shortened(json.dumps(row, ensure_ascii=False))}"
+
+
 class MongoDB(Kind):
     """A collection a table, with a document a row, in a FerretDB: it takes few updates at a time, and no Decimal128."""
 
@@ -475,7 +518,18 @@ class MongoDB(Kind):
 
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
-    for kind in (Kafka(), PostgreSQL(), RabbitMQ(), Redis(), Http(), Delta(), Iceberg(), Elasticsearch(), MongoDB())
+    for kind in (
+        Kafka(),
+        PostgreSQL(),
+        RabbitMQ(),
+        Redis(),
+        Http(),
+        Delta(),
+        Iceberg(),
+        Elasticsearch(),
+        ClickHouse(),
+        MongoDB(),
+    )
 }
 
 

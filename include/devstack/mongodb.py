@@ -50,8 +50,17 @@ def _build(folder: Path, program: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
         module = Path(scratch) / "module"
         shutil.copytree(_MODULE, module)
-        argv = [compiler, "build", "-mod=readonly", "-trimpath", "-o", str(Path(scratch) / "ferretdb"), "."]
-        given = {**os.environ, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": ""}
+        argv = [
+            compiler,
+            "build",
+            "-mod=readonly",
+            "-buildvcs=false",
+            "-trimpath",
+            "-o",
+            str(Path(scratch) / "ferretdb"),
+            ".",
+        ]
+        given = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": ""}
         try:
             done = subprocess.run(
                 argv, check=False, cwd=module, env=given, capture_output=True, text=True, stdin=subprocess.DEVNULL,

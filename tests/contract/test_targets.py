@@ -1,5 +1,5 @@
 """The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka,
-Redis, RabbitMQ, HTTP, Elasticsearch, OpenSearch, MongoDB, Delta, Iceberg.
+Redis, RabbitMQ, HTTP, Elasticsearch, OpenSearch, ClickHouse, MongoDB, Delta, Iceberg.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
 KNOWN = {
-    "delta", "elasticsearch", "http", "iceberg", "kafka", "memory", "mongodb", "mysql", "postgresql", "rabbitmq", "redis",
+    "clickhouse", "delta", "elasticsearch", "http", "iceberg", "kafka", "memory", "mongodb", "mysql", "postgresql",
+    "rabbitmq", "redis",
 }  # fmt: skip
 
 COMBINATIONS: list[dict[str, Any]] = [
@@ -175,6 +176,17 @@ def test_elasticsearch(check: Check, kind: str, request: pytest.FixtureRequest) 
     from tests.support.benches.elasticsearch_bench import ElasticsearchBench
 
     bench = ElasticsearchBench(request.getfixturevalue(kind))
+    if not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)
+
+
+@pytest.mark.parametrize("kind", ["latest", "all"])
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_clickhouse(check: Check, kind: str, clickhouse: Any) -> None:
+    from tests.support.benches.clickhouse_bench import ClickHouseBench
+
+    bench = ClickHouseBench(clickhouse, kind)
     if not check.applies(bench):
         pytest.skip("the target does not offer it")
     check.run(bench)

@@ -27,6 +27,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from sluice.config.connections import Endpoint
+from sluice.coordination.poll_handler import PollHandler
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode
 from sluice.errors import ConfigError, CoordinationUnavailable
 
@@ -54,6 +55,7 @@ def connect(
     client = KazooClient(
         hosts=hosts,
         timeout=session_timeout_s,
+        handler=PollHandler(),
         auth_data=auth,
         default_acl=acl,
         connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_delay=1.0, max_jitter=0.1),

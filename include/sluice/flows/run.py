@@ -15,8 +15,9 @@ from typing import Any
 import structlog
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
+from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError, SourceUnavailable
 from sluice.flows.capture.drain import drain, head_of
+from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.dump.background import BackgroundDumper
 from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting
 from sluice.flows.runtime import Runtime, attempt_id
@@ -31,6 +32,8 @@ _log = structlog.get_logger()
 
 IDLE_WAIT_S = 5.0
 STAND_BY_S = 0.5
+KEPT_FOR_S = 15.0
+"""Seconds after which a delivery leaves no connection to the source behind: the server may have ended it meanwhile."""
 ATTEMPT_ENDS_S = 10.0
 """Seconds that the end of a run waits for attempts to reach quarantined targets."""
 
@@ -111,6 +114,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
         runtime.state(caches_reads=True) as state,
         _orderly(state, me),
         BackgroundDumper(runtime, state) as dumps,
+        KeptSource() as source,
         HeldTargetRetry(runtime, aside=not ends) as again,
     ):
         while batches is None or done < batches:
@@ -143,14 +147,20 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                     return
                 looked = True
                 idle_wait_s = 0.5 if until_head else IDLE_WAIT_S
+                started = time.monotonic()
                 done += yield from _one_batch(
-                    runtime, state, waiting, idle_wait_s, None if dumping else target_position
+                    runtime, state, source, waiting, idle_wait_s, None if dumping else target_position
                 )
+                if time.monotonic() - started > KEPT_FOR_S:
+                    source.close()
             except LeaseHeld:  # the lease of a task that died, until its session expires
+                source.close()
                 time.sleep(STAND_BY_S)
             except Restarted as restart:
+                source.close()
                 _log.info("pipeline_restarted", pipeline=runtime.name, reason=restart.message)
             except Paused as pause:
+                source.close()
                 if until_head or batches is not None:
                     raise
                 _log.info("pipeline_paused", pipeline=runtime.name, reason=pause.message)
@@ -170,7 +180,12 @@ def _end(runtime: Runtime, state: PipelineState) -> None:
 
 
 def _one_batch(
-    runtime: Runtime, state: PipelineState, waiting: list[int], idle_wait_s: float, until: Offset | None
+    runtime: Runtime,
+    state: PipelineState,
+    source: KeptSource,
+    waiting: list[int],
+    idle_wait_s: float,
+    until: Offset | None,
 ) -> Generator[Step, None, int]:
     """Deliver the oldest of ``waiting``, or drain a batch and deliver it; returns how many were delivered, 0 or 1."""
     started = time.monotonic()
@@ -180,7 +195,16 @@ def _one_batch(
         changes, position = record.changes, record.last
     else:
         yield Step("draining")
-        outcome = drain(runtime, claim=f"{runtime.owner}:{attempt_id()}", idle_wait_s=idle_wait_s, until=until)
+        claim = f"{runtime.owner}:{attempt_id()}"
+        capture = partial(drain, runtime, claim=claim, idle_wait_s=idle_wait_s, until=until, kept=source)
+        was_open = source.is_open
+        try:
+            outcome = capture()
+        except SourceUnavailable:
+            source.close()
+            if not was_open:
+                raise
+            outcome = capture()  # the kept connection was broken: the server may be there all the same
         if outcome.batch is None:
             return 0
         number, changes, position = outcome.batch, outcome.changes, outcome.position

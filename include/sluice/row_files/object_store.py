@@ -49,7 +49,7 @@ class ObjectStore:
             spool.expect(size)
             while piece := stream.read(PIECE_BYTES):
                 spool.write(piece)
-        if spool.size_bytes != size:
+        if spool.size_bytes != size or self.identity(name) != identity:  # its pieces are read by several requests
             raise FileChanged
         return identity
 

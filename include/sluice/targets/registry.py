@@ -37,6 +37,7 @@ class BuiltIn:
 
 
 KINDS: Mapping[str, BuiltIn] = {
+    "clickhouse": BuiltIn("sluice.targets.clickhouse.target:ClickHouseTarget"),
     "delta": BuiltIn("sluice.targets.delta.target:DeltaTarget", maintains_files=True),
     "elasticsearch": BuiltIn("sluice.targets.elasticsearch.target:ElasticsearchTarget"),
     "http": BuiltIn("sluice.targets.http.target:HttpTarget"),

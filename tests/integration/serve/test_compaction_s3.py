@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyarrow import fs
 
+from devstack.debian import FetchFailed
 from sluice.operations.retention import prune
 from sluice.segments.archive_writer import BatchFiles, write_archive
 from sluice.segments.archives import Archives
@@ -22,7 +22,7 @@ from tests.support.twins.pipes import Pipe, pipe
 def bucket(server_folder: Path) -> Iterator[str]:
     try:
         moto_server()
-    except (OSError, subprocess.CalledProcessError) as error:
+    except FetchFailed as error:
         pytest.skip(f"the S3 server cannot be installed here: {error}")
     with pytest.MonkeyPatch.context() as patch, S3Server(server_folder / "s3-compaction") as server:
         for name, value in server.environment.items():

@@ -4,13 +4,13 @@ same rows.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devstack.debian import FetchFailed
 from devstack.spark import SparkConnectServer, SparkStandalone
 from sluice.config.connections import parse_connection
 from sluice.merge.compact import compact
@@ -29,7 +29,7 @@ ROWS = 3000
 def s3(server_folder: Path) -> Iterator[S3Server]:
     try:
         moto_server()
-    except (OSError, subprocess.CalledProcessError) as error:
+    except FetchFailed as error:
         pytest.skip(f"the S3 server cannot be installed here: {error}")
     with pytest.MonkeyPatch.context() as patch, S3Server(server_folder / "s3") as server:
         for name, value in server.environment.items():

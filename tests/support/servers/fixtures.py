@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devstack import delta_spark, processes
+from devstack.clickhouse import ClickHouseServer, find_clickhouse
 from devstack.debian import FetchFailed
 from devstack.elasticsearch import SearchServer, find_search
 from devstack.iceberg_rest import RestCatalogServer, find_rest_catalog
@@ -164,6 +165,19 @@ def redis_server(server_folder: Path) -> Iterator[RedisServer]:
     with server:
         os.environ["AIRFLOW_CONN_TEST_REDIS"] = server.connection_json()
         yield server
+
+
+@pytest.fixture(scope="session")
+def clickhouse(server_folder: Path) -> Iterator[ClickHouseServer]:
+    """ClickHouse's engine; connection id ``test_clickhouse``. Skips what needs it where the engine cannot be installed."""
+    try:
+        find_clickhouse()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no ClickHouse: {error}")
+    server = ClickHouseServer(server_folder / "clickhouse").start()
+    os.environ["AIRFLOW_CONN_TEST_CLICKHOUSE"] = server.connection_json()
+    yield server
+    server.kill()
 
 
 def _search_server(server_folder: Path, kind: str) -> Iterator[SearchServer]:

@@ -12,11 +12,13 @@ DURATIONS = Path(__file__).resolve().parents[2] / "durations.json"
 LANES = {
     "tests/integration/kafka/": "kafka",
     "tests/integration/postgresql/": "postgresql",
+    "tests/integration/clickhouse/": "clickhouse",
     "tests/integration/airflow/": "airflow",
     "tests/ui/": "airflow",
     "tests/integration/spark/": "spark",
     "tests/integration/lake/test_target_delta_spark": "spark",
     "tests/faults/": "faults",
+    "tests/contract/test_targets.py::test_clickhouse": "clickhouse",
     "tests/contract/test_targets.py::test_kafka": "kafka",
     "tests/integration/verify/test_verify.py::test_kafka": "kafka",
     "tests/integration/verify/test_verify.py::test_arrow_messages": "kafka",

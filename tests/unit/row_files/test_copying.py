@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
 from sluice.errors import StorageUnavailable
 from sluice.row_files.copier import Copier, CopyState, Layout, NamedFile
 from sluice.row_files.copy_pool import copy_files
 from sluice.row_files.local_folder import LocalFolder
 from sluice.row_files.location import open_source, open_store
+from sluice.row_files.object_store import ObjectStore
 from sluice.row_files.port import FileSource, FileStore, Spool
 
 MINUTE = timedelta(minutes=1)
@@ -400,6 +402,39 @@ def test_many_files_go_side_by_side_and_the_first_failure_ends_them(folders: Fol
     os.rename(folders.source, folders.source.with_name("away"))
     with pytest.raises(StorageUnavailable):
         copy_files(folders.copier(), [named(f"{n}", "2") for n in range(41)], 4)
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_never_written_in_parts(tmp_path: Path) -> None:
+    """A store of objects reads large ones by several requests, which may meet two versions."""
+    folders = Folders(tmp_path)
+    folders.put("a", b"o" * 3_000_000)
+    source = ObjectStore(fs.LocalFileSystem(), str(folders.source), "objects")
+    written: list[bytes] = []
+    replaced: list[bool] = []
+
+    class Folder(LocalFolder):
+        def put(self, name: str, spool: Spool) -> None:
+            super().put(name, spool)
+            written.append((folders.target / name).read_bytes())
+
+    class Torn(Spool):
+        def write(self, piece: bytes) -> None:
+            if not replaced:
+                replaced.append(True)
+                folders.put("a", b"n" * 3_000_000)
+            super().write(piece)
+
+    store = Folder(str(folders.target))
+    make = store.spool
+    store.spool = lambda *given: _torn(make(*given), Torn)  # type: ignore[method-assign]
+    copier = Copier(source, store, where="t", max_bytes=1 << 30, timeout=MINUTE)
+    assert copier.copy(named("a", "1")).state is CopyState.COPIED
+    assert written == [b"n" * 3_000_000]
+
+
+def _torn(spool: Spool, kind: type[Spool]) -> Spool:
+    spool.__class__ = kind
+    return spool
 
 
 def test_a_file_system_of_fsspec_takes_files_and_gives_them(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_redirect_names_the_settings_with_the_address(made: Callable[[], WebCl
         pytest.raises(ConfigError, match=r"sends it elsewhere: http://e\.example/") as caught,
     ):
         client.require_accepted(
-            Answer(302, {"location": "http://e.example/"}, ""), Request("POST", "http://localhost:1/x", {}, b"")
+            Answer(302, {"location": "http://e.example/"}, b""), Request("POST", "http://localhost:1/x", {}, b"")
         )
     assert caught.value.hint is not None
     assert caught.value.hint.endswith(place)

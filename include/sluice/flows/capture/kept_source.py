@@ -1,4 +1,4 @@
-"""The source's connections, kept from one capture of a micro-batch loop to the next one.
+"""The source's connections, kept from one capture of a micro-batch loop, or of `sluice run`, to the next one.
 
 A login and a pre-flight take some thirty round trips; a capture near the head of the log reads for a tenth of a second.
 A broken connection (a server that ends, one that takes over) is noticed when it is used; a failover that a person asked
@@ -50,6 +50,11 @@ class KeptSource:
         self._session = self._opened.enter_context(source.open(to_stream=True))
         self._member = member
         return self._session
+
+    @property
+    def is_open(self) -> bool:
+        """A session is open, with whichever server."""
+        return self._session is not None
 
     @property
     def is_checked(self) -> bool:

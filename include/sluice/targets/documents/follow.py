@@ -14,7 +14,8 @@ import pyarrow as pa
 from sluice.model.column_types import ColumnType
 from sluice.model.tables import TableId
 from sluice.targets.documents.definitions import Definition
-from sluice.targets.port import SchemaChange
+from sluice.targets.documents.records import Change, Record, RecordPlace, require_record
+from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.plan import (
     AlterTable,
@@ -69,6 +70,11 @@ class Follower(ABC):
 
     KIND: ClassVar[str] = ""
     change: SchemaChange
+    record: Record
+
+    @abstractmethod
+    def change_record(self, made: Change) -> None:
+        """Change the checkpoint's record by compare-and-set."""
 
     @abstractmethod
     def read(self, table: TableId) -> Definition | None:
@@ -102,8 +108,21 @@ class Follower(ABC):
     def document_value(self, table: TableId, name: str, values: pa.Array, made: ColumnType) -> Any:
         """Return one value of a column as documents have it."""
 
-    def follow(self) -> None:
-        """Follow the change. Raises LoadError, Fenced."""
+    def follow(self, place: RecordPlace, fence: Fence) -> None:
+        """Follow the change once over all repeats. Raises LoadError, Fenced."""
+        if self.record.followed(fence, self.change.number):
+            return
+        self._follow()
+        if self.change.check_only:
+            return
+
+        def done(found: Record | None) -> Record:
+            held = require_record(found, place, fence.epoch)
+            return replace(held, statements=(fence.batch, self.change.number + 1))
+
+        self.change_record(done)
+
+    def _follow(self) -> None:
         held = HeldTables(self.change, self.read)
         if self.change.check_only:
             require_held(self.change, held)

@@ -14,7 +14,7 @@ from sluice.model.column_types import ColumnType
 from sluice.model.tables import TableId
 from sluice.targets.documents.definitions import Definition
 from sluice.targets.documents.follow import Follower
-from sluice.targets.documents.records import Record, require_record
+from sluice.targets.documents.records import Change
 from sluice.targets.elasticsearch.bulk import BulkSender, delete_lines, index_lines
 from sluice.targets.elasticsearch.checkpoint import change_record, guarded, let_in
 from sluice.targets.elasticsearch.client import Client
@@ -32,17 +32,7 @@ _TEXT = pa.large_string()
 def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> None:
     """Follow a change once over all repeats. Raises LoadError, Fenced."""
     record = guarded(client, place, fence)
-    if record.followed(fence, change.number):
-        return
-    _Follower(change, client, place, fence, record).follow()
-    if change.check_only:
-        return
-
-    def done(found: Record | None) -> Record:
-        held = require_record(found, place, fence.epoch)
-        return replace(held, statements=(fence.batch, change.number + 1))
-
-    change_record(client, place, done)
+    _Follower(change, record, client, place, fence).follow(place, fence)
 
 
 @dataclass
@@ -53,8 +43,10 @@ class _Follower(Follower):
     client: Client
     place: Place
     fence: Fence
-    record: Record
     made: set[str] = field(default_factory=set)
+
+    def change_record(self, made: Change) -> None:
+        change_record(self.client, self.place, made)
 
     def read(self, table: TableId) -> Definition | None:
         index = self.place.index_of(table)

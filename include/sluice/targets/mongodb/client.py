@@ -10,6 +10,7 @@ from typing import Any
 import pymongo
 from bson import CodecOptions
 from bson.codec_options import DatetimeConversion
+from bson.errors import BSONError
 from pymongo import errors
 
 from sluice.config.connections import Endpoint
@@ -31,10 +32,10 @@ DURABLE: Mapping[str, Any] = {"w": "majority", "j": True}
 _AS_STORED: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _UNAUTHORIZED, _NO_LOGIN = 13, 18
 _LATER = frozenset({
-    6, 7, 24, 50, 64, 89, 91, 112, 134, 189, 216, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 14031,
+    6, 7, 24, 43, 50, 64, 89, 91, 112, 134, 189, 216, 237, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 14031,
 })  # fmt: skip
-"""Codes of the server after which the same command may pass later: no primary, a shutdown, a lock, a time limit, a full
-disk.
+"""Codes of the server after which the same command may pass later: no primary, a shutdown, a lock, a lost cursor, a
+time limit, a full disk.
 """
 
 
@@ -122,9 +123,8 @@ class Client:
             )
         for one in found.get("writeErrors", ()):
             if one.get("code") in _LATER:
-                raise TargetUnavailable(
-                    f"{doing}: the server answers {one['code']}: {one.get('errmsg')}", where=str(at)
-                )
+                said = "" if hidden else f": {one.get('errmsg')}"
+                raise TargetUnavailable(f"{doing}: the server answers {one['code']}{said}", where=str(at))
         return found
 
     def find(
@@ -149,15 +149,14 @@ class Client:
     def _errors(self, doing: str, *, hidden: bool = False) -> Iterator[None]:
         try:
             yield
-        except errors.PyMongoError as error:
+        except (errors.PyMongoError, BSONError) as error:
             raise translated(error, self.place.endpoint, doing, hidden=hidden) from None
 
 
-def translated(error: errors.PyMongoError, endpoint: Endpoint, doing: str, *, hidden: bool = False) -> SluiceError:
+def translated(error: Exception, endpoint: Endpoint, doing: str, *, hidden: bool = False) -> SluiceError:
     """Return an error of the client as one of Sluice. ``hidden``: it does not show what the server says of values."""
     code = error.code if isinstance(error, errors.OperationFailure) else None
-    said = str(error) if code is None else str((error.details or {}).get("errmsg", error))  # type: ignore[attr-defined]
-    said = f"error {code}" if hidden and code is not None else said
+    said = f"error {code}" if hidden and code is not None else str(error).partition(", full error:")[0]
     for secret in (endpoint.password, str(endpoint.extra.get("tlsCertificateKeyFilePassword") or "")):
         said = said.replace(secret, "***") if len(secret) > 2 else said
     text, where = f"{doing} at MongoDB {endpoint.connection_id!r}: {said}", endpoint.address
@@ -165,9 +164,8 @@ def translated(error: errors.PyMongoError, endpoint: Endpoint, doing: str, *, hi
         return ConfigError(text, where=where, hint="look at login, password, schema and extra of the connection")
     if code == _UNAUTHORIZED:
         return ConfigError(text, where=where, hint="docs/mongodb-target.md lists the rights that the login needs")
-    later = (
-        isinstance(error, errors.ConnectionFailure) or code in _LATER or error.has_error_label("RetryableWriteError")
-    )
+    labelled = isinstance(error, errors.PyMongoError) and error.has_error_label("RetryableWriteError")
+    later = isinstance(error, errors.ConnectionFailure) or code in _LATER or labelled
     return TargetUnavailable(text, where=where) if later else LoadError(text, where=where)
 
 

@@ -13,7 +13,7 @@ from sluice.model.column_types import ColumnType
 from sluice.model.tables import TableId
 from sluice.targets.documents.definitions import Definition
 from sluice.targets.documents.follow import Follower
-from sluice.targets.documents.records import Record, require_record
+from sluice.targets.documents.records import Change
 from sluice.targets.mongodb.bulk import BulkSender
 from sluice.targets.mongodb.checkpoint import change_record, guarded
 from sluice.targets.mongodb.client import Client
@@ -32,17 +32,7 @@ _AT_ONCE = 1_000
 def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> None:
     """Follow a change once over all repeats. Raises LoadError, Fenced."""
     record = guarded(client, place, fence)
-    if record.followed(fence, change.number):
-        return
-    _Follower(change, client, place, fence, record).follow()
-    if change.check_only:
-        return
-
-    def done(found: Record | None) -> Record:
-        held = require_record(found, place, fence.epoch)
-        return replace(held, statements=(fence.batch, change.number + 1))
-
-    change_record(client, place, done)
+    _Follower(change, record, client, place, fence).follow(place, fence)
 
 
 @dataclass
@@ -53,7 +43,9 @@ class _Follower(Follower):
     client: Client
     place: Place
     fence: Fence
-    record: Record
+
+    def change_record(self, made: Change) -> None:
+        change_record(self.client, self.place, made)
 
     def read(self, table: TableId) -> Definition | None:
         at = self.place.namespace(table)

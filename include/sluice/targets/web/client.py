@@ -71,7 +71,12 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
-    text: str
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,7 @@ class WebClient:
                     raise httpx.ReadTimeout("the answer is too slow")
                 if len(read) > self._answer_bytes:
                     break
-            return Answer(response.status_code, response.headers, bytes(read).decode("utf-8", "replace"))
+            return Answer(response.status_code, response.headers, bytes(read))
 
     def _unanswered(self, error: httpx.HTTPError, request: Request) -> str:
         """Return why there is no answer. Raises ConfigError if that does not change by itself."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers.own_environment import environment
+from devstack.debian import FetchFailed
+from devstack.environments import environment
 
 _SCRIPT = """
 import glob, json, sys, sysconfig, duckdb
@@ -31,7 +32,7 @@ def query(extensions: str, sql: str) -> list[tuple[Any, ...]]:
     """
     try:
         folder = environment("duckdb", Path(__file__).with_name("requirements.txt"))
-    except (OSError, subprocess.CalledProcessError) as error:
+    except FetchFailed as error:
         pytest.skip(f"DuckDB's extensions cannot be installed here: {error}")
     argv = [str(folder / "bin/python"), "-c", _SCRIPT, extensions, sql]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)

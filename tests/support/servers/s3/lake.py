@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devstack.debian import FetchFailed
 from sluice.config.connections import Endpoint
 from tests.support.servers.s3.server import S3Server, moto_server
 
@@ -24,7 +24,7 @@ def s3_lake(folder: Path) -> Iterator[S3Server]:
     """
     try:
         moto_server()
-    except (OSError, subprocess.CalledProcessError) as error:
+    except FetchFailed as error:
         pytest.skip(f"the S3 server cannot be installed here: {error}")
     with pytest.MonkeyPatch.context() as patch, S3Server(folder) as server:
         for name, value in server.environment.items():

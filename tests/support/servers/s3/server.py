@@ -10,8 +10,8 @@ from pathlib import Path
 from pyarrow import fs
 
 from devstack import ports, processes
+from devstack.environments import environment
 from devstack.server import Server
-from tests.support.servers.own_environment import environment
 
 _REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 

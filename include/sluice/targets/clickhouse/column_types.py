@@ -1,0 +1,227 @@
+"""The type of a column for each kind of values, what a column that is there can hold, and what that loses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.targets.clickhouse.sql import literal
+
+K = ColumnKind
+
+_WHOLE_BITS = {K.TINYINT: 8, K.SMALLINT: 16, K.MEDIUMINT: 24, K.INT: 32, K.BIGINT: 64}
+WHOLE = frozenset({*_WHOLE_BITS, K.YEAR, K.BIT})
+TIMES = frozenset({K.DATETIME, K.TIMESTAMP})
+DATES = frozenset({K.DATE, *TIMES})
+BYTES = frozenset({K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR})
+_TEXTS = frozenset({K.CHAR, K.VARCHAR, K.TEXT, K.SET, K.JSON, K.UUID, K.INET4, K.INET6, K.ENUM})
+_MOST_LABELS = (127, 32_767)
+"""Labels of an Enum8 and of an Enum16 at most."""
+_TYPE = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
+_LABEL = re.compile(r"'((?:[^'\\]|\\.|'')*)'\s*=\s*(-?\d+)", re.DOTALL)
+_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "f": "\f"}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldType:
+    """A type as the server writes it, without Nullable and LowCardinality.
+
+    ``word``: its name; ``inside``: what is in its brackets.
+    """
+
+    declared: str
+    word: str
+    inside: str = ""
+    nullable: bool = False
+    low_cardinality: bool = False
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers in the brackets."""
+        return tuple(int(one) for one in re.findall(r"(?:^|,)\s*(\d+)", self.inside))
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """The labels of an Enum with their numbers."""
+        return {unescaped(label): int(number) for label, number in _LABEL.findall(self.inside)}
+
+    def as_nullable(self, nullable: bool) -> str:
+        """Return the whole type, which takes NULL or does not."""
+        bare = f"{self.word}({self.inside})" if self.inside else self.word
+        inner = f"Nullable({bare})" if nullable and self.word not in _NEVER_NULL else bare
+        return f"LowCardinality({inner})" if self.low_cardinality else inner
+
+
+_NEVER_NULL = frozenset({"Array", "Map", "Tuple", "Nested", "Variant", "Dynamic"})
+
+
+def unescaped(text: str) -> str:
+    """Return a text of SQL without its escapes."""
+    return re.sub(
+        r"\\(.)|''", lambda found: _UNESCAPED.get(found[1], found[1]) if found[1] else "'", text, flags=re.DOTALL
+    )
+
+
+@lru_cache(4096)
+def held_type(declared: str) -> HeldType:
+    """Read a type as the server, or a person, writes it."""
+    found = _TYPE.fullmatch(declared.strip())
+    if found is None:
+        return HeldType(declared, declared)
+    word, inside = found[1], found[2] or ""
+    if word in {"Nullable", "LowCardinality"}:
+        inner = held_type(inside)
+        return HeldType(
+            declared,
+            inner.word,
+            inner.inside,
+            nullable=inner.nullable or word == "Nullable",
+            low_cardinality=inner.low_cardinality or word == "LowCardinality",
+        )
+    return HeldType(declared, word, inside)
+
+
+_KNOWN = frozenset({
+    *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128, 256)), "Decimal", "Float32",
+    "Float64", "Date", "Date32", "DateTime", "DateTime64", "String", "UUID", "IPv4", "IPv6", "JSON", "Enum8", "Enum16",
+})  # fmt: skip
+"""The types that columns of rows have."""
+
+
+def declared_problem(declared: str) -> str:
+    """Return what is wrong with a type that a person wrote; "" if nothing is."""
+    found = held_type(declared)
+    if found.word not in _KNOWN or declared.count("(") != declared.count(")"):
+        return f"{declared!r} is no type that Sluice writes; write one of {', '.join(sorted(_KNOWN))}"
+    return ""
+
+
+def _range(made: ColumnType) -> tuple[int, int]:
+    if made.kind is K.YEAR:
+        return 0, 2155
+    if made.kind is K.BIT:
+        return 0, 2 ** (made.length or 1) - 1
+    bits = _WHOLE_BITS[made.kind]
+    return (0, 2**bits - 1) if made.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _whole(made: ColumnType) -> str:
+    low, high = _range(made)
+    bits = next(bits for bits in (8, 16, 32, 64) if high < 2 ** (bits if low == 0 else bits - 1))
+    return f"{'U' if low == 0 else ''}Int{bits}"
+
+
+def _moment(made: ColumnType) -> str:
+    return f"DateTime64({made.digits}, 'UTC')"
+
+
+def enum_type(labels: tuple[str, ...], there: Mapping[str, int] | None = None) -> str:
+    """Return an Enum with labels; those that are there keep their numbers. "" if there are too many."""
+    numbers = dict(there or {})
+    if not numbers:
+        numbers = {"": 0, **{label: number for number, label in enumerate(labels, 1)}}
+    for label in ("", *labels):
+        if label not in numbers:
+            numbers[label] = max(numbers.values()) + 1
+    bits = next((bits for bits, most in zip((8, 16), _MOST_LABELS, strict=True) if max(numbers.values()) <= most), 0)
+    said = ", ".join(
+        f"{literal(label)} = {number}" for label, number in sorted(numbers.items(), key=lambda one: one[1])
+    )
+    return f"Enum{bits}({said})" if bits else ""
+
+
+OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
+    **dict.fromkeys(WHOLE, _whole),
+    K.DECIMAL: lambda made: f"Decimal({made.precision}, {made.scale})",
+    K.FLOAT: "Float32",
+    K.DOUBLE: "Float64",
+    K.DATE: "Date32",
+    **dict.fromkeys(TIMES, _moment),
+    K.TIME: "Int64",
+    **dict.fromkeys(_TEXTS | BYTES, "String"),
+    K.ENUM: "LowCardinality(String)",
+}
+"""The type that is proposed for each kind of values."""
+
+LOSES: Mapping[ColumnKind, str] = {
+    K.TIME: "it is a number of microseconds",
+    K.BIT: "it is a number",
+    K.SET: "it is the text of the labels",
+    K.JSON: "it is the text",
+    K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
+    K.VECTOR: "it is bytes: four a number",
+}
+"""What a column of the proposed type does not say of the values; it changes none."""
+
+
+def own_type(made: ColumnType, enums: str = "text") -> str:
+    """Return the type that is proposed for a column, without Nullable."""
+    if made.kind is K.ENUM and enums == "enum" and (found := enum_type(made.labels)):
+        return found
+    own = OWN[made.kind]
+    return own if isinstance(own, str) else own(made)
+
+
+def takes(made: ColumnType, there: HeldType) -> bool:
+    """Return True if a column holds every value of ``made``, except for what :func:`lost` says."""
+    word, kind = there.word, made.kind
+    if word == "String":
+        return kind not in WHOLE | {K.FLOAT, K.DOUBLE}
+    if kind in WHOLE | {K.DECIMAL}:
+        if word == "Decimal":
+            precision, scale = (*there.numbers, 0)[:2]
+            digits, fraction = (
+                (made.precision, made.scale) if kind is K.DECIMAL else (len(str(max(map(abs, _range(made))))), 0)
+            )
+            return scale >= fraction and precision - scale >= digits - fraction
+        found = re.fullmatch(r"(U?)Int(\d+)", word)
+        if found is None or kind is K.DECIMAL:
+            return False
+        bits, (low, high) = int(found[2]), _range(made)
+        least, most = (0, 2**bits - 1) if found[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return least <= low and high <= most
+    match kind:
+        case K.FLOAT | K.DOUBLE:
+            return word == "Float64" or (word == "Float32" and kind is K.FLOAT)
+        case K.DATE:
+            return word in {"Date32", "Date"}
+        case K.DATETIME | K.TIMESTAMP:
+            return (word == "DateTime64" and there.numbers[:1] >= (made.digits,)) or (
+                word == "DateTime" and not made.digits
+            )
+        case K.TIME:
+            return word == "Int64"
+        case K.ENUM:
+            return word in {"Enum8", "Enum16"} and {"", *made.labels} <= there.labels.keys()
+        case K.UUID | K.JSON:
+            return word == {K.UUID: "UUID", K.JSON: "JSON"}[kind]
+        case K.INET4 | K.INET6:
+            return word == "IPv6" or (word == "IPv4" and kind is K.INET4)
+    return False
+
+
+def lost(made: ColumnType, there: HeldType) -> str:
+    """Return what a column that takes ``made`` does not keep, or does not say; "" for nothing."""
+    if there.word == "JSON":
+        kept = "the order and the repetition of its names and the text of numbers are lost"
+        return f"{kept}, and `sluice verify` does not compare it"
+    if made.kind is K.ENUM and there.word == "String":
+        return "the order of the labels is lost"
+    if there.word in {"Date", "DateTime"}:
+        return "it holds few years: rows with other dates are refused, or the value becomes NULL (options.unfit_dates)"
+    if made.kind in TIMES and there.word == "DateTime64" and "'UTC'" not in there.inside:
+        return "values are taken for UTC, and shown in another time zone"
+    if made.kind is K.DECIMAL and there.word == "String":
+        return "it is the text of the digits"
+    if made.kind in DATES | {K.TIME} and there.word == "String":
+        return "it is the source's text"
+    return LOSES.get(made.kind, "")
+
+
+__all__ = [
+    "BYTES", "DATES", "OWN", "TIMES", "WHOLE", "HeldType", "declared_problem", "enum_type", "held_type", "lost",
+    "own_type", "takes", "unescaped",
+]  # fmt: skip

@@ -1,0 +1,403 @@
+"""Schema changes: tables are changed as the source's were, by the one policy of all targets."""
+
+# ruff: noqa: S608 - identifiers and texts are quoted
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from sluice.model.column_types import ColumnType
+from sluice.model.definitions import ColumnDefinition
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
+from sluice.model.tables import TableId
+from sluice.targets.clickhouse.checkpoint import Record, change_record, guarded, require_record, shut_out
+from sluice.targets.clickhouse.client import UNKNOWN_TABLE, Client
+from sluice.targets.clickhouse.column_types import HeldType, enum_type, held_type, takes
+from sluice.targets.clickhouse.place import Place
+from sluice.targets.clickhouse.sql import literal, name, names, table_name
+from sluice.targets.clickhouse.tables import (
+    CHANGE_KEY,
+    OWN,
+    VERSION,
+    HeldTable,
+    add_columns,
+    column_name,
+    create_table,
+    create_view,
+    declared_type,
+    held_tables,
+)
+from sluice.targets.clickhouse.values import ALL_YEARS, default_sql, sent
+from sluice.targets.port import Fence, SchemaChange
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.plan import (
+    AlterTable,
+    CreateTable,
+    DropTable,
+    EmptyTable,
+    RenameTable,
+    Step,
+    steps_of,
+    type_of,
+)
+from sluice.targets.schema.policy import (
+    FOLLOWED_BY_NAME,
+    Answer,
+    Followed,
+    OnlyColumns,
+    added_by_hand,
+    followed,
+    has,
+    not_filled,
+    not_followed,
+    require_held,
+)
+
+K = ChangeKind
+FOLLOWED_MERGED = FOLLOWED_BY_NAME
+FOLLOWED_CHANGES = frozenset(ChangeKind) - {K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN}
+"""With every change: old columns stay, as the changes that have them do."""
+_OF_COLUMNS = frozenset({
+    K.ADD_COLUMN,
+    K.DROP_COLUMN,
+    K.RENAME_COLUMN,
+    K.WIDEN_COLUMN,
+    K.CHANGE_COLUMN,
+    K.CREATE_TABLE,
+    K.RENAME_TABLE,
+})
+_OF_TYPES = frozenset({K.WIDEN_COLUMN, K.CHANGE_COLUMN, K.ALLOW_NULL})
+_BY_HAND = "change the table at the target by hand"
+
+
+class HeldTables(OnlyColumns):
+    """See :class:`sluice.targets.schema.policy.Held`: what the server says of tables."""
+
+    def __init__(self, client: Client, place: Place, change: SchemaChange) -> None:
+        super().__init__(change)
+        self._client, self._place = client, place
+
+    def held(self, table: TableId) -> HeldTable | None:
+        """Return a table as of now."""
+        return held_tables(self._client, [table], every=self._place.every).get(table)
+
+    def column(self, one: TableChange, name: str) -> str | None:
+        """Return the name by the mapping; in a table of changes another one for a name that Sluice has."""
+        found = super().column(one, name)
+        return column_name(self._place, found) if found is not None else None
+
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Return the columns of a table; None if it is missing."""
+        found = self.held(table)
+        return {one.casefold(): one for one in found.columns} if found is not None else None
+
+    def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        """Return HAS if the column takes the values of the new type; UNSEEN if its rows were converted."""
+        found, new = self.held(table), part.new
+        made = self.change.meaning.types.get(new) if new is not None else None
+        if found is None or made is None or name not in found.columns:
+            return Answer.UNSEEN
+        fits = takes(made, found.columns[name].type)
+        return has(fits) if effect is None or not fits else Answer.UNSEEN
+
+    def nullable(self, table: TableId, name: str) -> bool | None:
+        """Return whether the column takes NULL. One that does suits a column that needs a value, too."""
+        found = self.held(table)
+        there = found.columns.get(name) if found is not None else None
+        return None if there is None or there.type.nullable else False
+
+    def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        """Return HAS if the table's key has these columns in this order."""
+        found = self.held(table)
+        return has(self._place.every or (found is not None and found.key == names))
+
+
+def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> None:
+    """Follow a change once over all repeats. Raises LoadError, Fenced."""
+    record = guarded(client, place, fence)
+    batch, number = record.statements
+    if batch == fence.batch and number > change.number:
+        return
+    held = HeldTables(client, place, change)
+    if change.check_only:
+        require_held(change, held)
+        return
+    follower = _Follower(client, place, fence, change, record, held)
+    if place.every:
+        for part in followed(change):
+            follower.extend(part)
+    else:
+        for step in list(steps_of(change, held)):
+            follower.step(step)
+
+    def done(found: Record | None) -> Record:
+        return replace(require_record(found, place, fence.epoch), statements=(fence.batch, change.number + 1))
+
+    change_record(client, place, done)
+
+
+def remove_older(client: Client, place: Place, fence: Fence, held: HeldTable) -> None:
+    """Remove the rows of a table that are older than the batch, and let it refuse those of older writers.
+
+    A process that stood still removes no rows of newer ones: TRUNCATE would.
+    """
+    record = guarded(client, place, fence)
+    shut_out(client, place, record, [held])
+    older = f"{VERSION} < {record.version(fence.batch, stays=False)}"
+    client.ask(f"removing rows of {held.table}", f"DELETE FROM {table_name(held.table)} WHERE {older}")
+
+
+@dataclass
+class _Follower:
+    """Makes the steps of one change; a repeat finds what is done."""
+
+    client: Client
+    place: Place
+    fence: Fence
+    change: SchemaChange
+    record: Record
+    held: HeldTables
+
+    def step(self, step: Step) -> None:
+        """Do one step. Raises LoadError, Fenced."""
+        match step:
+            case DropTable(table):
+                self._drop(table)
+            case EmptyTable(table):
+                if (there := self.held.held(table)) is not None:
+                    remove_older(self.client, self.place, self.fence, there)
+            case RenameTable(table, to):
+                self._rename(table, to)
+            case CreateTable():
+                self._create(
+                    step.table,
+                    self._types(step.table, step.one, [one.column for one in step.columns], step.key),
+                    step.key,
+                )
+            case AlterTable():
+                self._alter(step)
+
+    def extend(self, part: Followed) -> None:
+        """Extend a table of changes: it keeps its name and all columns; a table or column with a new name is another
+        one.
+        """
+        one, after = part.one, part.one.after
+        called = one.renamed_to if K.RENAME_TABLE in part.kinds and one.renamed_to is not None else one.table
+        if after is None or called in self.change.not_captured or K.DROP_TABLE in part.kinds:
+            return
+        target = self.change.target(called)
+        there = self.held.held(target)
+        wanted = self._types(target, one, after.columns, ())
+        if there is None:
+            if called != one.table or part.cut_over or K.CREATE_TABLE in part.kinds:
+                self._create(target, wanted, CHANGE_KEY)
+            return
+        if part.kinds & _OF_COLUMNS:
+            new = {given: declared for given, declared in wanted.items() if given not in there.columns}
+            if new:
+                self._run(f"adding columns of {target}", add_columns(target, new))
+            for column in after.columns:
+                given = self.held.column(one, column.name)
+                if given is not None and given in there.columns:
+                    self._widen(target, given, there.columns[given].type, type_of(self.change, column), wanted[given])
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+    def _run(self, doing: str, statement: str) -> None:
+        self.client.ask(doing, statement)
+
+    def _create(self, table: TableId, columns: Mapping[str, str], key: Iterable[str]) -> None:
+        self._run(f"making database {table.schema}", f"CREATE DATABASE IF NOT EXISTS {name(table.schema)}")
+        self._run(f"making table {table}", create_table(self.place, table, columns, tuple(key)))
+        self._see(table)
+
+    def _see(self, table: TableId) -> None:
+        """Make the view of a table anew: it has the columns that the table had."""
+        view = self.place.view_of(table)
+        if view is not None:
+            self._run(f"making view {view}", create_view(view, table))
+
+    def _drop(self, table: TableId) -> None:
+        view = self.place.view_of(table)
+        if view is not None:
+            self._run(f"removing view {view}", f"DROP VIEW IF EXISTS {table_name(view)}")
+        self._run(f"removing table {table}", f"DROP TABLE IF EXISTS {table_name(table)} SYNC")
+
+    def _rename(self, table: TableId, to: TableId) -> None:
+        self._run(f"making database {to.schema}", f"CREATE DATABASE IF NOT EXISTS {name(to.schema)}")
+        self._run(f"renaming table {table}", f"RENAME TABLE {table_name(table)} TO {table_name(to)}")
+        view = self.place.view_of(table)
+        if view is not None:
+            self._run(f"removing view {view}", f"DROP VIEW IF EXISTS {table_name(view)}")
+        self._see(to)
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+    def _types(
+        self, table: TableId, one: TableChange, columns: Iterable[ColumnDefinition], key: Iterable[str]
+    ) -> dict[str, str]:
+        """Return the columns of a table that is made: name -> type."""
+        found, keys = {}, set(key)
+        for column in columns:
+            given = self.held.column(one, column.name)
+            if given is not None and column.generated is None:
+                nullable = self.place.every or (column.nullable and given not in keys)
+                found[given] = declared_type(
+                    self.place, table, given.removeprefix("$"), type_of(self.change, column), nullable=nullable
+                )
+        return found
+
+    def _alter(self, step: AlterTable) -> None:
+        table, there = step.table, self.held.held(step.table)
+        assert there is not None  # the plan saw it
+        for effect in effects_on(self.change, step.source):
+            given = self.held.column(step.one, effect.new.name)
+            if given is not None:
+                raise not_converted(self.change, effect, table, "a target of type clickhouse converts no rows")
+        key, renamed = there.key or (), dict(step.renames)
+        gone = [one for one in step.drops if one in key]
+        if gone:
+            raise not_followed(self.change, f"column {gone[0]} is part of the key of {table}", _BY_HAND)
+        if renamed and set(renamed.values()) & (set(renamed) | set(step.drops)):
+            why = "a column takes the name of another one, which a load that is repeated would do twice"
+            raise not_followed(self.change, why, _BY_HAND)
+        types = self._types(table, step.one, step.after.columns, key)
+        wider = self._wider(step, there, types)
+        if step.copied:
+            remove_older(self.client, self.place, self.fence, there)
+        parts = [f"DROP COLUMN IF EXISTS {name(one)}" for one in step.drops]
+        parts += [
+            f"RENAME COLUMN IF EXISTS {name(old)} TO {name(new)}" for old, new in renamed.items() if old not in key
+        ]
+        parts += [
+            self._added(step, added.name, added.column, types[added.name]) for added in step.new if added.name in types
+        ]
+        keys = {old: new for old, new in renamed.items() if old in key}
+        if not (parts or wider or keys):
+            return
+        if parts:
+            self._run(
+                f"changing table {table}",
+                f"ALTER TABLE {table_name(table)} {', '.join(parts)} SETTINGS mutations_sync = 2",
+            )
+        if wider or keys:
+            self._modify(step, wider, keys)
+        self._see(table)
+
+    def _added(self, step: AlterTable, given: str, column: ColumnDefinition, declared: str) -> str:
+        """Return the clause that adds a column: rows that are there have the source's own default."""
+        known = self.change.meaning.default_value(column)
+        if known.value is None:
+            raise not_filled(self.change, step.table, given, known.why, added_by_hand())
+        there, made = held_type(declared), type_of(self.change, column)
+        values, odd = sent(pa.repeat(known.value, 1), made, there, ALL_YEARS)
+        if odd is not None and (self.place.options.unfit_dates == "refuse" or not there.nullable):
+            raise not_filled(
+                self.change, step.table, given, f"no {declared} holds its default {column.default}", added_by_hand()
+            )
+        text = default_sql(values, made, there)
+        return f"ADD COLUMN IF NOT EXISTS {name(given)} {declared}{f' DEFAULT {text}' if text != 'NULL' else ''}"
+
+    def _wider(self, step: AlterTable, there: HeldTable, types: Mapping[str, str]) -> dict[str, str]:
+        """Return the types of columns that need another one, by their names after the change. Raises LoadError."""
+        found: dict[str, str] = {}
+        for one in step.changes:
+            held = there.columns.get(one.was)
+            if one.kind in _OF_TYPES and held is not None and one.name in types:
+                made = type_of(self.change, one.new)
+                if wanted := self._wanted(held.type, made, types[one.name], one.name, copied=step.copied):
+                    found[one.name] = wanted
+        return found
+
+    def _wanted(self, there: HeldType, made: ColumnType, declared: str, given: str, *, copied: bool = False) -> str:
+        """Return the type that a column needs, "" if the one that it has is enough. Raises LoadError."""
+        wanted = held_type(declared)
+        nullable = there.nullable or wanted.nullable
+        if takes(made, there):
+            return there.as_nullable(nullable) if nullable is not there.nullable else ""
+        if there.word.startswith("Enum") and wanted.word.startswith("Enum"):
+            longer = enum_type(made.labels, there.labels)
+            if longer:
+                return held_type(longer).as_nullable(nullable)
+        if copied or _widens(there, wanted):
+            return wanted.as_nullable(nullable)
+        why = f"column {given} is {there.declared}, which cannot hold values of the new type"
+        raise not_followed(self.change, why, _BY_HAND)
+
+    def _widen(self, table: TableId, given: str, there: HeldType, made: ColumnType, declared: str) -> None:
+        if wanted := self._wanted(there, made, declared, given):
+            self._run(
+                f"changing table {table}",
+                f"ALTER TABLE {table_name(table)} MODIFY COLUMN {name(given)} {wanted} SETTINGS mutations_sync = 2",
+            )
+
+    def _modify(self, step: AlterTable, wider: Mapping[str, str], keys: Mapping[str, str]) -> None:
+        """Give columns other types.
+
+        Those of the key cannot be changed in place: the table is written anew, and takes the other's place.
+        """
+        table, there = step.table, self.held.held(step.table)
+        assert there is not None
+        key = there.key or ()
+        if not set(key) & (wider.keys() | keys.keys()):
+            parts = ", ".join(f"MODIFY COLUMN {name(one)} {declared}" for one, declared in wider.items())
+            self._run(f"changing table {table}", f"ALTER TABLE {table_name(table)} {parts} SETTINGS mutations_sync = 2")
+            return
+        own = f"{table.table}~sluice~"
+        mine = TableId(table.schema, f"{own}{self.record.term}")
+        statement = (
+            f"SELECT name FROM system.tables WHERE database = {literal(table.schema)} "
+            f"AND startsWith(name, {literal(own)}) FORMAT JSONCompactEachRow"
+        )
+        for [left] in self.client.ask(
+            "looking for tables", statement
+        ).rows:  # also of a process that stood still: it cannot exchange it any more
+            self._run(f"removing table {left}", f"DROP TABLE IF EXISTS {table_name(TableId(table.schema, left))} SYNC")
+        columns = {
+            keys.get(one, one): wider.get(keys.get(one, one), column.type.declared)
+            for one, column in there.columns.items()
+        }
+        self._run(f"making table {mine}", create_table(self.place, mine, columns, [keys.get(one, one) for one in key]))
+        shut_out(
+            self.client,
+            self.place,
+            guarded(self.client, self.place, self.fence),
+            held_tables(self.client, [mine], every=False).values(),
+        )
+        self._run(
+            f"writing {table} anew",
+            f"INSERT INTO {table_name(mine)} ({names([*columns, *OWN])}) "
+            f"SELECT {names([*there.columns, *OWN])} FROM {table_name(table)}",
+        )
+        guarded(self.client, self.place, self.fence)
+        self.client.ask(f"exchanging {table}", f"EXCHANGE TABLES {table_name(table)} AND {table_name(mine)}")
+        self.client.ask(
+            f"removing table {mine}", f"DROP TABLE IF EXISTS {table_name(mine)} SYNC", allow=(UNKNOWN_TABLE,)
+        )
+
+
+def _widens(there: HeldType, wanted: HeldType) -> bool:
+    """Return True if the server's conversion keeps every value."""
+    for kind in ("Int", "UInt"):
+        if there.word.startswith(kind) and wanted.word.startswith("Int" if kind == "Int" else ("UInt", "Int")):
+            bits, more = (int(one.word.rpartition("nt")[2]) for one in (there, wanted))
+            return more > bits or (more == bits and there.word == wanted.word)
+    if there.word == wanted.word == "Decimal":
+        (precision, scale), (more, fraction) = there.numbers, wanted.numbers
+        return fraction >= scale and more - fraction >= precision - scale
+    if there.word == wanted.word == "DateTime64":
+        return wanted.numbers[0] >= there.numbers[0]
+    moves = {
+        ("Float32", "Float64"),
+        ("Date", "Date32"),
+        ("DateTime", "DateTime64"),
+        ("Enum8", "String"),
+        ("Enum16", "String"),
+        ("UUID", "String"),
+    }
+    return (there.word, wanted.word) in moves or there.word == wanted.word == "String"
+
+
+__all__ = ["FOLLOWED_CHANGES", "FOLLOWED_MERGED", "follow", "remove_older"]
