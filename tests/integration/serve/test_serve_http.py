@@ -69,7 +69,7 @@ def test_transactions_have_the_ids_of_the_source(shop: Case) -> None:
     transaction.
     """
     shop.source.execute(f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, name VARCHAR(20))")
-    first = shop.runtime().store.batches()[-1] + 1
+    first = max(shop.runtime().store.batches(), default=0) + 1
     with shop.source.connect(shop.schema) as connection, connection.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b')")
