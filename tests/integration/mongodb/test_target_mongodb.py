@@ -17,6 +17,7 @@ import pytest
 from bson import Decimal128, Int64
 from bson.datetime_ms import DatetimeMS
 
+from devstack.mongodb import FerretDBServer
 from sluice.errors import Fenced, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
 from sluice.model.dialects import UNKNOWN
@@ -65,11 +66,13 @@ def in_part(pipe: Pipe, table: TableSchema, row: tuple[Any, ...], known: int, **
     )
 
 
-def test_rows_that_an_index_refuses_are_left_out_one_by_one(bench: MongoBench) -> None:
-    """A unique index of the users' own answers with the code of a duplicate key, too: only the document tells the two apart."""
+@pytest.mark.full  # the twin has no indexes
+def test_rows_that_an_index_refuses_are_left_out_one_by_one(ferretdb: FerretDBServer) -> None:
+    """A unique index of the users' own answers with the code of a duplicate key, too: only the document tells the two
+    apart.
+    """
+    bench = MongoBench(ferretdb.host, ferretdb.port, FERRETDB)
     table, pipe = made(bench, on_error="dead_letter")
-    if bench.connection.host == "twin":
-        pytest.skip("the twin has no indexes")
     index = {"key": {"email": 1}, "name": "own", "unique": True}
     bench.command(bench.schema, {"createIndexes": "people", "indexes": [index]})
     pipe.deliver((table, [new(1, "a", 1)]))
@@ -333,7 +336,7 @@ def test_what_check_says_of_tables(bench: MongoBench) -> None:
         Column("e", ColumnKind.ENUM, "enum('a')", labels=("a",), charset="utf8mb4"),
     )
     table = TableSchema(TableId(bench.schema, "losses"), columns, ("id",))
-    bench.options["types"] = {f"{table.table}.at": "date", "decimal": "decimal"}
+    bench.options["types"] = {f"{table.table}.at": "date", "decimal": "decimal", f"{table.table}.ta": "date"}
     bench.create_table(table)
     schema = bench.target().schema()
     assert schema is not None
@@ -341,6 +344,7 @@ def test_what_check_says_of_tables(bench: MongoBench) -> None:
     assert "microseconds are cut" in found["warning", "at"]
     assert "rows with longer values are refused" in found["warning", "d"]
     assert "numbers of its labels" in found["warning", "e"]
+    assert "names the column 'ta', which it does not get" in found["warning", "ta"]
     wide = replace(table, columns=(*table.columns, Column("note", ColumnKind.TEXT, "text")))
     finding = next(one for one in schema.compare([planned_table(wide)]) if one.severity == "error")
     assert (finding.column, finding.absent) == ("note", True)
@@ -426,10 +430,7 @@ def test_numbers_beyond_a_long_are_decimals(twin: MongoTwin) -> None:
     assert pipe.state(table) == Counter([(2**64 - 1, 3)])
 
 
-def test_a_server_that_is_away_is_named(bench: MongoBench) -> None:
-    if bench.connection.host == "twin":
-        pytest.skip("the twin is never away")
-    bench.options["timeout"] = "1s"
-    bench.connection = replace(bench.connection, port=1)
-    with pytest.raises(TargetUnavailable, match="at MongoDB 'target'"):
+def test_a_server_that_is_away_is_named() -> None:
+    bench = MongoBench("127.0.0.1", 1, {"timeout": "1s"})
+    with pytest.raises(TargetUnavailable, match="reading the checkpoint at MongoDB 'target'"):
         bench.target().checkpoints.take_over(1)  # type: ignore[union-attr]

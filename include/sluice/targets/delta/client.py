@@ -164,10 +164,12 @@ def errors(place: Place, doing: str, uri: str) -> Iterator[None]:
     own = delta.exceptions
     try:
         yield
-    except (SluiceError, Raced, own.TableNotFoundError):
+    except (SluiceError, Raced):
         raise
     except own.CommitFailedError as error:
         raise Raced(place.hidden(str(error))) from None
+    except own.TableNotFoundError as error:  # it was there, or its place cannot be made: a share that is away
+        raise TargetUnavailable(f"{doing}: {_said(place, error)}", where=uri) from None
     except (own.DeltaError, ValueError, TypeError) as error:
         raise LoadError(f"{doing}: {_said(place, error)}", where=uri) from None
     except OSError as error:

@@ -197,8 +197,10 @@ def errors(place: Place, doing: str, where: str) -> Iterator[None]:
     spot = f"{where} in {place.said}" if where else place.said
     try:
         yield
-    except (SluiceError, Raced, own.NoSuchTableError, own.NoSuchNamespaceError):
+    except (SluiceError, Raced):
         raise
+    except (own.NoSuchTableError, own.NoSuchNamespaceError) as error:  # it was there when it was opened
+        raise TargetUnavailable(f"{doing}: {_said(place, error)}", where=spot) from None
     except (own.CommitFailedException, own.ValidationException) as error:
         raise Raced(place.hidden(str(error))) from None
     except (own.BadRequestError, own.ForbiddenError) as error:

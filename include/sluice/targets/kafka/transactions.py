@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.errors import LoadError, TargetUnavailable
+from sluice.errors import LoadError, SluiceError, TargetUnavailable
 from sluice.targets.kafka.ack_topic import SETTLES_S, AckTopic, KafkaCheckpoint
 from sluice.targets.kafka.client import KicksOut, errors, is_out, settings, translated
 from sluice.targets.kafka.place import QUEUE, Place
@@ -104,7 +104,10 @@ class Channel:
             self.held = held
             self._end = None if self._end is None else self._end + _RECORD_AND_MARKER
         except BaseException as error:
+            refusal = self._refusal() if isinstance(error, LoadError | TargetUnavailable) else None
             self.close()
+            if refusal is not None:
+                raise refusal from error
             if isinstance(error, KicksOut) and time.monotonic() - started >= place.timeout_s:
                 raise LoadError(
                     f"{doing}: the transaction took longer than {place.timeout_s:.0f} s, and Kafka gave it up",
@@ -166,6 +169,19 @@ class Channel:
         key = "(masked)" if failure.topic in self.hidden else key
         where = f"topic {failure.topic}, key {key}"
         raise translated(failure.error, self.place.endpoint, f"writing to {self.place.owner}", where=where)
+
+    def _refusal(self) -> SluiceError | None:
+        """Return why a message was refused, if one was.
+
+        The next call of the client may come before this report, and says only that the transaction has failed.
+        """
+        try:
+            self.breathe()
+        except (LoadError, TargetUnavailable) as error:
+            return error
+        except Exception:
+            return None
+        return None
 
     def close(self) -> None:
         """Abort what is open, as far as the broker answers; the next producer of the same id does it otherwise."""

@@ -80,6 +80,12 @@ class MongoSchema:
             hint = error.hint or ""
             yield TableFinding("error", plan.target, "", error.message, statement, hint=hint, absent=there is None)
             return
+        names, begin = {column.name for column in plan.columns}, f"{plan.target}."
+        for named in place.options.types:
+            name = named.removeprefix(begin)
+            if named.startswith(begin) and name not in names:
+                why = f"options.types names the column {name!r}, which it does not get"
+                yield TableFinding("warning", plan.target, name, why, hint="correct the name, or take it out")
         for column in plan.columns:
             form = place.form(plan.target, column.name, column.sent_type)
             for said in filter(None, (loses(column.sent_type, form), refuses(column.sent_type, form))):
