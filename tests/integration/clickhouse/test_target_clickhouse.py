@@ -256,6 +256,53 @@ def test_a_key_that_becomes_wider_or_gets_another_name(clickhouse: ClickHouseSer
     assert left == [["people"], ["people_now"]]
 
 
+def test_a_table_of_changes_keeps_its_columns(clickhouse: ClickHouseServer) -> None:
+    """Columns come and become wider; one with another name, and a table with another name, is another one."""
+    bench = ClickHouseBench(clickhouse, "all")
+    table = people(bench.schema)
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(1, "a", 1)]))
+    before = _definition(bench.schema, "people")
+    extra = replace(before.columns[2], name="_op")  # a name that Sluice has in such a table
+    wide = replace(before.columns[2], type="bigint")
+    mail = replace(before.columns[1], name="mail")
+    moved = TableId(bench.schema, "moved")
+    steps = [
+        (ChangeKind.ADD_COLUMN, "ADD COLUMN _op INT", (*before.columns, extra)),
+        (ChangeKind.WIDEN_COLUMN, "MODIFY points BIGINT", (*before.columns[:2], wide, extra)),
+        (ChangeKind.RENAME_COLUMN, "RENAME COLUMN email TO mail", (before.columns[0], mail, wide, extra)),
+        (ChangeKind.DROP_COLUMN, "DROP COLUMN _op", (before.columns[0], mail, wide)),
+    ]
+    for kind, said, columns in steps:
+        after = replace(before, columns=columns)
+        sql = f"ALTER TABLE `{bench.schema}`.`people` {said}"
+        change = _schema_change(pipe, 0, sql, (kind,), before, after)
+        batch = pipe.given([], schema_changes=(change,))
+        pipe.write(batch)
+        before = after
+    types = dict(
+        clickhouse.query(
+            f"SELECT name, type FROM system.columns WHERE database = '{bench.schema}' AND table = 'people' "
+            "AND (name = '$_op' OR name NOT LIKE '\\_%') FORMAT JSONCompactEachRow"
+        )
+    )
+    assert types == {
+        "id": "Nullable(Int32)", "email": "Nullable(String)", "points": "Nullable(Int64)", "$_op": "Nullable(Int32)",
+        "mail": "Nullable(String)",
+    }  # fmt: skip
+    sql = f"RENAME TABLE `{bench.schema}`.`people` TO `{bench.schema}`.`moved`"
+    after = replace(before, table=moved)
+    renamed = _schema_change(pipe, 0, sql, (ChangeKind.RENAME_TABLE,), before, after, moved)
+    pipe.write(pipe.given([], schema_changes=(renamed,)))
+    columns = (table.columns[0], replace(table.columns[1], name="mail"), replace(table.columns[2], sql_type="bigint"))
+    pipe.deliver((TableSchema(moved, columns, ("id",)), [changed((1, "a", 1), (1, "b", 2**31 - 1))]))
+    assert bench.select("id, mail, points, JSONExtractString(_before, 'mail')", moved, final=False) == [
+        [1, "b", 2**31 - 1, "a"]
+    ]
+    assert bench.select("id, email, points, mail", table.table, final=False) == [[1, "a", 1, None]]
+
+
 def test_labels_that_come_keep_the_numbers_of_those_that_are_there(clickhouse: ClickHouseServer) -> None:
     column = Column("e", K.ENUM, "enum('a','b')", labels=("a", "b"), charset="utf8mb4")
     key = Column("id", K.INT, "int", nullable=False)
