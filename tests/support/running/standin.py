@@ -349,7 +349,7 @@ def status(runtime: Any) -> _Status:
         "pipeline": runtime.pipeline.pipeline, "state": "running" if lag else "idle", "head": _position(state["head"]),
         "captured": _position(state["cursor"]), "subscriptions": [], "next_batch": state["next"], "lag_ms": lag,
         "lag_bytes": state["head"] - done,
-        "draining_by": None, "targets": targets, "in_flight": [b for b in batches if b["number"] > done],
+        "draining_by": None, "targets": targets, "files": {}, "in_flight": [b for b in batches if b["number"] > done],
         "recent": batches, "errors": [],
         "warnings": [], "conflicts": None, "rules": [], "paused": "by a person" if _settings().get("paused") else "",
     })  # fmt: skip
