@@ -38,14 +38,14 @@ def logged_in(app: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """A user who may see plugins and the DAG of ``shop`` only."""
     from airflow.api_fastapi.core_api import security
 
-    from sluice.orchestration import web
+    from sluice.orchestration.page import access
 
     manager = SimpleNamespace(
         is_authorized_view=lambda **_: True,
         is_authorized_dag=lambda *, method, details, user: method == "GET" and details.id == "sync__shop",
     )
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
     app.dependency_overrides[security.get_user] = lambda: SimpleNamespace(get_name=lambda: "reader")
     return TestClient(app)
 
@@ -101,7 +101,7 @@ def test_results_of_verifications(
     app: Any, logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
-    from sluice.orchestration import web
+    from sluice.orchestration.page import access
     from sluice.segments.store import SegmentStore
 
     write_pipeline("shop")
@@ -114,7 +114,7 @@ def test_results_of_verifications(
         is_authorized_view=lambda **_: True,
         is_authorized_dag=lambda *, method, details, user: method == "GET" and details.id == "verify__shop",
     )
-    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
     assert "not verified yet" in logged_in.get("/api/verify/shop/latest").json()["detail"]
     odd = Difference(key=("7",), kind="different", columns=("v",), values=(("a", None),))
     for number in (1, 2):
@@ -152,10 +152,11 @@ def acting(
     """The same user, who may also change ``shop``, and what reaches the flows."""
     from sluice.operations.control import ActionPlan
     from sluice.orchestration import web
+    from sluice.orchestration.page import access
 
     acted: list[Any] = []
     manager = SimpleNamespace(is_authorized_view=lambda **_: True, is_authorized_dag=lambda **_: True)
-    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
     monkeypatch.setattr(web, "act", lambda runtime, action, **more: acted.append(more) or ActionPlan(action, ()))
     write_pipeline("shop")
     return logged_in, acted
@@ -297,6 +298,7 @@ def silent(
     from airflow.api_fastapi.core_api import security
 
     from sluice.orchestration import web
+    from sluice.orchestration.page import access
 
     lets_go, asked = threading.Event(), Counter[str]()
 
@@ -309,7 +311,7 @@ def silent(
 
     manager = SimpleNamespace(is_authorized_view=lambda **_: True, is_authorized_dag=lambda **_: True)
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
     for name in ("mute", "shop"):
         write_pipeline(name)
     page = web.create_app(pipelines, STATIC, ask=ask)
