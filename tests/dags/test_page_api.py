@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,12 +31,23 @@ BODIES: dict[str, dict[str, Any]] = {
 AsRole = Callable[[str | None], TestClient]
 
 
-@pytest.fixture
-def app(pipelines: Path, write_pipeline: WritePipeline) -> FastAPI:
+@pytest.fixture(scope="module")
+def shared_app(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FastAPI]:
+    """The application, which takes a second to make, and the link to the folder of pipelines that it reads."""
     from sluice.orchestration.web import create_app, headline
 
+    link = tmp_path_factory.mktemp("page") / "pipelines"
+    return link, create_app(link, STATIC, ask=lambda path: {**headline(Path(path)), "state": "idle"})
+
+
+@pytest.fixture
+def app(shared_app: tuple[Path, FastAPI], pipelines: Path, write_pipeline: WritePipeline) -> Iterator[FastAPI]:
+    link, made = shared_app
     write_pipeline("shop")
-    return create_app(pipelines, STATIC, ask=lambda path: {**headline(Path(path)), "state": "idle"})
+    link.unlink(missing_ok=True)
+    link.symlink_to(pipelines)
+    yield made
+    made.dependency_overrides.clear()
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from sluice.orchestration.last_answers import LastAnswers
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import Right, file_for, may_read, verified_file
 from sluice.orchestration.page.headers import SecureHeaders
-from sluice.orchestration.page.routes import Served, create_router
+from sluice.orchestration.page.routes import Served, add_routes
 from sluice.orchestration.page_workers import PageWorkers
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def create_app(
             raise HTTPException(503 if error.retryable else 409, str(error)) from None
         return JSONResponse(plan.to_json(), headers=_PRIVATE)
 
-    app.include_router(create_router(Served(pipelines, own, looking, acting, curves, readable, statuses, service)))
+    add_routes(app, Served(pipelines, own, looking, acting, curves, readable, statuses, service))
     app.add_middleware(SecureHeaders)
     return app
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.core_api.security import get_user
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
@@ -84,22 +84,20 @@ Most = Annotated[int, Query(ge=1, le=reads.MOST, description="Entries, at most."
 Text = Annotated[str, Query(max_length=2000)]
 
 
-def create_router(served: Served) -> APIRouter:
-    """Return the routes of version 1."""
-    router = APIRouter(prefix=ROOT, default_response_class=JSONResponse)
-    _add_lists(router, served)
-    _add_parts(router, served)
+def add_routes(app: FastAPI, served: Served) -> None:
+    """Add the routes of version 1."""
+    _add_lists(app, served)
+    _add_parts(app, served)
     for action in ACTIONS.values():
-        _add_action(router, served, action)
+        _add_action(app, served, action)
 
-    @router.get("/openapi.json", include_in_schema=False)
-    async def openapi() -> dict[str, Any]:
-        return get_openapi(title="Sluice", version="1", description=_ABOUT, routes=router.routes)
+    @app.get(ROOT + "/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        mine = [route for route in app.routes if getattr(route, "path", "").startswith(ROOT)]
+        return JSONResponse(get_openapi(title="Sluice", version="1", description=_ABOUT, routes=mine))
 
-    return router
 
-
-def _add_lists(router: APIRouter, served: Served) -> None:
+def _add_lists(app: FastAPI, served: Served) -> None:
     async def one(pipeline: str, user: BaseUser) -> dict[str, Any]:
         heads = await served.own.run(partial(served.readable, user))
         wanted = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
@@ -107,8 +105,8 @@ def _add_lists(router: APIRouter, served: Served) -> None:
             return found
         raise HTTPException(404, f"there is no pipeline {shown(pipeline)!r} that you may see")
 
-    @router.get("/pipelines", summary="All pipelines", tags=["pipelines"])
-    async def pipelines(user: User) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines", summary="All pipelines", tags=["pipelines"])
+    async def pipelines(user: User) -> JSONResponse:
         """Return a line for each pipeline that you may see: its state in words (`text`, with a `tone` from bad to
         quiet), lag, dead letters, running dump, last verification, and what you may do (`may`). Trouble comes first,
         then lag. One whose servers do not answer is in the list with its last figures; it delays no other.
@@ -118,40 +116,42 @@ def _add_lists(router: APIRouter, served: Served) -> None:
         allowed = await served.own.run(lambda: [rights(user, one["pipeline"]) for one in statuses])
         lines = [summary(one, may) for one, may in zip(statuses, allowed, strict=True)]
         service = {"service": served.service()} if served.service is not None else {}
-        return {"pipelines": sorted(lines, key=trouble_first), **service}
+        return JSONResponse({"pipelines": sorted(lines, key=trouble_first), **service})
 
-    @router.get("/pipelines/{pipeline}", summary="One pipeline", tags=["pipelines"])
-    async def pipeline(pipeline: str, user: User) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}", summary="One pipeline", tags=["pipelines"])
+    async def pipeline(pipeline: str, user: User) -> JSONResponse:
         """Return the status as `sluice status --json` prints it, with the state in words, what you may do, and the
         Airflow run of each batch. `pipeline` may be the id of its DAG.
         """
         found = reads.with_runs(await one(pipeline, user))
         may = await served.own.run(partial(rights, user, found["pipeline"]))
-        return {**found, **in_words(found), "may": may}
+        return JSONResponse({**found, **in_words(found), "may": may})
 
-    @router.get("/pipelines/{pipeline}/batches", summary="Batches", tags=["pipelines"])
-    async def batches(pipeline: str, user: User, run: Text = "") -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/batches", summary="Batches", tags=["pipelines"])
+    async def batches(pipeline: str, user: User, run: Text = "") -> JSONResponse:
         """Return the batches in flight and the newest ones, and how far each stage is. `run`: only the batches of this
         run of the sync DAG, and what each stage did in it.
         """
         if run:
             path, dag_id = await served.file(pipeline, user), dag_id_of(pipeline)
-            return await served.read(path, "the batches", lambda runtime: reads.batches_of_run(runtime, dag_id, run))
+            return JSONResponse(
+                await served.read(path, "the batches", lambda runtime: reads.batches_of_run(runtime, dag_id, run))
+            )
         found = reads.with_runs(await one(pipeline, user))
-        return {name: found.get(name, []) for name in ("in_flight", "recent", "stages")} | {
-            "window": found.get("window")
-        }
+        return JSONResponse(
+            {name: found.get(name, []) for name in ("in_flight", "recent", "stages")} | {"window": found.get("window")}
+        )
 
-    @router.get("/pipelines/{pipeline}/history", summary="History", tags=["pipelines"])
-    async def history(pipeline: str, user: User, span: Literal["1h", "24h", "7d"] = "1h") -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/history", summary="History", tags=["pipelines"])
+    async def history(pipeline: str, user: User, span: Literal["1h", "24h", "7d"] = "1h") -> JSONResponse:
         """Return lag at delivery by target, changes per second, batch sizes and stage times over a span, in points of
         1, 5 or 30 minutes. They come from the notes that stages leave in the segment store; ZooKeeper is not asked.
         """
         path = await served.file(pipeline, user)
-        return await served.read(path, "the history", lambda runtime: reads.history(runtime, span))
+        return JSONResponse(await served.read(path, "the history", lambda runtime: reads.history(runtime, span)))
 
-    @router.get("/lag", summary="Lag of the last hour, of all pipelines", tags=["pipelines"])
-    async def lag(user: User) -> dict[str, Any]:
+    @app.get(ROOT + "/lag", summary="Lag of the last hour, of all pipelines", tags=["pipelines"])
+    async def lag(user: User) -> JSONResponse:
         """Return the lag at delivery of each minute of the last hour, and the changes per second of the last five
         minutes, for each pipeline that you may see and whose segment store answers.
         """
@@ -162,48 +162,52 @@ def _add_lists(router: APIRouter, served: Served) -> None:
             return_exceptions=True,
         )
         pairs = zip(paths.values(), found, strict=True)
-        return {"pipelines": {name: curve for name, curve in pairs if not isinstance(curve, BaseException)}}
+        return JSONResponse({
+            "pipelines": {name: curve for name, curve in pairs if not isinstance(curve, BaseException)}
+        })
 
-    @router.get("/pipelines/{pipeline}/failed-tasks", summary="Failed tasks", tags=["pipelines"])
-    async def tasks(pipeline: str, user: User, request: Request) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/failed-tasks", summary="Failed tasks", tags=["pipelines"])
+    async def tasks(pipeline: str, user: User, request: Request) -> JSONResponse:
         """Return the failed tasks of the open runs in Airflow, with the message of their log and when the next attempt
         starts. Airflow decides what you may see of them.
         """
         path = await served.file(pipeline, user)
         window = (await served.own.run(partial(load_pipeline, path))).window
-        return {"tasks": await failed_tasks(AirflowSelf(request), dag_id_of(pipeline), window)}
+        return JSONResponse({"tasks": await failed_tasks(AirflowSelf(request), dag_id_of(pipeline), window)})
 
-    @router.get("/pipelines/{pipeline}/audit", summary="Audit", tags=["pipelines"])
-    async def audit(pipeline: str, user: User, most: Most = 100) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/audit", summary="Audit", tags=["pipelines"])
+    async def audit(pipeline: str, user: User, most: Most = 100) -> JSONResponse:
         """Return what people did to the pipeline, newest first."""
         path = await served.file(pipeline, user)
-        return {"entries": await served.read(path, "the audit", lambda runtime: reads.audit(runtime, most))}
+        return JSONResponse({
+            "entries": await served.read(path, "the audit", lambda runtime: reads.audit(runtime, most))
+        })
 
 
-def _add_parts(router: APIRouter, served: Served) -> None:
-    @router.get("/pipelines/{pipeline}/tables", summary="Tables", tags=["tables"])
-    async def tables(pipeline: str, user: User) -> dict[str, Any]:
+def _add_parts(app: FastAPI, served: Served) -> None:
+    @app.get(ROOT + "/pipelines/{pipeline}/tables", summary="Tables", tags=["tables"])
+    async def tables(pipeline: str, user: User) -> JSONResponse:
         """Return a line for each captured table: changes in the newest stored batches, columns, key, last copy, last
         verification, dead letters.
         """
         path = await served.file(pipeline, user)
-        return await served.read(path, "the tables", reads.tables)
+        return JSONResponse(await served.read(path, "the tables", reads.tables))
 
-    @router.get("/pipelines/{pipeline}/tables/{table}", summary="One table", tags=["tables"])
-    async def table(pipeline: str, table: str, user: User) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/tables/{table}", summary="One table", tags=["tables"])
+    async def table(pipeline: str, table: str, user: User) -> JSONResponse:
         """Return the definition as of the captured position, and the statements that changed the table, newest first,
         as far as the newest stored batches have them.
         """
         path = await served.file(pipeline, user)
-        return await served.read(path, "the tables", lambda runtime: reads.table(runtime, table))
+        return JSONResponse(await served.read(path, "the tables", lambda runtime: reads.table(runtime, table)))
 
-    @router.get("/pipelines/{pipeline}/dumps", summary="Dumps", tags=["dumps"])
-    async def dumps(pipeline: str, user: User) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/dumps", summary="Dumps", tags=["dumps"])
+    async def dumps(pipeline: str, user: User) -> JSONResponse:
         """Return all dumps that are known, newest first: progress, rows/s and remaining time for each table."""
         path = await served.file(pipeline, user)
-        return {"dumps": await served.read(path, "the dumps", reads.dumps)}
+        return JSONResponse({"dumps": await served.read(path, "the dumps", reads.dumps)})
 
-    @router.get("/pipelines/{pipeline}/dead-letters", summary="Dead letters", tags=["dead letters"])
+    @app.get(ROOT + "/pipelines/{pipeline}/dead-letters", summary="Dead letters", tags=["dead letters"])
     async def letters(
         pipeline: str,
         user: User,
@@ -214,7 +218,7 @@ def _add_parts(router: APIRouter, served: Served) -> None:
         table: Text = "",
         reason: Text = "",
         most: Most = 100,
-    ) -> dict[str, Any]:
+    ) -> JSONResponse:
         """Return rows and skipped batches that some target lacks, newest first. `every`: also those that were
         replayed, superseded or discarded. `by`: a rule or a target. `reason`: a part of the message.
         """
@@ -223,48 +227,50 @@ def _add_parts(router: APIRouter, served: Served) -> None:
         def call(runtime: Any) -> dict[str, Any]:
             return reads.dead_letters(runtime, every=every, by=by, target=target, table=table, reason=reason, most=most)
 
-        return await served.read(path, "the dead letters", call)
+        return JSONResponse(await served.read(path, "the dead letters", call))
 
-    @router.get("/pipelines/{pipeline}/dead-letters/{letter}", summary="One dead letter", tags=["dead letters"])
-    async def letter(pipeline: str, letter: str, user: User) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/dead-letters/{letter}", summary="One dead letter", tags=["dead letters"])
+    async def letter(pipeline: str, letter: str, user: User) -> JSONResponse:
         """Return a dead letter with its row as it is and as it was (`before`). Masked columns are masked. Needs the
         right to read the DAG's task logs.
         """
         path = await served.file(pipeline, user, Right.ROWS)
-        return await served.read(path, "the dead letters", lambda runtime: reads.dead_letter(runtime, letter))
+        return JSONResponse(
+            await served.read(path, "the dead letters", lambda runtime: reads.dead_letter(runtime, letter))
+        )
 
-    @router.get("/pipelines/{pipeline}/verifications", summary="Verifications", tags=["verifications"])
-    async def verifications(pipeline: str, user: User) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/verifications", summary="Verifications", tags=["verifications"])
+    async def verifications(pipeline: str, user: User) -> JSONResponse:
         """Return the last verifications without their differences, newest first. Needs the right to read the DAG
         `verify__PIPELINE`.
         """
         path = await served.own.run(partial(verified_file, served.folder, pipeline, user))
         found = await served.read(path, "the verifications", reads.results)
-        return {"results": [one.summary(0) for one in reversed(found)]}
+        return JSONResponse({"results": [one.summary(0) for one in reversed(found)]})
 
-    @router.get("/pipelines/{pipeline}/verifications/{result}", summary="One verification", tags=["verifications"])
-    async def verification(pipeline: str, result: str, user: User) -> dict[str, Any]:
+    @app.get(ROOT + "/pipelines/{pipeline}/verifications/{result}", summary="One verification", tags=["verifications"])
+    async def verification(pipeline: str, result: str, user: User) -> JSONResponse:
         """Return one verification with the rows that differ; `latest`: the newest."""
         path = await served.own.run(partial(verified_file, served.folder, pipeline, user))
         name = "" if result == "latest" else result
         found = await served.read(path, "the verifications", lambda runtime: reads.result(runtime, pipeline, name))
-        return {**found.to_json(), "line": found.in_a_line()}
+        return JSONResponse({**found.to_json(), "line": found.in_a_line()})
 
 
-def _add_action(router: APIRouter, served: Served, action: Action) -> None:
+def _add_action(app: FastAPI, served: Served, action: Action) -> None:
     """Add the two routes of an action: its plan, and the deed."""
 
-    async def plan(pipeline: str, user: User, order: Any) -> dict[str, Any]:
+    async def plan(pipeline: str, user: User, order: Any) -> JSONResponse:
         path = await served.file(pipeline, user, action.right)
-        return await _done(served, lambda: action.planned(open_to_act(str(path)), order).to_json())
+        return JSONResponse(await _done(served, lambda: action.planned(open_to_act(str(path)), order).to_json()))
 
-    async def deed(pipeline: str, user: User, order: Any, request: Request) -> dict[str, Any]:
+    async def deed(pipeline: str, user: User, order: Any, request: Request) -> JSONResponse:
         path = await served.file(pipeline, user, action.right)
         if action.confirms(order) and order.confirm != pipeline:
             raise HTTPException(
                 409, f"{action.title.lower()} of {pipeline} puts data at stake: repeat the pipeline's name in `confirm`"
             )
-        return await _do(served, action, path, user=user, order=order, airflow=AirflowSelf(request))
+        return JSONResponse(await _do(served, action, path, user=user, order=order, airflow=AirflowSelf(request)))
 
     needs = f"Needs the right `{action.right.value}`."
     path = f"/pipelines/{{pipeline}}/actions/{action.name}"
@@ -273,8 +279,8 @@ def _add_action(router: APIRouter, served: Served, action: Action) -> None:
         (deed, path, action.what),
     ):
         call.__annotations__["order"] = action.order
-        router.add_api_route(
-            where,
+        app.add_api_route(
+            ROOT + where,
             call,
             methods=["POST"],
             tags=["actions"],
