@@ -5,12 +5,12 @@ import { el } from "./dom.js";
 // A curve of equally spaced values; null: not known.
 export function spark(values, label, width = 160, height = 34) {
   const known = values.filter((value) => value !== null);
-  if (known.length < 2) return "";
+  if (!known.length) return "";
   const max = Math.max(...known, 1), at = (i) => (i / (values.length - 1)) * width;
   let path = "", open = false;
   values.forEach((value, i) => {
     if (value === null) { open = false; return; }
-    path += `${open ? "L" : "M"}${at(i).toFixed(1)},${(height - 2 - (value / max) * (height - 4)).toFixed(1)}`;
+    path += `${open ? "L" : "M"}${at(i).toFixed(1)},${(height - 2 - (value / max) * (height - 4)).toFixed(1)}${open ? "" : "h0.1"}`;
     open = true;
   });
   return el("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, preserveAspectRatio: "none" },

@@ -15,7 +15,7 @@ export function show() {
     type: "search", id: "search", autocomplete: "off", placeholder: "Search pipelines, sources, targets, states",
     input: () => { wanted = search.value.trim().toLowerCase(); render(); },
   });
-  const list = el("div", { id: "list", role: "list" });
+  const list = el("div", { id: "list" });
   main.replaceChildren(el("div", { class: "tools" }, el("label", { for: "search", class: "unseen" }, "Search"), search), list);
   polling = poll(ask, 2000);
   poll(askCurves, 30_000);
@@ -62,7 +62,7 @@ function render() {
     const known = drawn.get(one.pipeline), curve = curves[one.pipeline];
     const now = JSON.stringify([{ ...one, asked_ms: null }, curve]);
     if (known?.now === now) return known.node;
-    const node = known?.node || el("article", { "data-pipeline": one.pipeline, role: "listitem" });
+    const node = known?.node || el("article", { "data-pipeline": one.pipeline });
     node.dataset.tone = one.tone;
     swap(node, ...lineOf(one, curve, found.length > MANY));
     drawn.set(one.pipeline, { now, node });

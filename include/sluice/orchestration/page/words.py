@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def _said(status: Mapping[str, Any]) -> tuple[str, str]:
     first = " ".join(str(errors[0]).split()) if errors else ""
     silent = list(status.get("no_answer") or ())
     if state == "invalid":
-        return "bad", f"the file is not valid: {first}"
+        return "bad", f"the file is not valid: {_without_folders(first)}"
     if state == "not_configured":
         return "bad", f"not configured: {first}"
     if state == "stopped":
@@ -68,6 +69,11 @@ def _weaker(status: Mapping[str, Any], tone: str, text: str) -> tuple[str, str]:
     if status.get("warnings"):
         return "warn", f"{text}; {' '.join(str(status['warnings'][0]).split())}"
     return tone, text
+
+
+def _without_folders(text: str) -> str:
+    """Leave the folders of paths out: the list is narrow, and the pipeline's own page has the whole message."""
+    return re.sub(r"(?<![\w.])/(?:[^\s/:]+/)+", "", text)
 
 
 def _failing(status: Mapping[str, Any]) -> str:
