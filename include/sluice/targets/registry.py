@@ -46,6 +46,7 @@ KINDS: Mapping[str, BuiltIn] = {
     "memory": BuiltIn("sluice.targets.memory.target:MemoryTarget"),
     "mongodb": BuiltIn("sluice.targets.mongodb.target:MongoTarget"),
     "mysql": BuiltIn("sluice.targets.mysql.target:MySQLTarget", marks_loads=True),
+    "oracle": BuiltIn("sluice.targets.oracle.target:OracleTarget"),
     "postgresql": BuiltIn("sluice.targets.postgresql.target:PostgreSQLTarget"),
     "rabbitmq": BuiltIn("sluice.targets.rabbitmq.target:RabbitMQTarget"),
     "redis": BuiltIn("sluice.targets.redis.target:RedisTarget"),

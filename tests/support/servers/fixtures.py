@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -216,6 +216,30 @@ def ferretdb(server_folder: Path) -> Iterator[FerretDBServer]:
     with mongodb.FerretDBServer(server_folder / "ferretdb") as server:
         os.environ["AIRFLOW_CONN_TEST_FERRETDB"] = server.connection_json()
         yield server
+
+
+@pytest.fixture(scope="session")
+def h2() -> Iterator[Any]:
+    """H2 in Oracle mode. Skips what needs it where it cannot be fetched."""
+    pytest.importorskip("oracledb", reason="oracledb is not installed: make venv")
+    from tests.support.twins.oracle_twin import OracleTwin
+
+    try:
+        twin = OracleTwin().start()
+    except FetchFailed as error:
+        pytest.skip(f"there is no H2: {error}")
+    yield twin
+    twin.close()
+
+
+@pytest.fixture
+def oracle_twin(h2: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """H2 in Oracle mode, which ``oracledb.connect`` leads to."""
+    from sluice.targets.oracle import session
+
+    monkeypatch.setattr("oracledb.connect", h2.connect)
+    yield h2
+    session.kept.end()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, takes
 from sluice.targets.postgresql.defaults import default_of
-from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
+from sluice.targets.postgresql.names import LONGEST_BYTES
+from sluice.targets.sql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
 
 
@@ -177,7 +178,7 @@ class Wanted:
 
 def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
     """Check one table. Raises MappingError with the statement that would fix it."""
-    refuse_long(plan)
+    refuse_long(plan, LONGEST_BYTES, "PostgreSQL")
     if info is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
@@ -213,7 +214,7 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
     for plan in plans:
         info = infos.get(plan.target)
         try:
-            refuse_long(plan)
+            refuse_long(plan, LONGEST_BYTES, "PostgreSQL")
         except MappingError as error:
             found.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue

@@ -23,7 +23,7 @@ from sluice.targets.postgresql.conversions import excluded, is_done, rendered
 from sluice.targets.postgresql.defaults import Default, default_of
 from sluice.targets.postgresql.extras import Index
 from sluice.targets.postgresql.held import Exists, PostgresHeld
-from sluice.targets.postgresql.names import LONGEST_BYTES, Naming, quoted, quoted_table, too_long
+from sluice.targets.postgresql.names import LONGEST_BYTES
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
 from sluice.targets.schema.plan import (
     AlterTable,
@@ -36,6 +36,7 @@ from sluice.targets.schema.plan import (
     type_of,
 )
 from sluice.targets.schema.policy import added_by_hand, not_filled, not_followed, require_held
+from sluice.targets.sql.names import Naming, quoted, quoted_table, too_long
 
 K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {
@@ -180,7 +181,7 @@ class Follower:
         return found
 
     def _refuse_long(self, names: Iterable[str]) -> None:
-        name = too_long(names)
+        name = too_long(names, LONGEST_BYTES)
         if name:
             raise not_followed(self.change, f"the name {name!r} is longer than {LONGEST_BYTES} bytes")
 
