@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL source, whose values are the same text in every session, and the driver's errors as ours."""
+"""Connections to a PostgreSQL source, in which a value has one text, and the driver's errors as Sluice's."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def _ours(endpoint: Endpoint, doing: str, error: psycopg.Error) -> SluiceError:
         return PreflightError(
             f"{doing}: the server refuses it to user {endpoint.user!r}: {text}",
             where=where,
-            hint="grant the right that it names; `sluice check PIPELINE` prints the statements (docs/postgresql-source.md)",
+            hint="grant the right that it names; `sluice check PIPELINE` prints the statements "
+            "(docs/postgresql-source.md)",
         )
     if driver.is_denied(error):
         return ConfigError(

@@ -155,8 +155,8 @@ def _unread(column: Column, data: Bytes, starts: Ints, lengths: Ints, number: in
         return UnsupportedType(
             f"a value of column {column.name} is {text}, which its type {column.sql_type} has in PostgreSQL alone",
             where=column.name,
-            hint=f"change the value at the source; or declare the column as numeric without digits (ALTER TABLE … ALTER "
-            f"COLUMN {column.name} TYPE numeric), whose values are kept as text",
+            hint="change the value at the source; or declare the column as numeric without digits (ALTER TABLE … "
+            f"ALTER COLUMN {column.name} TYPE numeric), whose values are kept as text",
         )
     if column.kind in {K.DATETIME, K.TIMESTAMP} and text[:6].isdigit():
         return UnsupportedType(
