@@ -160,7 +160,7 @@ def _completed(connection: Connection, tables: Sequence[tuple[Any, ...]]) -> Ite
         columns[oid].append(tuple(rest))
     indexes: Mapping[int, list[Index]] = defaultdict(list)
     for oid, *rest in rows_of(connection, _INDEXES, (oids,)):
-        indexes[oid].append(_index(*rest))
+        indexes[oid].append(_index(tuple(rest)))
     return [_table(row, columns[row[0]], indexes[row[0]]) for row in tables]
 
 
@@ -237,18 +237,8 @@ def _column(row: tuple[Any, ...]) -> ColumnDefinition:
     )
 
 
-def _index(
-    name: str,
-    primary: bool,
-    identity: bool,
-    unique: bool,
-    immediate: bool,
-    partial: bool,
-    method: str,
-    keys: int,
-    columns: Sequence[str],
-    options: str,
-) -> Index:
+def _index(row: tuple[Any, ...]) -> Index:
+    name, primary, identity, unique, immediate, partial, method, keys, columns, options = row
     unfit = ""
     own = tuple(columns[:keys])
     if method != "btree":

@@ -30,7 +30,7 @@ def expression(column: Column) -> str:
     be anything.
     """
     name = quoted(column.name)
-    if column.kind in _CAST_ALIKE or not column.native or column.native.startswith(("numeric", "character varying")):
+    if column.kind in _CAST_ALIKE or column.native.startswith(("text", "character varying", "numeric")):
         return f"{name}::text"
     return f"CASE WHEN {name} IS NOT NULL THEN format('%s', {name}) END"
 
@@ -46,8 +46,8 @@ def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
         raise DumpRefused(
             f"{request.table} has no primary key: its rows cannot be told apart"
             + (", so an index cannot split the table either" if request.index else ""),
-            hint="name the columns that identify a row in the mapping (`key: [...]`), add a primary key, or replace the "
-            "whole table in one piece (`--replace`)",
+            hint="name the columns that identify a row in the mapping (`key: [...]`), add a primary key, or replace "
+            "the whole table in one piece (`--replace`)",
         )
     usable = {one.name: one for one in live.indexes if not one.unfit}
     name = request.index or live.key_index or _index_of(usable, request.identity)
@@ -64,7 +64,9 @@ def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
         )
     by_name = {column.name: column for column in live.schema.columns}
     if not all(one in by_name for one in known[name].columns):
-        raise DumpRefused(f"index {name!r} of {request.table} holds a generated column", hint=f"those that can: {those}")
+        raise DumpRefused(
+            f"index {name!r} of {request.table} holds a generated column", hint=f"those that can: {those}"
+        )
     return ChunkKey(tuple(by_name[one] for one in known[name].columns), name)
 
 
@@ -84,9 +86,7 @@ def border_sql(live: CatalogTable, key: ChunkKey, rows: int, *conditions: str) -
     """Return the select of the key of the last of the next ``rows`` rows."""
     exprs = ", ".join(map(expression, key.columns))
     order = ", ".join(quoted(name) for name in key.names)
-    return (
-        f"SELECT {exprs} FROM {_from(live)} WHERE {both(*conditions)} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
-    )
+    return f"SELECT {exprs} FROM {_from(live)} WHERE {both(*conditions)} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
 
 
 def _from(live: CatalogTable) -> str:

@@ -2,8 +2,6 @@
 conditions.
 """
 
-# ruff: noqa: S608 - names are quoted, values are literals of key_text
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -83,7 +81,7 @@ class PostgresChunkTable:
         try:
             return planned_rows(self.connection, sql)
         except psycopg.Error as error:
-            if is_gone(error) or (error.sqlstate or "")[:2] in {"42", "28"} and error.sqlstate == "42501":
+            if is_gone(error) or ((error.sqlstate or "")[:2] in {"42", "28"} and error.sqlstate == "42501"):
                 raise  # the connection or a right, not the condition
             raise ConfigError(
                 f"the source does not take {asked} on {self.schema.table}: {said(error)}",

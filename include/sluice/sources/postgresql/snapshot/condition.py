@@ -73,7 +73,7 @@ def _refused(text: str, table: TableId, why: str) -> ConfigError:
     return ConfigError(
         f"the condition {text[:200]!r} for rows of {table} is not understood: {why}",
         hint="write comparisons of the table's columns with constants, joined by AND, OR, NOT; names with capitals in "
-        'double quotes: "createdAt" >= DATE \'2024-01-01\'',
+        "double quotes: \"createdAt\" >= DATE '2024-01-01'",
     )
 
 

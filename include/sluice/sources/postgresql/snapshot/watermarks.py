@@ -84,9 +84,9 @@ def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
     unseen = [not _is_seen(text, oldest, newest, open_) for text in named.dictionary.to_pylist()]
     which = named.indices.to_numpy(zero_copy_only=False) if not named.null_count else None
     if which is not None:
-        return np.asarray(unseen, bool)[which] if rows.num_rows else np.zeros(0, bool)
+        return np.array(unseen, np.bool_).take(which) if rows.num_rows else np.zeros(0, np.bool_)
     filled = named.indices.fill_null(len(unseen)).to_numpy(zero_copy_only=False)
-    return np.asarray([*unseen, True], bool)[filled]
+    return np.array([*unseen, True], np.bool_).take(filled)
 
 
 def _is_seen(text: str, oldest: int, newest: int, running: set[int]) -> bool:
