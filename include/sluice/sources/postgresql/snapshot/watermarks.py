@@ -82,11 +82,9 @@ def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
     open_ = {int(one) for one in running.split(",") if one}
     named = one_chunk(rows["_gtid"]).dictionary_encode()
     unseen = [not _is_seen(text, oldest, newest, open_) for text in named.dictionary.to_pylist()]
-    which = named.indices.to_numpy(zero_copy_only=False) if not named.null_count else None
-    if which is not None:
-        return np.array(unseen, np.bool_).take(which) if rows.num_rows else np.zeros(0, np.bool_)
-    filled = named.indices.fill_null(len(unseen)).to_numpy(zero_copy_only=False)
-    return np.array([*unseen, True], np.bool_).take(filled)
+    which = named.indices.fill_null(len(unseen)).to_numpy(zero_copy_only=False)
+    mask: np.ndarray[Any, Any] = np.array([*unseen, True], np.bool_)[which.astype(np.int64)]
+    return mask
 
 
 def _is_seen(text: str, oldest: int, newest: int, running: set[int]) -> bool:
