@@ -50,7 +50,7 @@ class Marking(StrEnum):
     GTID = "gtid"
     """The set of executed transactions before and after the select (MySQL); nothing is written."""
     SNAPSHOT = "snapshot"
-    """The snapshot in which the select reads: the place in the log that it stands for (MariaDB), or the transactions that
+    """The snapshot in which the select reads: its place in the log (MariaDB), or the transactions that
     it sees (PostgreSQL). Nothing is written.
     """
 
