@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import psycopg
 
+from sluice.postgresql.names import quoted
 from sluice.targets.port import Checkpoint, OtherWriter
 from sluice.targets.postgresql.connection import NOT_THERE
 from sluice.targets.sql.ack_rows import TABLE, AckRows
-from sluice.targets.sql.names import quoted
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
  pipeline text NOT NULL, target text NOT NULL, scope text NOT NULL DEFAULT '',

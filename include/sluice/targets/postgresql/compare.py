@@ -20,8 +20,9 @@ import pyarrow as pa
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
-from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.keys import read_keys, shown
 from sluice.targets.postgresql.range_delete import TOLD_ALIKE, stretches
 from sluice.targets.postgresql.session import Session
@@ -34,7 +35,6 @@ from sluice.targets.sql.compare import (
     first_of,
     sorted_out,
 )
-from sluice.targets.sql.names import quoted, quoted_table
 from sluice.targets.sql.rows import at_target, sent_fields, spelt
 from sluice.targets.sql.tables import TargetTable
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.model.fields import is_masked
+from sluice.postgresql.names import quoted, quoted_table
 from sluice.targets.port import Fence, KeyRange, WriteResult
 from sluice.targets.postgresql import range_delete, references
 from sluice.targets.postgresql.ack_table import AckTable
@@ -24,7 +25,6 @@ from sluice.targets.postgresql.connection import DATA_ERRORS, Refused, errors
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
 from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing, patterns
-from sluice.targets.sql.names import quoted, quoted_table
 from sluice.targets.sql.row_writer import SqlRowWriter
 from sluice.targets.sql.rows import leaving_unique_values, only, row_text, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable

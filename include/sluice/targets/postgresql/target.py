@@ -15,6 +15,8 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.postgresql.connection import Connection
+from sluice.postgresql.names import quoted_table
 from sluice.targets.port import (
     Capabilities,
     Consistency,
@@ -31,7 +33,7 @@ from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.catalog import Wanted, compare_all, read_references, read_tables, review
 from sluice.targets.postgresql.collations import Collations
 from sluice.targets.postgresql.compare import PostgreSQLComparer
-from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
+from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, connect, errors
 from sluice.targets.postgresql.conversions import CONVERSIONS
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
 from sluice.targets.postgresql.row_writer import RowWriter
@@ -40,7 +42,7 @@ from sluice.targets.sql import sessions_in_use
 from sluice.targets.sql.checkpoints import TAKING_OVER
 from sluice.targets.sql.folding_target import FoldingTarget
 from sluice.targets.sql.foreign_keys import ordered
-from sluice.targets.sql.names import Naming, quoted_table
+from sluice.targets.sql.names import Naming
 from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TargetTable
 from sluice.targets.sql.target import SqlOptions

@@ -10,26 +10,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sluice.errors import MappingError
+from sluice.model.identifiers import quoted, quoted_table, too_long
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 
 _LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 """The letters of an unquoted name that a server folds to lower case: A to Z, in UTF-8 no other letter."""
-
-
-def quoted(name: str) -> str:
-    """Return an identifier in double quotes."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quoted_table(table: TableId) -> str:
-    """Return ``"schema"."table"``."""
-    return f"{quoted(table.schema)}.{quoted(table.table)}"
-
-
-def too_long(names: Iterable[str], longest_bytes: int) -> str:
-    """Return the first name that has more bytes than the server takes, "" if there is none."""
-    return next((name for name in names if len(name.encode()) > longest_bytes), "")
 
 
 def refuse_long(plan: PlannedTable, longest_bytes: int, server: str) -> None:
@@ -116,3 +102,6 @@ class Naming:
                     f"`sluice rollback {pipeline}`, which merges what waits under the new name, and `sluice check "
                     f"{pipeline} --apply`",
                 )
+
+
+__all__ = ["Naming", "Route", "quoted", "quoted_table", "refuse_long", "too_long"]
