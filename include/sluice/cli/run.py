@@ -7,17 +7,17 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from sluice.cli.console import AsJson, Pipeline, Verbose, err, log_to_stderr, out, print_json
-from sluice.config.connections import from_environment
-from sluice.config.loading import find_pipeline
-from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
-from sluice.flows.runtime import Runtime, pipelines_folder
+
+if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineConfig
+    from sluice.flows.runtime import Runtime
 
 
 def run(
@@ -51,8 +51,12 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Drain, merge, load and acknowledge in this process, without Airflow, through the same flows."""
+    from sluice.config.connections import from_environment
+    from sluice.config.folders import pipelines_folder
+    from sluice.config.loading import find_pipeline
     from sluice.coordination.leases import owner_label
     from sluice.flows.run import run as run_flow
+    from sluice.flows.runtime import Runtime
     from sluice.flows.standby import LocalCopy, copies_folder, stand_by
 
     log_to_stderr(verbose)

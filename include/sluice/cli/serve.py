@@ -9,17 +9,12 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 from rich.markup import escape
 
 from sluice.cli.console import Verbose, err, log_to_stderr, open_pipeline
-from sluice.config.loading import load_pipeline, yaml_files
-from sluice.config.readers import new_token as make_token
+from sluice.config.folders import pipelines_folder
 from sluice.errors import ConfigError
-from sluice.flows.runtime import pipelines_folder
-
-_log = structlog.get_logger()
 
 
 def serve(
@@ -107,7 +102,9 @@ class _EndSignals:
 
 
 def _print_token(name: str) -> None:
-    token, digest = make_token()
+    from sluice.config.readers import new_token
+
+    token, digest = new_token()
     err.print("the token, which is shown only now:")
     print(token)
     err.print("for the file of --readers:")
@@ -120,10 +117,15 @@ def _print_token(name: str) -> None:
 
 def pipeline_names() -> list[str]:
     """Return the names in all files that can be read; log what is wrong with the others."""
+    import structlog
+
+    from sluice.config.loading import load_pipeline, yaml_files
+
+    log = structlog.get_logger()
     names = []
     for path in yaml_files(pipelines_folder()):
         try:
             names.append(load_pipeline(path).pipeline)
         except ConfigError as error:
-            _log.warning("pipeline_skipped", file=path.name, error=str(error))
+            log.warning("pipeline_skipped", file=path.name, error=str(error))
     return names

@@ -191,3 +191,10 @@ def said(error: psycopg.Error) -> str:
         return " ".join(str(error).split())[:300]
     detail = error.diag.message_detail
     return f"{primary}: {detail}"[:500] if detail else primary[:300]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    with connect(endpoint, "sluice probe") as connection, errors(endpoint, "connecting"):
+        found = connection.execute("SHOW server_version").fetchone()
+    return f"PostgreSQL {found[0] if found else ''}"

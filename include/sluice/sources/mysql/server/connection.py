@@ -310,3 +310,11 @@ def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
             if number is not None and charset is not None:
                 found[int(number)] = (str(name), str(charset))
     return found
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, SourceUnavailable."""
+    with open_connection(endpoint) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@version")
+        version = str((cursor.fetchone() or ("",))[0])
+    return f"{'MariaDB' if 'mariadb' in version.lower() else 'MySQL'} {version}"
