@@ -32,6 +32,16 @@ Overwrite = Annotated[
 ]  # fmt: skip
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+MonitorPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, help="Serve /healthz, /readyz and /metrics (Prometheus) on this port; 0: one that is free."
+    ),
+]
+MonitorHost = Annotated[
+    str,
+    typer.Option(help="Address of this machine for --monitor-port. Whoever reaches it reads metrics without login."),
+]
 Reason = Annotated[str, typer.Option("--reason", help="Why; goes into the audit.")]
 
 _UNSHOWN = re.compile(

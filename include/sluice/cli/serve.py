@@ -7,14 +7,18 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import Verbose, err, log_to_stderr, open_pipeline
+from sluice.cli.console import MonitorHost, MonitorPort, Verbose, err, log_to_stderr, open_pipeline
 from sluice.config.folders import pipelines_folder
 from sluice.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sluice.serve.monitor import MonitorServer
+    from sluice.serve.servers import RunningService
 
 
 def serve(
@@ -48,6 +52,8 @@ def serve(
         str | None,
         typer.Option(metavar="NAME", help="Make a token for a reader, print it with its lines for the file, and end."),
     ] = None,
+    monitor_port: MonitorPort = None,
+    monitor_host: MonitorHost = "127.0.0.1",
     verbose: Verbose = False,
 ) -> None:
     """Let others read the stored batches of the pipelines by Arrow Flight, and by HTTP (docs/subscribe.md)."""
@@ -71,16 +77,33 @@ def serve(
         advertise,
     )
     running = RunningService(settings, open_pipeline, pipeline_names)
+    try:
+        monitor = _monitor(running, monitor_host, monitor_port) if monitor_port is not None else None
+    except ConfigError:
+        running.stop()
+        raise
     end_signals = _EndSignals()
     first, *others = running.addresses
     err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {first}")
     for address in others:
         err.print(f"and on {address}")
+    if monitor is not None:
+        err.print(f"monitoring on {monitor.address}")
     end_signals.wait()
+    if monitor is not None:
+        monitor.stop()
     if not running.stop():
         err.print("a stream whose client takes nothing was cut")
         sys.stderr.flush()
         os._exit(0)  # its thread waits inside gRPC, and an orderly end of the process would wait for it
+
+
+def _monitor(running: RunningService, host: str, port: int) -> MonitorServer:
+    from sluice.operations.metrics import Looks, look
+    from sluice.serve.monitor import MonitorServer
+
+    looks = Looks(pipeline_names, lambda name: look(open_pipeline(name)))
+    return MonitorServer(host, port, looks, not_ready=running.not_ready)
 
 
 class _EndSignals:

@@ -39,6 +39,20 @@ class _Page:
         await self._app(scope, receive, send)
 
 
+class _Monitor:
+    """The application of :mod:`sluice.orchestration.monitoring`, made at the first request."""
+
+    def __init__(self) -> None:
+        self._app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._app is None:
+            from sluice.orchestration.monitoring import create_monitor
+
+            self._app = create_monitor(pipelines_folder)
+        await self._app(scope, receive, send)
+
+
 def _application() -> Any:
     """Return the page; in an API server that is told to, with the subscription service."""
     page = _Page()
@@ -56,7 +70,10 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
 
     name = "sluice"
     timetables: ClassVar = [SluiceTimetable, BackfillTimetable]
-    fastapi_apps: ClassVar = [{"app": _application(), "url_prefix": "/sluice", "name": "Sluice"}]
+    fastapi_apps: ClassVar = [
+        {"app": _application(), "url_prefix": "/sluice", "name": "Sluice"},
+        {"app": _Monitor(), "url_prefix": "/sluice-monitor", "name": "Sluice monitoring"},
+    ]
     external_views: ClassVar = [
         {
             "name": "Sluice",

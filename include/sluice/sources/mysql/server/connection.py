@@ -176,7 +176,7 @@ _VARIABLES = (
     "gtid_current_pos",
     "binlog_annotate_row_events", "encrypt_binlog", "binlog_encryption", "lower_case_table_names",
     "binlog_row_event_max_size", "time_zone",
-    "innodb_native_foreign_keys", "log_replica_updates", "log_slave_updates",
+    "innodb_native_foreign_keys", "log_replica_updates", "log_slave_updates", "basedir",
 )  # fmt: skip
 
 
@@ -295,6 +295,28 @@ def server_info(connection: MySQLConnection) -> ServerInfo:
         do_db=do_db,
         ignore_db=ignore_db,
     )
+
+
+RDS_FOLDER = "/rdsdbbin/"
+"""Where Amazon RDS and Aurora install their servers. They purge by a setting of their own."""
+
+
+def retention_s(connection: Connection[Cursor], info: ServerInfo) -> float | None:
+    """Return for how many seconds the server keeps a closed log file; None: until somebody removes it.
+
+    Amazon RDS and Aurora purge by ``binlog retention hours`` of ``mysql.rds_configuration``, whatever
+    binlog_expire_logs_seconds says; without it as soon as they can (0). None there: the login may not read the setting.
+    """
+    if info.variables.get("basedir", "").startswith(RDS_FOLDER):
+        try:
+            found = rows_of(
+                connection, "SELECT value FROM mysql.rds_configuration WHERE name = 'binlog retention hours'"
+            )
+        except (pymysql.err.OperationalError, pymysql.err.ProgrammingError):  # the login may not read it
+            return None
+        return 3600.0 * float(found[0][0]) if found and found[0][0] is not None else 0.0
+    seconds = float(info.variables.get("binlog_expire_logs_seconds", "0") or 0)
+    return seconds or 86_400 * float(info.variables.get("expire_logs_days", "0") or 0) or None
 
 
 def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
