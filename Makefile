@@ -79,8 +79,9 @@ format: venv ## rewrite the code in the house's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet . || true
 
-docs: venv ## write the table of targets in README.md and docs/targets.md again
+docs: venv ## write the tables of targets (README.md, docs/targets.md) and of metrics (docs/monitor.md) again
 	@$(BIN)/python -m tests.support.documents.targets_table
+	@$(BIN)/python -m tests.support.documents.metrics_table
 
 UV = $$(command -v $(BIN)/uv || command -v uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11
