@@ -19,10 +19,10 @@ from ruamel.yaml import YAML
 
 from sluice.coordination.failures import StageFailure
 from sluice.errors import Fault, MappingError, SourceUnavailable
-from sluice.operations.metrics import METRICS, STATES, VERSION_METRIC, Looks, Seen, exposition, gauges, look
+from sluice.operations.metrics import METRICS, STATES, VERSION_METRIC, Looks, Seen, exposition, gauges
 from sluice.operations.status import Silence, Status, TargetStatus
 from sluice.operations.subscriptions import SubscriptionStatus
-from sluice.serve.monitor import MonitorServer
+from sluice.serve.monitor import MonitorServer, look
 from tests.support.documents import metrics_table
 from tests.support.twins.pipes import Pipe, pipe
 
@@ -36,7 +36,7 @@ EVERYTHING = Status(
     errors_counted=[("drain", "yours", 3)],
     rules=[{"name": "r", "rows_in": 1, "rows_out": 1, "changed": 1, "errors": 0, "dead_letters": 0, "seconds": 0.5}],
     files={"copied": 1, "unchanged": 1, "missing": 1, "bytes": 1, "bytes_per_s": 1, "in_progress": 1},
-    subscriptions=[SubscriptionStatus("s", "anna", 1, 3, 9, None, None)],
+    subscriptions=[SubscriptionStatus(name="s", reader="anna", batch=1, lag_batches=3, lag_ms=9, connected_at=None, acknowledged_at=None)],
     verification={"differing": 2, "ended_ms": 1_000}, conflicts=1, retention_s=100.0, purge_horizon_s=10.0,
 )  # fmt: skip
 STAGES = [{"stage": "merge", "seconds": 1.5, "batches": 2, "rows": 3, "errors": 0}]
@@ -115,15 +115,16 @@ def test_alerts_speak_of_labels_and_commands_that_exist(emitted: dict[str, Any])
 
 
 def test_a_scrape_says_what_was_delivered_and_what_failed(one: Pipe) -> None:
-    server = MonitorServer("127.0.0.1", 0, Looks(lambda: ["p"], lambda _: look(one.made.runtime())))
+    name = one.made.runtime().name
+    server = MonitorServer("127.0.0.1", 0, Looks(lambda: [name], lambda _: look(one.made.runtime())))
     try:
         answer = httpx.get(f"{server.address}/metrics", trust_env=False, timeout=20)
         assert answer.headers["content-type"].startswith("text/plain")
         found = parsed(answer.content)
-        assert found["sluice_captured_changes_total"] == [({"pipeline": "p"}, 2.0)]
-        assert found["sluice_delivered_changes_total"] == [({"pipeline": "p", "target": "copy"}, 2.0)]
+        assert found["sluice_captured_changes_total"] == [({"pipeline": name}, 2.0)]
+        assert found["sluice_delivered_changes_total"] == [({"pipeline": name, "target": "copy"}, 2.0)]
         assert found["sluice_delivered_bytes_total"][0][1] > 0
-        assert found["sluice_lag_seconds"] == [({"pipeline": "p", "target": "copy"}, 0.0)]
+        assert found["sluice_lag_seconds"] == [({"pipeline": name, "target": "copy"}, 0.0)]
         assert [labels["state"] for labels, value in found["sluice_state"] if value] == ["idle"]
         assert "sluice_errors_total" not in found
         assert found["process_resident_memory_bytes"][0][1] > 1e6
@@ -133,7 +134,7 @@ def test_a_scrape_says_what_was_delivered_and_what_failed(one: Pipe) -> None:
             with pytest.raises(MappingError):
                 one.deliver()
         found = parsed(httpx.get(f"{server.address}/metrics", trust_env=False, timeout=20).content)
-        failing = {"pipeline": "p", "part": "load-copy", "fault": "yours"}
+        failing = {"pipeline": name, "part": "load-copy", "fault": "yours"}
         assert found["sluice_errors_total"] == [(failing, 2.0)]
         assert found["sluice_failing_attempts"] == [(failing, 2.0)]
         assert httpx.get(f"{server.address}/healthz", trust_env=False).status_code == 200

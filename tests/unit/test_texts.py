@@ -191,6 +191,8 @@ def wrong_word(call: str) -> str:
     known: Any = all_commands()
     words = re.sub(r" \| ", "|", re.sub(r"\"[^\"]*\"|'[^']*'", "TEXT", call)).split()
     while words and hasattr(known, "commands"):
+        if words[0].startswith("--") and known is all_commands():
+            break
         alternatives = re.split(r"\\?\|", words[0])
         if all(name in known.commands for name in alternatives):
             known = known.commands[alternatives[-1]]

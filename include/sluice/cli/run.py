@@ -150,8 +150,8 @@ def _monitored(
         return
     from sluice.config.folders import pipelines_folder
     from sluice.config.loading import find_pipeline
-    from sluice.operations.metrics import Looks, Seen, look
-    from sluice.serve.monitor import MonitorServer
+    from sluice.operations.metrics import Looks, Seen
+    from sluice.serve.monitor import MonitorServer, look
 
     def seen(name: str) -> Seen:
         return replace(look(built(find_pipeline(name, pipelines_folder()))), stages=tally.stages())

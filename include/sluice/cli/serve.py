@@ -99,8 +99,8 @@ def serve(
 
 
 def _monitor(running: RunningService, host: str, port: int) -> MonitorServer:
-    from sluice.operations.metrics import Looks, look
-    from sluice.serve.monitor import MonitorServer
+    from sluice.operations.metrics import Looks
+    from sluice.serve.monitor import MonitorServer, look
 
     looks = Looks(pipeline_names, lambda name: look(open_pipeline(name)))
     return MonitorServer(host, port, looks, not_ready=running.not_ready)

@@ -15,7 +15,6 @@ from rich.text import Text
 from sluice.cli.console import AsJson, log_to_stderr, open_pipeline, out, print_error, print_json
 from sluice.config.folders import pipelines_folder
 from sluice.errors import ConfigError
-from sluice.model.sizes import in_units
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
@@ -99,6 +98,7 @@ def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
 def _status_table(statuses: list[Status]) -> RenderableType:
     from sluice.cli.dumptable import in_a_line
     from sluice.cli.subscriptions import in_words_of
+    from sluice.model.sizes import in_units
     from sluice.operations.rule_stats import files_in_words, in_words
 
     table = Table(box=None, pad_edge=False)

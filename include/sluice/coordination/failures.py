@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from sluice.coordination.layout import ERRORS, FAILURE, Layout
 from sluice.coordination.port import Create, Put, Remove, Znodes, committed
@@ -102,18 +103,17 @@ class StageFailures:
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Return how often each part failed since the pipeline began, by (part, who has to act)."""
-        found = ERRORS.read(self._z, self._at.errors, lambda data, _: _counts(data["counts"])) or {}
-        return {(part, fault): count for part, faults in found.items() for fault, count in faults.items()}
+        return ERRORS.read(self._z, self._at.errors, lambda data, _: _counts(data)) or {}
 
     def _count(self, part: str, fault: Fault) -> None:
-        """Count a failure. One that is counted at the same time by another process may be lost."""
-        node = self._z.get(self._at.errors)
-        known = _counts(ERRORS.decode(self._at.errors, node.data)["counts"]) if node is not None and node.data else {}
-        faults = known.setdefault(part, {})
-        faults[fault.value] = faults.get(fault.value, 0) + 1
-        content = ERRORS.encode({"counts": known})
-        self._z.ensure(self._at.home)
+        """Count a failure. One that another process counts at the same time may be lost."""
         path = self._at.errors
+        node = self._z.get(path)
+        known = ERRORS.parse(path, node.data, _counts) if node is not None and node.data else {}
+        known[part, fault.value] = known.get((part, fault.value), 0) + 1
+        counts = [{"part": one, "fault": whose, "count": count} for (one, whose), count in sorted(known.items())]
+        content = ERRORS.encode({"counts": counts})
+        self._z.ensure(self._at.home)
         committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
 
     def _note(self, part: str, error: str, at: str, fault: Fault) -> None:
@@ -128,5 +128,5 @@ class StageFailures:
         committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
 
 
-def _counts(data: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    return {part: dict(faults) for part, faults in data.items()}
+def _counts(data: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    return {(one["part"], one["fault"]): one["count"] for one in data["counts"]}

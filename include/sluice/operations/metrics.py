@@ -20,7 +20,6 @@ from sluice import __version__
 from sluice.errors import Fault, SluiceError
 
 if TYPE_CHECKING:
-    from sluice.flows.runtime import Runtime
     from sluice.operations.status import Status
 
 _log = structlog.get_logger()
@@ -257,19 +256,6 @@ class Seen:
     status: Status
     at: float
     stages: Sequence[Mapping[str, Any]] = ()
-
-
-def look(runtime: Runtime) -> Seen:
-    """Ask for the status of a pipeline, and what the stages of its newest run did."""
-    from sluice.operations.status import stages_claimed, status
-
-    now, stages = status(runtime), []
-    if now.recent and not now.errors:
-        try:
-            stages = stages_claimed(runtime, now.recent[-1].claim)
-        except SluiceError as error:
-            _log.debug("stages_read_failed", pipeline=runtime.name, error=str(error))
-    return Seen(now, time.monotonic(), stages)
 
 
 @dataclass

@@ -28,8 +28,8 @@ TOKEN = "SLUICE_METRICS_TOKEN"  # noqa: S105 - the name of the variable
 
 
 def _look(path: str) -> Seen:
-    from sluice.operations.metrics import look
     from sluice.orchestration.runtime import open_runtime
+    from sluice.serve.monitor import look
 
     return look(open_runtime(path))
 

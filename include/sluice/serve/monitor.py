@@ -13,20 +13,39 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
+import structlog
 import uvicorn
 from fastapi import FastAPI, Header, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
-from sluice.errors import ConfigError
-from sluice.operations.metrics import Looks, exposition
+from sluice.errors import ConfigError, SluiceError
+from sluice.operations.metrics import Looks, Seen, exposition
+from sluice.operations.status import stages_claimed, status
 
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
+
+_log = structlog.get_logger()
 _GRACE_S = 2
 Problems = Callable[[], Sequence[str]]
 """Returns what is wrong, a line each; empty: nothing."""
+
+
+def look(runtime: Runtime) -> Seen:
+    """Ask for the status of a pipeline, and what the stages of its newest run did."""
+    now, stages = status(runtime), []
+    if now.recent and not now.errors:
+        try:
+            stages = stages_claimed(runtime, now.recent[-1].claim)
+        except SluiceError as error:
+            _log.info("stages_read_failed", pipeline=runtime.name, error=str(error))
+    return Seen(now, time.monotonic(), stages)
 
 
 def monitoring(looks: Looks, *, unhealthy: Problems, not_ready: Problems) -> FastAPI:
