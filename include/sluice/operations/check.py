@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from sluice.config.channel import Channels
+from sluice.config.connections import ConnectionResolver
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
-from sluice.config.pipeline import SNAPSHOT, RowFiles
+from sluice.config.pipeline import SNAPSHOT, PipelineConfig, RowFiles
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
@@ -98,7 +100,7 @@ def check(runtime: Runtime) -> CheckReport:
         ),
         *(
             _Asked.begin(runtime, "files", " or ".join(files.places), "", partial(_files, where=where, files=files))
-            for where, files in _named_files(runtime)
+            for where, files in _named_files(runtime.pipeline)
         ),
     ]
     findings = [
@@ -192,12 +194,12 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
         incomplete = state.incomplete.all()
     lines = [
         *_unknown_names(runtime, tables),
-        *_unknown_unique(runtime, found),
-        *_guard("mapping", lambda: _file_columns(runtime, tables)),
+        *_unknown_unique(runtime.pipeline, found),
+        *_guard("mapping", lambda: _file_columns(runtime.pipeline, runtime.rules_path, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
         *_guard("channel", lambda: _sent_back(runtime, tables)),
-        *_guard("channel", lambda: _into_itself(runtime, found)),
+        *_guard("channel", lambda: _into_itself(runtime.pipeline, runtime.resolver, found)),
     ]
     lines += [
         _finding(
@@ -296,9 +298,9 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]
     return found
 
 
-def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
+def _unknown_unique(pipeline: PipelineConfig, found: list[PlannedCopy]) -> list[Finding]:
     """Return an error for each column in ``mapping.unique`` that no target table of its line has."""
-    routes, lines = Mapping.compile(runtime.pipeline.mapping), runtime.pipeline.mapping
+    routes, lines = Mapping.compile(pipeline.mapping), pipeline.mapping
     columns: dict[int, dict[str, None]] = {}
     for copy in found:
         if (matched := routes.matched(copy.plan.source)) is not None:
@@ -319,14 +321,14 @@ def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]
     ]
 
 
-def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
+def _into_itself(pipeline: PipelineConfig, resolver: ConnectionResolver, found: list[PlannedCopy]) -> list[Finding]:
     """Warn of each captured table that the pipeline writes at the server it reads.
 
     Other tables of that server make no ring.
     """
-    mark = Channels(channels_folder()).mark(runtime.pipeline)
-    mine = sent_to_itself(runtime.pipeline, mark, runtime.resolver)
-    selection = Selection.compile(runtime.pipeline.capture)
+    mark = Channels(channels_folder()).mark(pipeline)
+    mine = sent_to_itself(pipeline, mark, resolver)
+    selection = Selection.compile(pipeline.capture)
     return [
         _finding(
             "warning",
@@ -647,11 +649,11 @@ def _store(runtime: Runtime) -> list[Finding]:
     return [_finding("ok", "store", "segments", runtime.store_uri, f"batches stored: {len(store.batches())}")]
 
 
-def _named_files(runtime: Runtime) -> list[tuple[str, RowFiles]]:
+def _named_files(pipeline: PipelineConfig) -> list[tuple[str, RowFiles]]:
     """Return each entry of the mapping's files, with its place in the file."""
     return [
         (f"mapping.{number} ({line.from_}): files.{index}", files)
-        for number, line in enumerate(runtime.pipeline.mapping)
+        for number, line in enumerate(pipeline.mapping)
         for index, files in enumerate(line.files)
     ]
 
@@ -662,11 +664,11 @@ def _files(runtime: Runtime, where: str, files: RowFiles) -> list[Finding]:
     return [_finding("ok", "files", where, " -> ".join(files.places), f"{said}, and the other can be written")]
 
 
-def _file_columns(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
+def _file_columns(pipeline: PipelineConfig, rules_path: Path | None, tables: list[SourceTable]) -> list[Finding]:
     """Return an error for each column of the mapping's files that a table lacks, unless rules may make it."""
     from sluice.rules import RuleSet
 
-    rules, routes = RuleSet.of(runtime.rules_path), Mapping.compile(runtime.pipeline.mapping)
+    rules, routes = RuleSet.of(rules_path), Mapping.compile(pipeline.mapping)
     found = []
     for table in tables:
         known = [column.name for column in table.schema.columns]

@@ -6,6 +6,7 @@ import datetime as dt
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import BatchesGone, ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
@@ -84,7 +85,7 @@ class StoredBatches:
 
     def _before(self, why: str) -> BatchesGone:
         said = f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}"
-        return _missing(self.runtime, said, self.oldest)
+        return _missing(self.runtime.pipeline, said, self.oldest)
 
     def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
         return _stored(self.runtime, number, state.batches.get(number))
@@ -132,14 +133,14 @@ def missing_batch(runtime: Runtime, number: int) -> BatchesGone:
     """Return the error for a batch that retention removed."""
     oldest = next(iter(runtime.store.batches()), 0)
     return _missing(
-        runtime, f"batch {number} of {runtime.name} is no longer stored; the oldest is {oldest or 'none'}", oldest
+        runtime.pipeline,
+        f"batch {number} of {runtime.name} is no longer stored; the oldest is {oldest or 'none'}",
+        oldest,
     )
 
 
-def _missing(runtime: Runtime, text: str, oldest: int) -> BatchesGone:
-    anew = (
-        '"from": "snapshot" gives the tables anew' if runtime.pipeline.snapshot is not None else "copy the tables anew"
-    )
+def _missing(pipeline: PipelineConfig, text: str, oldest: int) -> BatchesGone:
+    anew = '"from": "snapshot" gives the tables anew' if pipeline.snapshot is not None else "copy the tables anew"
     error = BatchesGone(
         text,
         hint=f"read from batch {oldest} (what was in older ones is missing then), or {anew}"

@@ -30,7 +30,7 @@ from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import record_of
 from sluice.model.batches import Batch, BatchNumber, DrainOutcome
-from sluice.model.load_marks import PartnerLoads
+from sluice.model.load_marks import LoadMark, PartnerLoads
 from sluice.model.offset import Offset
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
@@ -399,7 +399,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         definitions=(lambda: schemas.load(cursor.schema, runtime.source.stored_definitions))
         if source.history is not None
         else None,
-        one_reader=bool(held or watched) or _is_numbered(runtime),
+        one_reader=bool(held or watched) or _is_numbered(runtime.mark),
         progress=CancellationGuard(state, f"draining batch {number}"),
     )
     schema = None
@@ -551,12 +551,12 @@ def _place_snapshot(
     return DrainOutcome(number, batch.last, 0, "snapshot")
 
 
-def _is_numbered(runtime: Runtime) -> bool:
+def _is_numbered(mark: LoadMark | None) -> bool:
     """Return True if loads write numbered origin markers.
 
     They say how far the two sites have each other's changes, so order in the log matters.
     """
-    return runtime.mark is not None and runtime.mark.numbered
+    return mark is not None and mark.numbered
 
 
 def _partner_batch(cursor: Cursor, partner: PartnerLoads) -> int:

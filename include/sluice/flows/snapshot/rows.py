@@ -66,7 +66,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
         MappingError: it lacks a table or a column, or rules may have made the rows others than the target's columns
             say.
     """
-    _wait_for(runtime, state, record, watch)
+    _wait_for(runtime.name, state, record, watch)
     store, attempt, reader = runtime.store, attempt_id(), snapshot_reader(runtime.open_target(SNAPSHOT))
     inserted = {"_op": Op.INSERT.value, "_commit_ts": time.time_ns() // 1000}
     parts: list[ChangesetPart] = []
@@ -135,15 +135,15 @@ class KeptKeys:
         )
 
 
-def _wait_for(runtime: Runtime, state: PipelineState, record: Batch, watch: CancellationGuard) -> None:
+def _wait_for(name: str, state: PipelineState, record: Batch, watch: CancellationGuard) -> None:
     end = time.monotonic() + _WAIT_S
     while (held := state.acks.get(SNAPSHOT)) is None or held.batch < record.snapshot:
         if time.monotonic() > end:
             has = f"batch {held.batch}" if held is not None else "nothing"
             raise TargetUnavailable(
                 f"batch {record.number} is the snapshot as of batch {record.snapshot}, and the snapshot of "
-                f"{runtime.name} has {has}",
-                hint=f"it is tried again; `sluice status {runtime.name}` says what the snapshot waits for",
+                f"{name} has {has}",
+                hint=f"it is tried again; `sluice status {name}` says what the snapshot waits for",
             )
         watch()
         time.sleep(_LOOK_S)

@@ -18,6 +18,8 @@ from sluice.operations.recover.copies import Replacement, copy, cost_of, replace
 from sluice.operations.recover.plan import Measure, StoreFinding
 from sluice.operations.recover.recapture import placed_tables, recapture, require_log_of
 from sluice.segments.schemas import SchemaStore
+from sluice.segments.store import SegmentStore
+from sluice.sources.base import Source
 
 SUBJECT = "segments"
 
@@ -38,7 +40,7 @@ def look_at_segments(
         )
         findings.append(StoreFinding(SUBJECT, "ok", f"{whole}{' are whole' if records else ''}; {store.uri}"))
     measures = []
-    if cursor.schema and not _readable(runtime, cursor.schema):
+    if cursor.schema and not _readable(runtime.source, runtime.store, cursor.schema):
         findings.append(StoreFinding(SUBJECT, "loss", f"the schema history: {cursor.schema} is damaged or gone"))
         measures.append(
             Measure(
@@ -67,9 +69,9 @@ def look_at_segments(
     return findings, measures
 
 
-def _readable(runtime: Runtime, path: str) -> bool:
+def _readable(source: Source, store: SegmentStore, path: str) -> bool:
     try:
-        SchemaStore(runtime.store).load(path, runtime.source.stored_definitions)
+        SchemaStore(store).load(path, source.stored_definitions)
     except SegmentError:
         return False
     return True
