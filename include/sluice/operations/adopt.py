@@ -77,7 +77,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
             state.forget_batches()
             check.checkpoints.forget()
         else:
-            _write(runtime, state, check, checkpoint, wanted)
+            _write(runtime.pipeline, state, check, checkpoint, wanted)
         how = "from-target" if from_target else "reset"
         state.audit.note(
             by=by,
@@ -196,14 +196,18 @@ def _of_others(pipeline: PipelineConfig, target: str) -> tuple[str, ...]:
 
 
 def _write(
-    runtime: Runtime, state: PipelineState, check: CheckpointCheck, checkpoint: Checkpoint | None, wanted: _Wanted
+    pipeline: PipelineConfig,
+    state: PipelineState,
+    check: CheckpointCheck,
+    checkpoint: Checkpoint | None,
+    wanted: _Wanted,
 ) -> None:
     target = check.target
     if wanted.captured is not None:
         with state.replicator() as lease:
             cursor = state.cursor()
             if cursor is None:
-                for config in runtime.pipeline.targets:
+                for config in pipeline.targets:
                     state.acks.forget(config.name)  # it belongs to the deleted state
                 state.begin(lease, wanted.captured, wanted.batch + 1)
             else:

@@ -106,7 +106,7 @@ def check(runtime: Runtime) -> CheckReport:
     findings = [
         _finding("ok", "pipeline", "file", runtime.name, "the file is valid"),
         *_guard("pipeline", lambda: _places(runtime)),
-        *_guard("channel", lambda: _channel(runtime)),
+        *_guard("channel", lambda: _channel(runtime.name, runtime.resolver)),
     ]
     for one in asked[:3]:
         findings += one.findings()
@@ -198,7 +198,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
         *_guard("mapping", lambda: _file_columns(runtime.pipeline, runtime.rules_path, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
-        *_guard("channel", lambda: _sent_back(runtime, tables)),
+        *_guard("channel", lambda: _sent_back(runtime.pipeline, tables)),
         *_guard("channel", lambda: _into_itself(runtime.pipeline, runtime.resolver, found)),
     ]
     lines += [
@@ -344,11 +344,11 @@ def _into_itself(pipeline: PipelineConfig, resolver: ConnectionResolver, found: 
     ]
 
 
-def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
+def _sent_back(pipeline: PipelineConfig, tables: list[SourceTable]) -> list[Finding]:
     """Return an error for each table whose rows would be loaded where they already are, and for each that cannot send
     single columns.
     """
-    channel = Channels(channels_folder()).of(runtime.name)
+    channel = Channels(channels_folder()).of(pipeline.pipeline)
     if channel is None or channel.consistency == "none":
         return []
     why = (
@@ -361,7 +361,7 @@ def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
         for table in tables
         if not table.schema.primary_key
     ]
-    mapping = Mapping.compile(runtime.pipeline.mapping)
+    mapping = Mapping.compile(pipeline.mapping)
     routes = [(table, mapping.route(table.id)) for table in tables]
     return found + [
         _finding("error", "channel", "send: changed_columns", str(table.id), NOT_BY_COLUMN, whole_rows(route))
@@ -463,11 +463,14 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Findi
         if target.on_lost_batches != "snapshot" or not mine:
             continue
         sources = [plan.source for plan in mine]
-        reasons, opened = why_not(runtime, sources, sources, ()), runtime.open_target(target.name)
+        reasons, opened = (
+            why_not(runtime.pipeline, runtime.rules_path, sources, sources, ()),
+            runtime.open_target(target.name),
+        )
         others = other_writers(opened)
         for plan in mine:
             key = replace(plan, columns=plan.key_columns)
-            kept = kept_on_purpose(runtime, target.name, others, plan.target)
+            kept = kept_on_purpose(runtime.pipeline, target.name, others, plan.target)
             why = kept or reasons.get(plan.source) or refuses(opened, key, listed=False)
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
@@ -541,11 +544,11 @@ def _guard(part: str, look: Any) -> list[Finding]:
         ]
 
 
-def _channel(runtime: Runtime) -> list[Finding]:
+def _channel(name: str, resolver: ConnectionResolver) -> list[Finding]:
     """Check the channel as a whole: both pipelines exist, and each one's target is the other one's source."""
     channels = Channels(channels_folder())
-    channel = channels.of(runtime.name)
-    round_ = ring(runtime.name, channels=channels, pipelines_folder=pipelines_folder(), resolver=runtime.resolver)
+    channel = channels.of(name)
+    round_ = ring(name, channels=channels, pipelines_folder=pipelines_folder(), resolver=resolver)
     if round_:
         why = (
             "each of these reads what the one before it writes: changes of tables that all of them carry go round "
@@ -557,11 +560,11 @@ def _channel(runtime: Runtime) -> list[Finding]:
     if channel is None:
         return []
     pair = members(channel, pipelines_folder())
-    ends = ends_of(channel, *pair, runtime.resolver)
+    ends = ends_of(channel, *pair, resolver)
     words = "; ".join(f"{end.pipeline.pipeline} into {end.target}" for end in ends)
     why = f"the ends meet: {words}; DDL goes with {channel.carrier}"
     found = [_finding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
-    return [*found, *_same_offsets([Runtime.build(one, resolver=runtime.resolver, runner="local") for one in pair])]
+    return [*found, *_same_offsets([Runtime.build(one, resolver=resolver, runner="local") for one in pair])]
 
 
 def _same_offsets(runtimes: list[Runtime]) -> list[Finding]:
@@ -584,7 +587,7 @@ def _zookeeper(runtime: Runtime) -> list[Finding]:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
         found = [_finding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
-        if missed := missed_copy(runtime, state):
+        if missed := missed_copy(runtime.pipeline, state):
             fix = f"`sluice dump start {runtime.name}` copies all tables now"
             found.append(_finding("warning", "source", "start", "dump", missed, fix))
         return found

@@ -452,7 +452,7 @@ class _Stored:
             newest_files(runtime.store, known) if any(line.files for line in runtime.pipeline.mapping) else {},
             waiting_letters(runtime.store, lambda: len(letters(runtime))),
             _verified(runtime.store),
-            counted(runtime),
+            counted(runtime.store, runtime.loads),
             subscriptions(runtime, state),
             space_warnings(runtime),
         )
@@ -526,7 +526,11 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
             *stored.warnings,
             *filters,
             *_warnings(runtime.name, targets, dumps, now.now_ms),
-            *(() if paused else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime), now.now_ms)),
+            *(
+                ()
+                if paused
+                else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime.pipeline), now.now_ms)
+            ),
             *(reader.warning for reader in stored.subscriptions if reader.warning),
         ],
         installation=installation,

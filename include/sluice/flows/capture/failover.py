@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
@@ -201,9 +202,9 @@ def _schema(source: Source, store: SegmentStore, lease: Lease, cursor: Cursor, p
 # -- by itself ---------------------------------------------------------------------------------------------------------
 
 
-def answered(runtime: Runtime, state: PipelineState) -> None:
+def answered(pipeline: PipelineConfig, state: PipelineState) -> None:
     """Clear the time since which the server has been silent, because it answered."""
-    if runtime.pipeline.source.connections and state.member.read().silent_since_ms:
+    if pipeline.source.connections and state.member.read().silent_since_ms:
         state.member.silent_since(0)
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.config.pipeline import SNAPSHOT
+from sluice.config.pipeline import SNAPSHOT, PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError, TargetUnavailable
 from sluice.flows.cancellation import CancellationGuard
@@ -74,7 +75,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     replaces: list[ReplaceRecord] = []
     dialect = runtime.source.dialect(record.last)
     if record.replaces:
-        _require_replaceable(runtime, [table.source for table in tables])
+        _require_replaceable(runtime.pipeline, runtime.rules_path, [table.source for table in tables])
     for table in tables:
         kept = KeptKeys(table, changeset_folder(store, record.number, attempt)) if record.replaces else None
         for rows in table.pieces(reader, inserted, in_key_order=True):
@@ -90,13 +91,13 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     return state.batches.merged(record.number, changeset.path, under=watch.pause_state)
 
 
-def _require_replaceable(runtime: Runtime, tables: Sequence[TableId]) -> None:
+def _require_replaceable(pipeline: PipelineConfig, rules_path: Path | None, tables: Sequence[TableId]) -> None:
     """Raise MappingError for a table whose rows cannot be removed at targets."""
-    for table, why in why_not(runtime, tables, tables, ()).items():
+    for table, why in why_not(pipeline, rules_path, tables, tables, ()).items():
         raise MappingError(
             f"rows of {table} that the snapshot does not have cannot be removed from targets: {why}",
             where=str(table),
-            hint=f"`sluice dump start {runtime.name}` copies the table",
+            hint=f"`sluice dump start {pipeline.pipeline}` copies the table",
         )
 
 

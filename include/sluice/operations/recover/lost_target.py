@@ -111,7 +111,7 @@ def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Mea
     removal = Replacement(("rows that the source does not have are removed where the target can",))
     try:
         with runtime.source.open() as source:
-            tables = rows_of(runtime, source)
+            tables = rows_of(runtime.pipeline, source)
             cost, removal = cost_of(tables), replacement(runtime, source, tables, (target,))
     except SluiceError as error:
         cost = f"a copy of all tables (the source was not asked: {error.message})"
