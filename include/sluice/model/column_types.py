@@ -89,6 +89,8 @@ class ColumnType:
             VECTOR; 0: not said.
         unsigned: of numbers; labels: of ENUM and SET; charset, collation: of text, as the source calls them; shape: of
             a GEOMETRY (``point``).
+        native: PostgreSQL's own type (``boolean``, ``int4range``), where it says more than the kind; the values are
+            what the kind says, often a text that such a server reads. Targets of other kinds don't need it.
     """
 
     kind: ColumnKind
@@ -101,6 +103,7 @@ class ColumnType:
     charset: str = ""
     collation: str = ""
     shape: str = ""
+    native: str = ""
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -125,6 +128,7 @@ class ColumnType:
             self.charset if kind in _TEXTS else "",
             self.collation if kind in _TEXTS else "",
             self.shape if kind is K.GEOMETRY else "",
+            self.native,
         )
 
     def to_text(self) -> str:

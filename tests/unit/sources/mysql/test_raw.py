@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.sources.mysql.decoder import machine
+from sluice.sources import machine
 
 KINDS = [machine._crc32_by_tables, machine.crc32_of]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from sluice.kernels import kernel_with_arrays
 from sluice.model.temporal import DATE_BASE, TIMESTAMP_BASE
-from sluice.sources.mysql.decoder.machine import copy_bytes, kernel, load_u16, load_u32, load_u64
+from sluice.sources.machine import copy_bytes, kernel, load_u16, load_u32, load_u64
 from sluice.sources.mysql.decoder.scan_kernel import walk_image
 
 ABSENT_NULL = -1

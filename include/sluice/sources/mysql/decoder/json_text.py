@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 
 from sluice.errors import DecodeError
 from sluice.kernels import kernel_with_arrays
-from sluice.sources.mysql.decoder import arrow_buffers, json_binary
-from sluice.sources.mysql.decoder.machine import copy_bytes, kernel, load_u16, load_u32, load_u64
+from sluice.sources import arrow_buffers
+from sluice.sources.machine import copy_bytes, kernel, load_u16, load_u32, load_u64
+from sluice.sources.mysql.decoder import json_binary
 
 _DEPTH = 128
 _BROKEN = -1

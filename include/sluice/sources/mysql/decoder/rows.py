@@ -17,7 +17,8 @@ from sluice.model.tables import ENUM_ERROR_VALUE, META_FIELDS, TableSchema
 from sluice.mysql.column_defaults import default_scalar
 from sluice.mysql.column_types import Fill
 from sluice.mysql.mariadb_types import inet4_text, inet6_text, uuid_text
-from sluice.sources.mysql.decoder import arrow_buffers, column_kernels, json_diff, json_text
+from sluice.sources import arrow_buffers
+from sluice.sources.mysql.decoder import column_kernels, json_diff, json_text
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.row_layout import ColumnLayout, RowLayout
 from sluice.sources.mysql.decoder.transcode import to_utf8

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sluice.model.row_ops import OP_UPDATE
-from sluice.sources.mysql.decoder.machine import copy_bytes, crc32_of, kernel, load_u16, load_u32, load_u64
+from sluice.sources.machine import copy_bytes, crc32_of, kernel, load_u16, load_u32, load_u64
 
 # -- why the kernel returned -------------------------------------------------------------------------------------------
 CODE_MORE = 0

@@ -17,8 +17,8 @@ import numpy as np
 from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
 from sluice.model.load_marks import MarkRules, PartnerLoads
 from sluice.model.log_files import split_file
+from sluice.sources.machine import CRC_TABLES
 from sluice.sources.mysql.decoder import scan_kernel as sc
-from sluice.sources.mysql.decoder.machine import CRC_TABLES
 from sluice.sources.mysql.decoder.mark_table import removed_token, written_token
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.rows import RowEvents

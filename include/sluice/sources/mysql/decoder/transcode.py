@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sluice.errors import DecodeError
 from sluice.mysql.charsets import UTF8, decode_bytes, tables_of
-from sluice.sources.mysql.decoder.machine import kernel
+from sluice.sources.machine import kernel
 from sluice.sources.mysql.events.unreadable import AROUND
 
 _Array = np.ndarray[Any, Any]

@@ -24,7 +24,8 @@ from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, SourceUnavailable
 from sluice.model.tables import ENUM_ERROR_VALUE, Column, TableSchema, quoted
 from sluice.mysql.column_types import Wire, type_named
-from sluice.sources.mysql.decoder import arrow_buffers, column_kernels
+from sluice.sources import arrow_buffers
+from sluice.sources.mysql.decoder import column_kernels
 from sluice.sources.mysql.decoder.rows import _array, _binary, _sets
 from sluice.sources.mysql.decoder.transcode import to_utf8
 from sluice.sources.mysql.server.connection import connect_settings, rows_of, source_errors

@@ -13,8 +13,8 @@ import numpy as np
 
 from sluice.kernels import kernel_with_arrays
 from sluice.model.temporal import DATE_BASE, TIMESTAMP_BASE
+from sluice.sources.machine import copy_bytes, kernel, load_u16, load_u32, load_u64
 from sluice.sources.mysql.decoder.column_kernels import _calendar, _days, _moment
-from sluice.sources.mysql.decoder.machine import copy_bytes, kernel, load_u16, load_u32, load_u64
 
 MORE, FULL, END, BIG, BAD = range(5)
 """Why :func:`frame` returned: bytes are missing, ``starts`` is full, a packet that is no row, a row of 16 MiB or more,
