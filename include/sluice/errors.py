@@ -59,11 +59,11 @@ class Fault(StrEnum):
     YOURS = "yours"
     """A person: a file, a login, a table, a server's settings have to be changed."""
     BUG = "bug"
-    """Who develops Sluice: this version does not understand something, or failed in a way that nobody foresaw."""
+    """The developers of Sluice: this version does not understand something, or failed in a way that nobody foresaw."""
 
     @property
     def words(self) -> str:
-        """What the reader of a message has to do."""
+        """The words for it in messages."""
         return _WORDS[self]
 
 

@@ -26,7 +26,7 @@ DIFFERENT = 3
 INCOMPLETE = 4
 """Exit code: nothing differs, and not everything could be compared."""
 SHOWN_DIFFERENCES = 20
-"""Of a table, on a terminal."""
+"""Differences of a table that a terminal shows."""
 
 _COLOUR = {"equal": "green", "different": "red", "incomplete": "yellow"}
 

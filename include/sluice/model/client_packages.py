@@ -23,7 +23,7 @@ CLIENT_PACKAGES = {
     "redis": ("redis>=8",),
     "iceberg": ("pyiceberg[pyiceberg-core,sql-sqlite]>=0.12,<0.13",),
 }
-"""As in the extras of pyproject.toml, which a test compares."""
+"""Kind -> its packages, equal to the extras of pyproject.toml, which a test compares."""
 
 
 def installed_version() -> str:

@@ -37,6 +37,7 @@ from sluice.operations.rule_stats import newest_files, newest_rules, waiting_let
 from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Question, server_name, server_questions
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
+from sluice.segments.store import SegmentStore
 from sluice.sources.base import Source, TellsRetention
 
 _log = structlog.get_logger()
@@ -426,17 +427,17 @@ def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[
         return None
 
 
-def _left_out(runtime: Runtime, member: str, asked: Question[list[Finding]] | None) -> list[str]:
+def _left_out(name: str, member: str, asked: Question[list[Finding]] | None) -> list[str]:
     """Return what the server that is read leaves out of captured tables, a sentence each; the last answer while it
     gives none.
     """
-    known = (runtime.name, member)
+    known = (name, member)
     try:
         answer = asked.answer() if asked is not None else None
         if isinstance(answer, Answer):
             _filtered[known] = time.monotonic(), answer.value
     except SluiceError as error:
-        _log.info("replication_filters_read_failed", pipeline=runtime.name, server=member, error=str(error))
+        _log.info("replication_filters_read_failed", pipeline=name, server=member, error=str(error))
     found = _filtered.get(known, (0.0, []))[1]
     return [
         f"source {member}: {one.setting} is {one.value}: {one.why}" + (f" -> {one.fix}" if one.fix else "")
@@ -464,8 +465,8 @@ class _Stored:
             *newest_rules(runtime.store, known),
             newest_files(runtime.store, known) if any(line.files for line in runtime.pipeline.mapping) else {},
             waiting_letters(runtime.store, lambda: len(letters(runtime))),
-            _verified(runtime),
-            counted(runtime),
+            _verified(runtime.store),
+            counted(runtime.store, runtime.loads),
             subscriptions(runtime, state),
             space_warnings(runtime),
         )
@@ -492,7 +493,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         errors_counted = [(*named, count) for named, count in sorted(state.error_counts().items())]
         silent: list[Silence] = []
         now, errors = _answered_source(asked_source, silent)
-        disagree = _disagreements(runtime, asked_targets, silent)
+        disagree = _disagreements(runtime.name, asked_targets, silent)
         stored = _Stored()
         try:
             answer = asked_store.answer()
@@ -502,7 +503,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
                 stored = answer.value
         except SluiceError as error:
             errors.append(str(error))
-        filters = _left_out(runtime, member, asked_filters)
+        filters = _left_out(runtime.name, member, asked_filters)
     paused = "" if switch.open else f"by {switch.by} since {switch.since}" + (switch.reason and f": {switch.reason}")
     since = {one.part.removeprefix("target "): one.since for one in silent if one.part.startswith("target ")}
     targets = [
@@ -539,8 +540,12 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         warnings=[
             *stored.warnings,
             *filters,
-            *_warnings(runtime, targets, dumps, now.now_ms),
-            *(() if paused else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime), now.now_ms)),
+            *_warnings(runtime.name, targets, dumps, now.now_ms),
+            *(
+                ()
+                if paused
+                else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime.pipeline), now.now_ms)
+            ),
             *(reader.warning for reader in stored.subscriptions if reader.warning),
         ],
         installation=installation,
@@ -602,10 +607,10 @@ def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
     return told
 
 
-def _verified(runtime: Runtime) -> dict[str, Any]:
+def _verified(store: SegmentStore) -> dict[str, Any]:
     """Return the last verification result, as one line and by table."""
     try:
-        found = kept(runtime.store, 1)
+        found = kept(store, 1)
     except SluiceError as error:
         return {"verified": f"the last result cannot be read: {error.message}"}
     if not found:
@@ -680,7 +685,7 @@ def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) ->
     ]
 
 
-def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
+def _warnings(name: str, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
     """Return what will become a problem soon, one sentence each."""
     found = [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
     found += [
@@ -691,8 +696,7 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
     ]
     unread = [d for d in dumps if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000]
     return found + [
-        f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run "
-        "in Airflow"
+        f"dump {d.id}: {d.no_reader}; `sluice dump work {name} {d.id}` goes on with it, or Clear on its run in Airflow"
         for d in unread
     ]
 
@@ -723,7 +727,7 @@ def _ask_targets(
 
 
 def _disagreements(
-    runtime: Runtime, asked: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
+    name: str, asked: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
 ) -> list[str]:
     """Return the targets whose checkpoint does not match ZooKeeper.
 
@@ -738,11 +742,11 @@ def _disagreements(
             if isinstance(answer, NoAnswer):
                 silent.append(Silence.of(f"target {target}", answer))
             else:
-                _agreed[runtime.name, target] = time.monotonic()
+                _agreed[name, target] = time.monotonic()
         except CheckpointError as error:
             found.append(str(error))
         except SluiceError as error:
-            _log.info("checkpoint_read_failed", pipeline=runtime.name, target=target, error=str(error))
+            _log.info("checkpoint_read_failed", pipeline=name, target=target, error=str(error))
     return found
 
 
