@@ -165,6 +165,7 @@ class Connection:
         self.twin, self._opened = twin, opened
         self.call_timeout = 0
         self.max_identifier_length = 128
+        self.version = "of H2"
         self.running: Any = None
 
     def cursor(self) -> Cursor:

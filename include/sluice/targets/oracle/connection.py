@@ -176,3 +176,12 @@ def said(error: oracledb.Error) -> str:
     found = error.args[0] if error.args else None
     text = str(getattr(found, "message", "") or error)
     return " ".join(text.split("\nHelp:")[0].split())[:500]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    connection = connect(endpoint, "sluice probe")
+    try:
+        return f"Oracle Database {connection.version}"
+    finally:
+        connection.close()
