@@ -89,6 +89,9 @@ class ColumnType:
             VECTOR; 0: not said.
         unsigned: of numbers; labels: of ENUM and SET; charset, collation: of text, as the source calls them; shape: of
             a GEOMETRY (``point``).
+        native: PostgreSQL's own type, where its values are more than the kind says (``boolean``, ``int4range``): the
+            values are what the kind says, a text that kind of server reads in most cases; a target of another kind
+            does not look at it.
     """
 
     kind: ColumnKind
@@ -101,6 +104,7 @@ class ColumnType:
     charset: str = ""
     collation: str = ""
     shape: str = ""
+    native: str = ""
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -125,6 +129,7 @@ class ColumnType:
             self.charset if kind in _TEXTS else "",
             self.collation if kind in _TEXTS else "",
             self.shape if kind is K.GEOMETRY else "",
+            self.native,
         )
 
     def to_text(self) -> str:

@@ -11,12 +11,14 @@ from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.type_names import LABEL, OIDS, pg_type
 from sluice.targets.port import TableFinding
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
-from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, takes
+from sluice.targets.postgresql.column_types import lost, made_type, takes
 from sluice.targets.postgresql.defaults import default_of
-from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
+from sluice.targets.postgresql.names import refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
 
 

@@ -2,76 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn
+from sluice.postgresql.type_names import SPATIAL, PgType
 
 K = ColumnKind
-
-OIDS: Mapping[str, int] = {
-    "boolean": 16, "bytea": 17, "bigint": 20, "smallint": 21, "integer": 23, "text": 25, "json": 114, "real": 700,
-    "double precision": 701,
-    "inet": 869, "date": 1082, "time without time zone": 1083, "timestamp without time zone": 1114,
-    "timestamp with time zone": 1184,
-    "interval": 1186, "bit varying": 1562, "numeric": 1700, "uuid": 2950, "jsonb": 3802,
-}  # fmt: skip
-"""The types in which values are sent, and their numbers in pg_type."""
-
-_SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying", "geometry": "bytea"}
-_ALIASES = {
-    "decimal": "numeric", "int": "integer", "int2": "smallint", "int4": "integer", "int8": "bigint", "bool": "boolean",
-    "float4": "real",
-    "float8": "double precision", "varchar": "character varying", "char": "character", "varbit": "bit varying",
-    "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone",
-    "time": "time without time zone",
-}  # fmt: skip
-"""The names of types that people write; ``format_type`` prints none of them."""
-_TYPE = re.compile(r"(?P<word>.*?)(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<zone> with(?:out)? time zone)?")
-
-_SPATIAL = re.compile(r"""(?:"[^"]*"\.|\w+\.)?geometry(?:\((?P<shape>.*)\))?""")
-"""PostGIS's type, of which ``format_type`` prints the schema if the search path does not have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PgType:
-    """A type as ``format_type`` prints it: ``word`` without the numbers in its brackets, ``numbers``, and the whole of
-    it.
-
-    ``label``: it is an enumerated type of the user's.
-    """
-
-    word: str
-    numbers: tuple[int, ...]
-    declared: str
-    label: bool = False
-
-    @property
-    def sent(self) -> str:
-        """The type in which its values are sent."""
-        return "text" if self.label else _SENT_AS.get(self.word, self.word)
-
-
-LABEL = "enum "
-"""The prefix of a column's type that is an enumerated one, see :attr:`sluice.targets.sql.tables.TargetTable.types`."""
-
-
-@lru_cache(4096)
-def pg_type(declared: str) -> PgType:
-    """Read what ``format_type`` prints."""
-    if declared.startswith(LABEL):
-        own = declared.removeprefix(LABEL)
-        return PgType(own, (), own, label=True)
-    if _SPATIAL.fullmatch(declared):
-        return PgType("geometry", (), declared)
-    found = _TYPE.fullmatch(declared)
-    assert found is not None
-    numbers = tuple(int(part) for part in (found["numbers"] or "").split(",") if part)
-    word = found["word"] + (found["zone"] or "")
-    return PgType(_ALIASES.get(word.lower(), word), numbers, declared)
 
 
 def _whole(made: ColumnType) -> str:
@@ -240,7 +177,7 @@ def holds_all(made: ColumnType, found: PgType) -> bool:
 
 def _bare(found: PgType) -> str:
     """Return PostGIS's type as :func:`own_type` writes it, without its schema."""
-    shape = (_SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]
+    shape = (SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]
     return f"geometry({shape.lower()})" if shape else "geometry"
 
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
-from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.keys import read_keys, shown
-from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.range_delete import TOLD_ALIKE, spelt, stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn

@@ -12,7 +12,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.exact_values import AS_TYPED, exact_values
 from sluice.model.tables import one_chunk
 from sluice.model.temporal import date_number, timestamp_number, to_text
-from sluice.targets.postgresql.column_types import pg_type
+from sluice.postgresql.type_names import pg_type
 
 _WORDS = frozenset({"text", "character varying", "character"})
 

@@ -1,6 +1,4 @@
-"""Identifiers as PostgreSQL reads them: always quoted, as the source spells them or folded to lower case, and never
-cut.
-"""
+"""Names of tables and columns at the target: as the source spells them or folded to lower case, and never cut."""
 
 from __future__ import annotations
 
@@ -12,28 +10,10 @@ from typing import NamedTuple
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-
-LONGEST_BYTES = 63
-"""NAMEDATALEN - 1: the server cuts longer names with no more than a notice, and two columns may become one."""
-
+from sluice.postgresql.names import LONGEST_BYTES, too_long
 
 _FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 """The letters of an unquoted name that the server folds: A to Z, in UTF-8 no other letter."""
-
-
-def quoted(name: str) -> str:
-    """Return an identifier in double quotes."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quoted_table(table: TableId) -> str:
-    """Return ``"schema"."table"``."""
-    return f"{quoted(table.schema)}.{quoted(table.table)}"
-
-
-def too_long(names: Iterable[str]) -> str:
-    """Return the first name that the server would cut, "" if there is none."""
-    return next((name for name in names if len(name.encode()) > LONGEST_BYTES), "")
 
 
 def refuse_long(plan: PlannedTable) -> None:

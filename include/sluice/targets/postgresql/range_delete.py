@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import KeyRange, WriteResult
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
-from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.keys import texts
-from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
 from sluice.targets.sql.rows import sent_fields
 from sluice.targets.sql.tables import TargetTable

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.model.fields import is_masked
+from sluice.postgresql.names import quoted, quoted_table
 from sluice.targets.port import Fence, KeyRange, WriteResult
 from sluice.targets.postgresql import range_delete, references
 from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.connection import DATA_ERRORS, Refused, errors
-from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn, row_text
 from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing

@@ -20,10 +20,10 @@ import pyarrow as pa
 from sluice.errors import LoadError
 from sluice.model.fields import is_masked, true_name
 from sluice.model.sizes import cuts, row_bytes
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.type_names import PgType, pg_type
 from sluice.targets.postgresql import wire
-from sluice.targets.postgresql.column_types import PgType, pg_type
 from sluice.targets.postgresql.connection import Binary
-from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.sql.rows import target_type, user_fields
 from sluice.targets.sql.tables import TargetTable
 

@@ -16,6 +16,8 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.postgresql.connection import Connection
+from sluice.postgresql.names import quoted_table
 from sluice.targets.port import (
     BatchInput,
     Capabilities,
@@ -33,11 +35,11 @@ from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.catalog import Wanted, compare_all, read_references, read_tables, review
 from sluice.targets.postgresql.collations import Collations
 from sluice.targets.postgresql.compare import PostgreSQLComparer
-from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
+from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, connect, errors
 from sluice.targets.postgresql.conversions import CONVERSIONS
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
 from sluice.targets.postgresql.name_clashes import refuse_clashes
-from sluice.targets.postgresql.names import Naming, Route, quoted_table
+from sluice.targets.postgresql.names import Naming, Route
 from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
 from sluice.targets.sql.checkpoints import TAKING_OVER

@@ -21,8 +21,8 @@ from sluice.kernels import kernel
 from sluice.model.column_types import ColumnKind
 from sluice.model.fields import neutral_type
 from sluice.model.tables import ENUM_ERROR_VALUE
-from sluice.model.temporal import is_special
-from sluice.targets.postgresql.column_types import OIDS, PgType
+from sluice.model.temporal import is_no_date
+from sluice.postgresql.type_names import OIDS, PgType
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -356,7 +356,7 @@ def _micros(values: pa.Array) -> pa.Array:
 
 def _calendar(values: pa.Array, zero_dates: str) -> pa.Array:
     """Replace dates that no calendar has by NULL, or raise Refusal, as ``zero_dates`` says."""
-    special = is_special(values)
+    special = is_no_date(values)
     if not special.any():
         return values
     if zero_dates == "refuse":
@@ -365,17 +365,27 @@ def _calendar(values: pa.Array, zero_dates: str) -> pa.Array:
 
 
 def _date(values: pa.Array) -> Column:
-    return _fixed((_numbers(values, "i4") - np.int32(_EPOCH_DAYS)).astype(">i4"), _valid(values))
+    return _fixed(_since_2000(_numbers(values, "i4"), np.int32(_EPOCH_DAYS)).astype(">i4"), _valid(values))
+
+
+def _since_2000(numbers: Any, epoch: Any) -> Any:
+    """Count from PostgreSQL's first day; the greatest and the least number are infinite for both."""
+    return np.where(_infinite(numbers), numbers, numbers - epoch)
+
+
+def _infinite(numbers: Any) -> Any:
+    limits = np.iinfo(numbers.dtype)
+    return (numbers == limits.max) | (numbers == limits.min)
 
 
 def _timestamp(values: pa.Array, target: PgType) -> Column:
     valid, numbers = _valid(values), _numbers(values, "i8")
     if target.numbers and target.numbers[0] < 6:
         _refuse(
-            valid & (numbers % 10 ** (6 - target.numbers[0]) != 0),
+            valid & (numbers % 10 ** (6 - target.numbers[0]) != 0) & ~_infinite(numbers),
             f"has more digits of a second than {target.declared}",
         )
-    return _fixed((numbers - _EPOCH_US).astype(">i8"), valid)
+    return _fixed(_since_2000(numbers, np.int64(_EPOCH_US)).astype(">i8"), valid)
 
 
 def _time(values: pa.Array, target: PgType) -> Column:
@@ -386,7 +396,7 @@ def _time(values: pa.Array, target: PgType) -> Column:
             f"has more digits of a second than {target.declared}",
         )
     if target.word != "interval":
-        _refuse(valid & ((numbers < 0) | (numbers >= _DAY_US)), "is no time of a day")
+        _refuse(valid & ((numbers < 0) | (numbers > _DAY_US)), "is no time of a day")
         return _fixed(numbers.astype(">i8"), valid)
     out = np.zeros(len(numbers), np.dtype([("us", ">i8"), ("days", ">i4"), ("months", ">i4")]))
     out["us"] = numbers
