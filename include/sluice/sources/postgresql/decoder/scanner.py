@@ -59,6 +59,7 @@ class Scanner:
         self._start = position
         self._marks = marks
         self._arena_bytes = arena_bytes
+        self._max_message = arena_bytes
         self.arena = np.empty(arena_bytes + _SPARE, np.uint8)
         self._rows = np.empty((sc.ROW_FIELDS, 1 << 14), np.int64)
         self._txns = np.empty((sc.TXN_FIELDS, 1 << 12), np.int64)
@@ -79,10 +80,16 @@ class Scanner:
         events: int,
         max_changes: int,
         max_bytes: int,
+        max_message: int,
         stop: int,
     ) -> None:
-        """Begin a batch. ``events``: bits of the wanted row changes by OP_*; ``stop``: an LSN, 0 for none."""
+        """Begin a batch.
+
+        ``events``: bits of the wanted row changes by OP_*; ``max_message``: a longer message is refused; ``stop``: an
+        LSN, 0 for none.
+        """
         s = self.s
+        self._max_message = max_message
         self._relations, self._seal = relations, seal
         self._make_room(0)
         for field in (
@@ -118,6 +125,29 @@ class Scanner:
             lsn = max(min(lsn, int(s[sc.S_STOP])), int(s[sc.S_LAST_END]))
         return self._start.at(lsn, int(s[sc.S_LAST_TS]))
 
+    def whole_until(self) -> Position:
+        """Return the end of the last whole transaction."""
+        return self._start.at(int(self.s[sc.S_LAST_END]), int(self.s[sc.S_LAST_TS]))
+
+    def stop_at_end(self) -> None:
+        """End the batch with the transaction at hand."""
+        self.s[sc.S_STOP_AT_END] = 1
+
+    def asks(self) -> bool:
+        """Return True if the server asked for a status since the last call."""
+        asked = bool(self.s[sc.S_REPLY])
+        self.s[sc.S_REPLY] = 0
+        return asked
+
+    def skipped(self) -> dict[str, int]:
+        """Return how many changes were not captured, by reason."""
+        counts = {
+            "other tables": int(self.s[sc.S_SKIPPED_TABLE]),
+            "other kinds of change": int(self.s[sc.S_SKIPPED_KIND]),
+            "own loads": int(self.s[sc.S_DROPPED]),
+        }
+        return {reason: count for reason, count in counts.items() if count}
+
     def reached_stop(self) -> bool:
         """Return True if everything in front of the place to stop at was read."""
         s = self.s
@@ -126,6 +156,12 @@ class Scanner:
     # -- room ----------------------------------------------------------------------------------------------------------
     def room(self, size: int) -> int:
         """Make room for a message of ``size`` bytes and its length; return where in the arena it goes."""
+        if size > self._max_message:
+            raise DecodeError(
+                f"a message of the log has {size:,} bytes: a row, mostly",
+                where=self._where(),
+                hint="raise capture.max_event, or exclude the table",
+            )
         used = int(self.s[sc.S_USED])
         if used + size + 4 > self._arena_bytes:
             self._make_room(size + 4)
@@ -292,7 +328,7 @@ class Scanner:
             return
         if s[sc.S_TXN_POS] < 0:
             error = UnknownEvent("a large transaction changes a definition", where=self._where())
-            error.whole_until = self._start.at(int(s[sc.S_LAST_END]), int(s[sc.S_LAST_TS])).as_offset()
+            error.whole_until = self.whole_until().as_offset()
             raise error
         s[sc.S_POS], s[sc.S_ROWS], s[sc.S_CHANGES] = s[sc.S_TXN_POS], s[sc.S_TXN_ROWS], s[sc.S_TXN_CHANGES]
         s[sc.S_BYTES] = s[sc.S_TXN_BYTES]

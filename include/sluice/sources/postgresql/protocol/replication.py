@@ -20,7 +20,8 @@ from psycopg import pq, sql
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, LostPosition, SourceUnavailable
 from sluice.sources.postgresql.position import lsn_text
-from sluice.sources.postgresql.server.connection import open_replication, source_errors
+from sluice.postgresql.connection import connect
+from sluice.sources.postgresql.server.connection import SESSION, source_errors
 
 _log = structlog.get_logger()
 
@@ -32,6 +33,19 @@ _EPOCH_US = 946_684_800_000_000
 _IN_USE = "55006"
 _GONE = {"42704", "55000", "58P01"}
 """No such slot; a slot that was invalidated; a WAL segment that was removed."""
+
+
+_OPEN: dict[tuple[str, str], ReplicationStream] = {}
+"""The slots that this process reads, by the server's address and their name."""
+
+
+def released_here(endpoint: Endpoint, slot: str, lsn: int) -> bool:
+    """Release a slot that this process reads, whichever session does. Return False if it reads none of that name."""
+    stream = _OPEN.get((endpoint.address, slot))
+    if stream is None:
+        return False
+    stream.release(lsn)
+    return True
 
 
 class Arena(Protocol):
@@ -70,7 +84,7 @@ class ReplicationStream:
         self._received = self._flushed = 0
         self._next_status = 0.0
         with source_errors(endpoint, "connecting for the log"):
-            self._connection = open_replication(endpoint)
+            self._connection = connect(endpoint, f"sluice {slot}", settings=SESSION, replication=True)
         try:
             with source_errors(endpoint, f"reading slot {slot}"):
                 self._start(publications, start)
@@ -79,6 +93,7 @@ class ReplicationStream:
             raise
         self._beat = threading.Thread(target=self._heartbeat, name=f"status of slot {slot}", daemon=True)
         self._beat.start()
+        _OPEN[endpoint.address, slot] = self
 
     @property
     def _pg(self) -> pq.abc.PGconn:
@@ -202,10 +217,10 @@ class ReplicationStream:
         """Note that everything up to ``lsn`` was read; the server hears it when a status is due."""
         self._received = max(self._received, lsn)
 
-    def answer(self) -> None:
-        """Send a status now, since the server asks for one, or waits for it."""
+    def answer(self, *, ask: bool = False) -> None:
+        """Send a status now. ``ask``: the server shall say how far it is."""
         with source_errors(self.endpoint, "answering the server"):
-            self._status()
+            self._status(ask=ask)
 
     def release(self, lsn: int) -> None:
         """Tell the server that it need not keep what is in front of ``lsn``."""
@@ -213,11 +228,11 @@ class ReplicationStream:
         self._received = max(self._received, lsn)
         self.answer()
 
-    def _status(self) -> None:
+    def _status(self, *, ask: bool = False) -> None:
         now = int(time.time() * 1_000_000) - _EPOCH_US
         with self._lock:
             received, flushed = self._received, self._flushed
-            self._pg.put_copy_data(b"r" + struct.pack(">QQQqB", received, flushed, flushed, now, 0))
+            self._pg.put_copy_data(b"r" + struct.pack(">QQQqB", received, flushed, flushed, now, int(ask)))
             self._flush()
             self._next_status = time.monotonic() + STATUS_EVERY_S
 
@@ -234,6 +249,8 @@ class ReplicationStream:
     def close(self) -> None:
         """End the connection. May be called again."""
         self._closed.set()
+        if _OPEN.get((self.endpoint.address, self.slot)) is self:
+            del _OPEN[self.endpoint.address, self.slot]
         with self._lock, suppress(psycopg.Error, OSError):
             self._connection.close()
 
