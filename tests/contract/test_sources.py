@@ -31,9 +31,9 @@ from sluice.segments.writer import SegmentWriter
 from sluice.sources import KINDS, executed
 from sluice.sources.base import ChunkReader
 from sluice.sources.memory.log import RowChange
-from tests.support.twins.source_kinds import Reader, SourceCase, memory_case, server_case
+from tests.support.twins.source_kinds import Reader, SourceCase, memory_case, postgresql_case, server_case
 
-CASES = {"memory": "memory", "mysql_source": "mysql", "mariadb": "mysql"}
+CASES = {"memory": "memory", "mysql_source": "mysql", "mariadb": "mysql", "postgresql_source": "postgresql"}
 """``memory`` or the fixture of a server -> the kind of source it is."""
 
 
@@ -46,6 +46,11 @@ def case(request: pytest.FixtureRequest, fresh_schema: Any) -> Iterator[SourceCa
             yield made
         return
     server = request.getfixturevalue(request.param)
+    if CASES[request.param] == "postgresql":
+        with postgresql_case(server) as made:
+            made.create("a")
+            yield made
+        return
     made = server_case(server, fresh_schema(server))
     made.create("a")
     yield made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from sluice.segments.writer import SegmentWriter
 from sluice.sources import open_source
 from sluice.sources.base import Source, SourceSession, StreamLimits, StreamResult
 from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
+from sluice.sources.postgresql.decoder.scanner import MARK_PREFIX
+from sluice.sources.postgresql.server.slot import slot_name
 from sluice.sources.table_filter import Selection
 from tests.support.twins.servers import TwinSource
 
@@ -182,6 +185,78 @@ class ServerCase(SourceCase):
     def lost(self, at: Offset) -> Offset:
         base, _, _ = at.row_place[0].rpartition(".")
         return Offset.from_json({**at.to_json(), "file": f"{base}.000000", "last_event": None, "gtid_set": ""})
+
+
+@dataclass
+class PostgreSQLCase(SourceCase):
+    """PostgreSQL: a schema, a slot and a publication of the schema's tables."""
+
+    server: Any = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return parse_connection("test", self.server.connection_json())
+
+    def execute(self, *statements: str) -> None:
+        with self.server.connect(options=f"-c search_path={self.schema}") as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def create(self, name: str, *, key: bool = True) -> None:
+        self.execute(
+            f"CREATE TABLE {name} (id INT NOT NULL{' PRIMARY KEY' if key else ''}, v VARCHAR(40))",
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+        )
+
+    def commit(self, *writes: Write) -> None:
+        self._transact(writes)
+
+    def load(self, token: str, *writes: Write) -> None:
+        self._transact(writes, token)
+
+    def _transact(self, writes: Sequence[Write], token: str = "") -> None:
+        words = {
+            "insert": "INSERT INTO {} VALUES (%(id)s, %(v)s)",
+            "update": "UPDATE {} SET v = %(v)s WHERE id = %(id)s",
+            "delete": "DELETE FROM {} WHERE id = %(id)s",
+        }
+        with self.server.connect() as connection, connection.transaction():
+            if token:
+                connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MARK_PREFIX, token))
+            for verb, name, values in writes:
+                sql = words[verb].format(f'"{self.schema}"."{name}"')
+                connection.execute(sql, dict(zip(("id", "v"), values, strict=False)))
+
+    def lost(self, at: Offset) -> Offset:
+        [(head,)] = self.server.execute("SELECT pg_current_wal_flush_lsn()::text")
+        self.server.execute(f"SELECT pg_replication_slot_advance('{self.slot}', '{head}')")
+        return at
+
+    @property
+    def slot(self) -> str:
+        return slot_name(self.config)
+
+
+@contextmanager
+def postgresql_case(server: Any) -> Iterator[PostgreSQLCase]:
+    """A source at a real PostgreSQL, with a schema, a slot and a publication of its own."""
+    schema = f"c{os.getpid()}_{next(_numbers)}"
+    made = PostgreSQLCase(schema, pipeline(f"contract_{schema}", "postgresql", schema), server=server)
+    server.execute(
+        f"CREATE SCHEMA {schema}",
+        f"CREATE PUBLICATION {made.slot} FOR TABLES IN SCHEMA {schema} WITH (publish_via_partition_root = true)",
+        f"SELECT pg_create_logical_replication_slot('{made.slot}', 'pgoutput')",
+    )
+    try:
+        yield made
+    finally:
+        server.execute(
+            "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots "
+            f"WHERE slot_name = '{made.slot}' AND active_pid IS NOT NULL",
+            f"SELECT pg_drop_replication_slot('{made.slot}')",
+            f"DROP PUBLICATION {made.slot}",
+            f"DROP SCHEMA {schema} CASCADE",
+        )
 
 
 @contextmanager

@@ -184,9 +184,7 @@ def _slot_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) 
     if at is not None and (lost := position_findings(info, slot, name, at)):
         return lost
     if slot is None:
-        return [
-            Finding("error", "slot", name, "the server keeps its log for a slot, and there is none", _APPLY)
-        ]
+        return [Finding("error", "slot", name, "the server keeps its log for a slot, and there is none", _APPLY)]
     if (slot.plugin, slot.kind, slot.database) != (PLUGIN, "logical", info.database):
         return [
             Finding(
@@ -232,7 +230,9 @@ def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
 def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
     name, found = publication_name(pipeline), setup.publication
     if found is None:
-        return [Finding("error", "publication", name, "it says whose changes the server sends, and there is none", _APPLY)]
+        return [
+            Finding("error", "publication", name, "it says whose changes the server sends, and there is none", _APPLY)
+        ]
     findings = []
     captured = {one.id for one in setup.tables if one.logged}
     lacking = sorted(captured - found.tables)

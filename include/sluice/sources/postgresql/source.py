@@ -97,9 +97,7 @@ class PostgreSQLSource:
         """The name of the pipeline's slot."""
         return slot_name(self.pipeline)
 
-    def stored_definitions(
-        self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]
-    ) -> PostgreSQLDefinitions:
+    def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> PostgreSQLDefinitions:
         """Return the definitions with the numbers of their columns."""
         return PostgreSQLDefinitions.from_stored(base, parts)
 

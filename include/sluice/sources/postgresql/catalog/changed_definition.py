@@ -41,8 +41,11 @@ def table_change(before: KnownTable | None, after: KnownTable, where: str) -> tu
 
 
 def _is_wider(change: ColumnChange) -> bool:
-    return change.kind is _K.CHANGE_COLUMN and change.old is not None and change.new is not None and (
-        widens(change.old, change.new)
+    return (
+        change.kind is _K.CHANGE_COLUMN
+        and change.old is not None
+        and change.new is not None
+        and (widens(change.old, change.new))
     )
 
 

@@ -76,10 +76,7 @@ def be16(buf: Any, at: Any) -> Any:
 def be32(buf: Any, at: Any) -> Any:
     """Load four bytes, most significant first, as a number that is not negative."""
     return (
-        (np.int64(buf[at]) << 24)
-        | (np.int64(buf[at + 1]) << 16)
-        | (np.int64(buf[at + 2]) << 8)
-        | np.int64(buf[at + 3])
+        (np.int64(buf[at]) << 24) | (np.int64(buf[at + 1]) << 16) | (np.int64(buf[at + 2]) << 8) | np.int64(buf[at + 3])
     )
 
 

@@ -26,7 +26,7 @@ _ARENA_BYTES = 32 * 2**20
 _REPORT = "report it with this line; `sluice seek PIPELINE` to the position behind it goes on without it"
 
 
-class BeginsBatch(Exception):  # noqa: N818 - no error: it ends a call of the scanner
+class BeginsBatch(Exception):
     """A change of a definition stands in a transaction that has to begin a batch."""
 
 

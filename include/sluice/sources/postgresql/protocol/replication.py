@@ -19,8 +19,8 @@ from psycopg import pq, sql
 
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, LostPosition, SourceUnavailable
-from sluice.sources.postgresql.position import lsn_text
 from sluice.postgresql.connection import connect
+from sluice.sources.postgresql.position import lsn_text
 from sluice.sources.postgresql.server.connection import SESSION, source_errors
 
 _log = structlog.get_logger()
