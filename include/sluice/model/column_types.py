@@ -89,9 +89,8 @@ class ColumnType:
             VECTOR; 0: not said.
         unsigned: of numbers; labels: of ENUM and SET; charset, collation: of text, as the source calls them; shape: of
             a GEOMETRY (``point``).
-        native: PostgreSQL's own type, where its values are more than the kind says (``boolean``, ``int4range``): the
-            values are what the kind says, a text that kind of server reads in most cases; a target of another kind
-            does not look at it.
+        native: PostgreSQL's own type (``boolean``, ``int4range``), where it says more than the kind; the values are
+            what the kind says, often a text that such a server reads. Targets of other kinds don't need it.
     """
 
     kind: ColumnKind

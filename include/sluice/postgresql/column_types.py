@@ -1,7 +1,8 @@
 """What the values of PostgreSQL's types are, whatever the target: one table from a type's name to its neutral type.
 
 A type that no other kind of server has is text: the text that the server itself prints, with the type's own name
-beside it (:attr:`sluice.model.column_types.ColumnType.native`), so that a PostgreSQL target has the type itself.
+beside it (:attr:`sluice.model.column_types.ColumnType.native`), so that a PostgreSQL target has the type itself. The
+name is there for all types but numbers, which are the same everywhere.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _SHORT: Mapping[str, int] = {
 """Characters of the longest text of the types whose texts are short; those of all others have no limit."""
 
 _TEXT = ColumnType(K.TEXT, length=LONGEST)
+_TEXTS = frozenset({K.CHAR, K.VARCHAR, K.TEXT, K.ENUM})
+_CHARSET, _COLLATION = "utf8mb4", "utf8mb4_0900_bin"
+"""How PostgreSQL compares texts for equality, in MySQL's words: by their bytes, blanks at the end too."""
 
 
 def neutral_type(words: str, labels: Sequence[str] = ()) -> ColumnType:
@@ -76,18 +80,18 @@ def _numeric(made: PgType) -> ColumnType:
 def _characters(made: PgType) -> ColumnType:
     length = made.numbers[0] if made.numbers else 0
     if not length:
-        return replace(_TEXT, native="" if made.word == "character varying" else made.declared)
+        return replace(_TEXT, native=made.declared)
     if made.word == "character":
         return ColumnType(K.CHAR if length <= _CHAR else K.VARCHAR, length=length, native=made.declared)
     if length <= _VARCHAR:
-        return ColumnType(K.VARCHAR, length=length)
+        return ColumnType(K.VARCHAR, length=length, native=made.declared)
     return ColumnType(K.TEXT, length=min(length * _BYTES_A_CHARACTER, LONGEST), native=made.declared)
 
 
-def _timed(kind: ColumnKind, native: str = "") -> Callable[[PgType], ColumnType]:
+def _timed(kind: ColumnKind) -> Callable[[PgType], ColumnType]:
     def made(found: PgType) -> ColumnType:
         digits = found.numbers[0] if found.numbers else _MICROS
-        return ColumnType(kind, digits=digits, native=native and found.declared)
+        return ColumnType(kind, digits=digits, native=found.declared)
 
     return made
 
@@ -95,7 +99,7 @@ def _timed(kind: ColumnKind, native: str = "") -> Callable[[PgType], ColumnType]
 def _bits(made: PgType) -> ColumnType:
     length = made.numbers[0] if made.numbers else 0
     if made.word == "bit" and 0 < length <= _BITS:
-        return ColumnType(K.BIT, length=length)
+        return ColumnType(K.BIT, length=length, native=made.declared)
     return replace(_TEXT, native=made.declared)
 
 
@@ -104,27 +108,27 @@ _OWN: Mapping[str, Callable[[PgType], ColumnType]] = {
     "smallint": _plain(K.SMALLINT),
     "integer": _plain(K.INT),
     "bigint": _plain(K.BIGINT),
-    "oid": _plain(K.INT, unsigned=True),
-    "xid": _plain(K.INT, unsigned=True),
-    "cid": _plain(K.INT, unsigned=True),
-    "xid8": _plain(K.BIGINT, unsigned=True),
+    "oid": _plain(K.INT, unsigned=True, native="oid"),
+    "xid": _plain(K.INT, unsigned=True, native="xid"),
+    "cid": _plain(K.INT, unsigned=True, native="cid"),
+    "xid8": _plain(K.BIGINT, unsigned=True, native="xid8"),
     "real": _plain(K.FLOAT),
     "double precision": _plain(K.DOUBLE),
     "numeric": _numeric,
     "character varying": _characters,
     "character": _characters,
     "bpchar": _characters,
-    "text": lambda _: _TEXT,
-    "bytea": lambda _: ColumnType(K.BLOB, length=LONGEST),
+    "text": _characters,
+    "bytea": lambda _: ColumnType(K.BLOB, length=LONGEST, native="bytea"),
     "bit": _bits,
     "bit varying": _bits,
-    "date": _plain(K.DATE),
+    "date": _plain(K.DATE, native="date"),
     "timestamp without time zone": _timed(K.DATETIME),
     "timestamp with time zone": _timed(K.TIMESTAMP),
-    "time without time zone": _timed(K.TIME, native="time"),
+    "time without time zone": _timed(K.TIME),
     "json": _plain(K.JSON, native="json"),
     "jsonb": _plain(K.JSON, native="jsonb"),
-    "uuid": _plain(K.UUID),
+    "uuid": _plain(K.UUID, native="uuid"),
 }
 """The neutral type of each type that has one; of all others the text is stored."""
 
@@ -144,6 +148,8 @@ def neutral_column(
         scale=made.scale,
         fsp=made.digits,
         length=made.length,
+        charset=_CHARSET if made.kind in _TEXTS else None,
+        collation=_COLLATION if made.kind in _TEXTS else None,
         labels=made.labels,
         generated=generated,
         native=made.native,

@@ -41,7 +41,8 @@ class PgType:
     """A type as ``format_type`` prints it: ``word`` without the numbers in its brackets, ``numbers``, and the whole of
     it.
 
-    ``label``: it is an enumerated type of the user's.
+    ``label``: its values are sent as text, and the server casts them: it is an enumerated type of the user's, or one
+    that the source, another PostgreSQL server, has too.
     """
 
     word: str

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import pyarrow as pa
+
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn
-from sluice.postgresql.type_names import SPATIAL, PgType
+from sluice.postgresql.type_names import OIDS, SPATIAL, PgType, pg_type
 
 K = ColumnKind
 
@@ -74,6 +76,9 @@ def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
 
     ``json``: the type for documents; ``spatial``: PostGIS's, "" if it is not installed.
     """
+    own = _own_native(made, json)
+    if own:
+        return own
     if made.kind is K.JSON:
         return json
     if made.kind is K.GEOMETRY and spatial:
@@ -81,6 +86,37 @@ def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
         return f"{spatial}({shape})" if shape else spatial
     found = OWN[made.kind]
     return found if isinstance(found, str) else found(made)
+
+
+_NOT_MADE = frozenset({
+    "aclitem", "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "pg_brin_bloom_summary",
+    "pg_brin_minmax_multi_summary",
+})  # fmt: skip
+"""PostgreSQL's types whose values name objects of one server, or that no one writes."""
+
+
+def _own_native(made: ColumnType, json: str) -> str:
+    """Return the type that the source, a PostgreSQL server, has, "" if another server need not have it.
+
+    A type of a user's, or of an extension, has its schema before it; its values are kept as text.
+    """
+    native = made.native
+    if not native or "." in native or native in _NOT_MADE or native.startswith("reg"):
+        return ""
+    if made.kind is K.JSON:
+        return native if json == "jsonb" else ""
+    return native if is_native(made, pg_type(native)) else ""
+
+
+def is_native(made: ColumnType, found: PgType) -> bool:
+    """Return True if a column has the very type of the source, which is a PostgreSQL server, and takes its values."""
+    same = bool(made.native) and made.native in {found.declared, found.word}
+    return same and (pa.types.is_string(made.arrow_type) or found.word in _TAKES[made.kind])
+
+
+def is_sent(made: ColumnType, found: PgType) -> bool:
+    """Return True if there is a way to send values of ``made`` for a column of type ``found``."""
+    return found.label or found.sent in OIDS or is_native(made, found)
 
 
 def made_type(column: PlannedColumn, json: str = "jsonb", spatial: str = "") -> str:
@@ -119,6 +155,8 @@ arrives.
 
 def takes(made: ColumnType, found: PgType) -> bool:
     """Return True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
+    if is_native(made, found):
+        return True
     if found.label:
         return made.kind in _TEXTS
     return found.word in _TAKES[made.kind]
@@ -138,6 +176,8 @@ def lost(made: ColumnType, found: PgType) -> str:
 
     See :func:`takes`.
     """
+    if made.native and (is_native(made, found) or (made.kind in _TEXTS and found.word == "text")):
+        return _lost_native(made, found)
     if made.kind in (*_INTEGERS, K.BIT):
         return _lost_whole(made, found)
     match made.kind:
@@ -168,6 +208,12 @@ def lost(made: ColumnType, found: PgType) -> str:
         case _ if found.word == "character varying" and found.numbers and not 0 < made.length <= found.numbers[0]:
             return f"texts of more than {found.numbers[0]} characters are refused"
     return LOSES.get(made.kind, "")
+
+
+def _lost_native(made: ColumnType, found: PgType) -> str:
+    """Return what is lost of a type of PostgreSQL's own, in the same type or in text."""
+    alike = made.native == "text" or made.native.startswith("character")
+    return "" if alike or is_native(made, found) else f"it is the text of {made.native}"
 
 
 def holds_all(made: ColumnType, found: PgType) -> bool:

@@ -424,6 +424,8 @@ def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
     made = neutral_type(field)
     if made is not None and made.kind is ColumnKind.ENUM:  # an ENUM's error value has no text
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
+    if target.label:
+        return _bytes(values)
     if target.word == "uuid":
         return _made([None if v is None else uuid.UUID(v).bytes for v in values.to_pylist()])
     if target.word == "inet":
