@@ -126,7 +126,7 @@ def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Positi
                 "timeline",
                 str(info.timeline),
                 f"a standby was promoted, or the server was restored: the position is {at}",
-                f"`sluice recover PIPELINE` goes on where the timelines part, if nothing is missing there; else {_CHOICES}",
+                f"`sluice recover PIPELINE` goes on where the timelines part, if nothing is missing; else {_CHOICES}",
                 WrongServer,
             )
         ]
@@ -160,7 +160,8 @@ def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Positi
                 name,
                 f"the server has removed the log that it kept for the slot ({slot.lost_by or 'wal_status is lost'}): "
                 "max_slot_wal_keep_size was reached, mostly",
-                f"SELECT pg_drop_replication_slot('{name}'); `sluice check PIPELINE --apply` makes it anew; then {_CHOICES}",
+                f"SELECT pg_drop_replication_slot('{name}'); `sluice check PIPELINE --apply` makes it anew; then "
+                f"{_CHOICES}",
                 LogPurged,
             )
         ]
@@ -170,8 +171,8 @@ def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Positi
                 "error",
                 "slot",
                 name,
-                f"the slot begins at {lsn_text(slot.confirmed)}, behind the captured position {lsn_text(at.lsn)}: it was "
-                "made anew, or another program reads it",
+                f"the slot begins at {lsn_text(slot.confirmed)}, behind the captured position {lsn_text(at.lsn)}: it "
+                "was made anew, or another program reads it",
                 _CHOICES,
                 LostPosition,
             )
@@ -219,7 +220,7 @@ def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
                 "warning",
                 "max_slot_wal_keep_size",
                 "-1",
-                "the server keeps its log for the slot without a limit: if the pipeline stands still, the disk fills up",
+                "the server keeps its log for the slot without a limit: a pipeline that stands still fills the disk",
                 "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()",
             )
         ]
@@ -230,9 +231,7 @@ def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
 def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
     name, found = publication_name(pipeline), setup.publication
     if found is None:
-        return [
-            Finding("error", "publication", name, "it says whose changes the server sends, and there is none", _APPLY)
-        ]
+        return [Finding("error", "publication", name, "it says what the server sends, and there is none", _APPLY)]
     findings = []
     captured = {one.id for one in setup.tables if one.logged}
     lacking = sorted(captured - found.tables)

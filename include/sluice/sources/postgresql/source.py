@@ -322,7 +322,10 @@ class PostgreSQLSession:
         one_reader: bool = False,
         progress: Callable[..., None] | None = None,
     ) -> StreamResult[M]:
-        """Capture from the log that is open at ``start``, or from a new connection. There is one reader, as a slot has."""
+        """Capture from the log that is open at ``start``, or from a new connection.
+
+        There is one reader, as a slot has.
+        """
         position = Position.of(start)
         if limits.stop_at is not None and not limits.stop_at.follows(start):
             return StreamResult(start, None, 0, 0, 0, True, "head")

@@ -145,10 +145,9 @@ def _statements(change: TableChange, renamed: dict[str, str]) -> Iterator[str]:
         elif one.kind in {_K.ALLOW_NULL, _K.REQUIRE_VALUE} and one.new is not None:
             word = "DROP" if one.kind is _K.ALLOW_NULL else "SET"
             parts.append(f"ALTER COLUMN {quoted(one.new.name)} {word} NOT NULL")
-        elif one.kind is _K.COLUMN_ATTRIBUTES and one.new is not None and one.old is not None:
-            if one.new.default != one.old.default:
-                word = f"SET DEFAULT {one.new.default}" if one.new.default is not None else "DROP DEFAULT"
-                parts.append(f"ALTER COLUMN {quoted(one.new.name)} {word}")
+        elif one.kind is _K.COLUMN_ATTRIBUTES and one.new and one.old and one.new.default != one.old.default:
+            word = f"SET DEFAULT {one.new.default}" if one.new.default is not None else "DROP DEFAULT"
+            parts.append(f"ALTER COLUMN {quoted(one.new.name)} {word}")
     if _K.PRIMARY_KEY in change.kinds:
         key = ", ".join(map(quoted, change.after.primary_key))
         parts.append(f"ADD PRIMARY KEY ({key})" if key else "DROP CONSTRAINT IF EXISTS primary_key")

@@ -52,8 +52,8 @@ def walk_rows(
 ) -> Any:  # fmt: skip
     """Note the values of every row, as it is and as it was; return -1, or the first row that does not fit.
 
-    ``starts``, ``lengths``: [column, row]. A deleted row is there as it was. What an update left unchanged is taken from
-    the old row where that holds it, and an identity that did not change from the new one.
+    ``starts``, ``lengths``: [column, row]. A deleted row is there as it was. What an update left unchanged is taken
+    from the old row where that holds it, and an identity that did not change from the new one.
     """
     columns = len(identity)
     for m in range(len(ats)):

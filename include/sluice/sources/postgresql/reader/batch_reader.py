@@ -82,7 +82,8 @@ def capture(
             transactions were captured before it, ``whole_until`` of the CaptureError is the end of the last of them.
     """
     with DecodingBatch(sink, decode_arena) as batch:
-        return _Reader(log, start, limits, selection, batch, lookups, definitions).run(progress or _quiet)
+        reader = _Reader(log, start, limits, selection, batch, lookups=lookups, definitions=definitions)
+        return reader.run(progress or _quiet)
 
 
 def _quiet(**_: Any) -> None:
@@ -99,6 +100,7 @@ class _Reader(Generic[M]):
         limits: StreamLimits,
         selection: Selection,
         batch: DecodingBatch[M, RowMessages],
+        *,
         lookups: Lookups,
         definitions: Callable[[], PostgreSQLDefinitions] | None,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Relation messages at work in a capture: how rows are decoded, and what changed in definitions since they were known."""
+"""Relation messages at work in a capture: how rows are decoded, and what changed in definitions."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ class RelationTracker:
                 raise UnknownEvent(
                     f"a transaction changes rows of {relation.table}, then its definition, then rows again",
                     where=where,
-                    hint="such a transaction cannot be captured: `sluice seek PIPELINE` to the position behind it, then "
-                    "`sluice verify PIPELINE --repair`",
+                    hint="such a transaction cannot be captured: `sluice seek PIPELINE` to the position behind it, "
+                    "then `sluice verify PIPELINE --repair`",
                 )
             self._say(change, sql)
         if change.renamed_to is not None:

@@ -12,14 +12,15 @@ from sluice.sources.postgresql.server.connection import rows_of
 OLDEST = 140_000
 """The first version whose pgoutput sends logical messages."""
 
-_IDENTITY = """
+_HEAD = "(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text"
+_IDENTITY = f"""
 SELECT s.system_identifier::text, pg_is_in_recovery(),
-  (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text,
+  {_HEAD},
   CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
        ELSE ('x' || substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8))::bit(32)::int END,
   current_setting('server_version_num')::int, current_setting('server_version'),
   current_database()::text, current_user::text, r.rolsuper, r.rolreplication
-FROM pg_control_system() s, pg_roles r WHERE r.rolname = current_user"""
+FROM pg_control_system() s, pg_roles r WHERE r.rolname = current_user"""  # noqa: S608 - fixed expressions
 _SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 _NAMES = [
     "wal_level", "max_replication_slots", "max_wal_senders", "max_slot_wal_keep_size", "wal_sender_timeout",
@@ -84,8 +85,5 @@ def server_info(connection: Connection) -> ServerInfo:
 
 def log_end(connection: Connection) -> int:
     """Return the LSN up to which the log is durable now."""
-    [(head,)] = rows_of(
-        connection,
-        "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text",
-    )
+    [(head,)] = rows_of(connection, f"SELECT {_HEAD}")
     return lsn_number(head or "0/0")
