@@ -55,10 +55,15 @@ from sluice.sources.postgresql.server.connection import open_session, rows_of, s
 from sluice.sources.postgresql.server.info import ServerInfo, log_end, server_info
 from sluice.sources.postgresql.server.publication import publication_name
 from sluice.sources.postgresql.server.slot import Slot, advance, read_slot, slot_name
-from sluice.sources.postgresql.snapshot.chunk_reader import PostgresChunkReader, PostgresLoad
-from sluice.sources.postgresql.snapshot.chunk_table import PostgresChunkTable
+from sluice.sources.postgresql.snapshot.chunk_reader import (
+    PostgresChunkReader,
+    PostgresLoad,
+    open_chunk_reader,
+    open_load,
+)
+from sluice.sources.postgresql.snapshot.chunk_table import PostgresChunkTable, open_chunk_table
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText
-from sluice.sources.postgresql.snapshot.watermarks import after_low, choose_marking
+from sluice.sources.postgresql.snapshot.watermarks import after_low
 
 _log = structlog.get_logger()
 
@@ -145,22 +150,19 @@ class PostgreSQLSource:
     @contextmanager
     def open_chunks(self, marking: Marking, owner: str) -> Iterator[PostgresChunkReader]:
         """Open two connections: one for questions, one for the rows of chunks."""
-        with PostgresChunkReader.opened(self.endpoint, marking, owner, self.pipeline.pipeline) as reader:
+        with open_chunk_reader(self.endpoint, marking, self.pipeline.pipeline) as reader:
             yield reader
 
     @contextmanager
     def open_replica(self, connection: str) -> Iterator[PostgresLoad]:
         """Connect to a standby, to ask for its load and lag."""
-        endpoint = self.resolver(connection)
-        opened = open_session(endpoint)
-        try:
-            yield PostgresLoad(endpoint, opened, "asking a standby how far behind it is")
-        finally:
-            opened.close()
+        with open_load(self.resolver(connection)) as load:
+            yield load
 
     def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
         """Return a mask of the changes that the snapshot in ``low`` does not see."""
-        return after_low(marking, low, rows)
+        assert isinstance(rows, pa.Table)
+        return after_low(low, rows)
 
 
 class PostgreSQLSession:
@@ -438,14 +440,13 @@ class PostgreSQLSession:
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:
-        """Return the only way: the snapshot in which a chunk is read. Raises PreflightError."""
-        with self._asking():
-            return choose_marking(self.connection)
+        """Return the only way: the snapshot in which a chunk is read. It needs nothing at the server."""
+        return Marking.SNAPSHOT
 
     def chunk_table(self, table: TableId) -> PostgresChunkTable:
         """Read the table's definition and indexes. Raises DumpRefused if it is missing."""
         with self._asking():
-            return PostgresChunkTable.read(self.source.endpoint, self.connection, table)
+            return open_chunk_table(self.source.endpoint, self.connection, table)
 
 
 def _own(definitions: Definitions) -> PostgreSQLDefinitions:

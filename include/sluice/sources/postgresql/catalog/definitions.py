@@ -51,16 +51,12 @@ class KnownTable:
 
 @dataclass
 class PostgreSQLDefinitions:
-    """See :class:`sluice.model.definitions.Definitions`."""
+    """See :class:`sluice.model.definitions.Definitions`. ``known``: the same tables with the numbers of columns."""
 
     known: dict[TableId, KnownTable] = field(default_factory=dict)
+    tables: dict[TableId, TableDefinition] = field(default_factory=dict)
     unknown: dict[TableId, Unknown] = field(default_factory=dict)
     touched: set[TableId] = field(default_factory=set)
-
-    @property
-    def tables(self) -> dict[TableId, TableDefinition]:
-        """The definitions alone."""
-        return {name: one.definition for name, one in self.known.items()}
 
     def find(self, table: TableId) -> TableDefinition | None:
         """Return the definition of a table, None if it is not known."""
@@ -82,12 +78,14 @@ class PostgreSQLDefinitions:
         _require_text(table.definition)
         name = table.definition.table
         self.known[name] = table
+        self.tables[name] = table.definition
         self.unknown.pop(name, None)
         self.touched.add(name)
 
     def forget(self, table: TableId) -> None:
         """Remove a table that has another name now, or is gone."""
         self.known.pop(table, None)
+        self.tables.pop(table, None)
         self.unknown.pop(table, None)
         self.touched.add(table)
 

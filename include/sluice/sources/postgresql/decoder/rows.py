@@ -17,7 +17,7 @@ from sluice.sources.postgresql.decoder import scan_kernel as sc
 from sluice.sources.postgresql.decoder import tuple_kernel
 from sluice.sources.postgresql.decoder.table_plan import TablePlan
 from sluice.sources.postgresql.position import lsn_text
-from sluice.sources.postgresql.values import decode
+from sluice.sources.postgresql.values.decode import decode
 
 Bucketer = Callable[[TableSchema, Sequence[pa.Array], int], "np.ndarray[Any, Any]"]
 """(definition, key columns, rows) -> uint8 bucket of each row."""

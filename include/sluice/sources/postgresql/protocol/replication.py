@@ -122,12 +122,12 @@ class ReplicationStream:
     def _refused(self, state: str, message: str) -> Exception:
         where = f"{self.endpoint.address}, slot {self.slot}"
         if state == _IN_USE:
+            literal = sql.Literal(self.slot).as_string()
             return SourceUnavailable(
                 f"another connection reads the slot: {message}",
                 where=where,
                 hint="each pipeline needs its own slot (source.slot); if its reader is gone: SELECT "
-                "pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = "
-                f"{sql.Literal(self.slot).as_string()}",
+                f"pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = {literal}",
             )
         if state in _GONE:
             return LostPosition(
