@@ -436,7 +436,7 @@ class PostgreSQLSession:
     def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
         """Let the server compare text keys by their collations."""
         with self._asking():
-            yield from table_list.same_keys(self.connection, fields, asked)
+            yield from table_list.same_keys(fields, asked)
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:

@@ -18,7 +18,7 @@ import structlog
 from psycopg import pq, sql
 
 from sluice.config.connections import Endpoint
-from sluice.errors import CaptureError, LostPosition, SourceUnavailable
+from sluice.errors import CaptureError, LostPosition, SluiceError, SourceUnavailable
 from sluice.postgresql.connection import connect
 from sluice.sources.postgresql.position import lsn_text
 from sluice.sources.postgresql.server.connection import SESSION, source_errors
@@ -119,15 +119,14 @@ class ReplicationStream:
                 continue
             raise self._refused(state, _message(result))
 
-    def _refused(self, state: str, message: str) -> Exception:
+    def _refused(self, state: str, message: str) -> SluiceError:
         where = f"{self.endpoint.address}, slot {self.slot}"
         if state == _IN_USE:
-            literal = sql.Literal(self.slot).as_string()
             return SourceUnavailable(
                 f"another connection reads the slot: {message}",
                 where=where,
-                hint="each pipeline needs its own slot (source.slot); if its reader is gone: SELECT "
-                f"pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = {literal}",
+                hint="each pipeline needs its own slot (source.slot); if its reader is gone, end it: "
+                "pg_terminate_backend(active_pid), see pg_replication_slots",
             )
         if state in _GONE:
             return LostPosition(
@@ -205,12 +204,15 @@ class ReplicationStream:
                 fresh = False
         return count
 
-    def _ended(self) -> Exception:
+    def _ended(self) -> SluiceError | psycopg.OperationalError:
         result = self._result()
         state = _state(result)
         if state in _GONE:
             return self._refused(state, _message(result))
-        return psycopg.OperationalError(f"the server ended the log: {_message(result) or 'it is shutting down'}")
+        ended: psycopg.OperationalError = psycopg.OperationalError(
+            f"the server ended the log: {_message(result) or 'it is shutting down'}"
+        )
+        return ended
 
     # -- telling -------------------------------------------------------------------------------------------------------
     def seen(self, lsn: int) -> None:
