@@ -7,7 +7,6 @@ from typing import Any
 
 import structlog
 
-from sluice.coordination.state import PipelineState
 from sluice.errors import OutOfOrder
 from sluice.flows.checkpoints import CheckpointCheck, require_own
 from sluice.flows.released_log import release_delivered
