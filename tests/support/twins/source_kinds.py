@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.model.changes import Change
+from sluice.model.dumps import Marking
 from sluice.model.load_marks import COLUMN, TABLE, MarkRules
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
@@ -71,6 +72,10 @@ class SourceCase(ABC):
         """Make a table."""
         self.execute(f"CREATE TABLE `{name}` (id INT NOT NULL{' PRIMARY KEY' if key else ''}, v VARCHAR(40))")
 
+    def whole_images(self, name: str) -> tuple[str, ...]:
+        """Return the statements after which the log has a table's whole rows."""
+        return ()
+
     @abstractmethod
     def commit(self, *writes: Write) -> None:
         """One transaction."""
@@ -79,6 +84,8 @@ class SourceCase(ABC):
     def load(self, token: str, *writes: Write) -> None:
         """One transaction that Sluice marked as its own with ``token``."""
 
+    marking: ClassVar[Marking] = Marking.TABLE
+    """How a dump of it is marked."""
     loads: MarkRules | None = None
     """What the source does with marked transactions."""
 
@@ -191,6 +198,7 @@ class ServerCase(SourceCase):
 class PostgreSQLCase(SourceCase):
     """PostgreSQL: a schema, a slot and a publication of the schema's tables."""
 
+    marking: ClassVar[Marking] = Marking.SNAPSHOT
     server: Any = None
 
     @property
@@ -205,8 +213,11 @@ class PostgreSQLCase(SourceCase):
     def create(self, name: str, *, key: bool = True) -> None:
         self.execute(
             f"CREATE TABLE {name} (id INT NOT NULL{' PRIMARY KEY' if key else ''}, v VARCHAR(40))",
-            f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+            *self.whole_images(name),
         )
+
+    def whole_images(self, name: str) -> tuple[str, ...]:
+        return (f"ALTER TABLE {name} REPLICA IDENTITY FULL",)
 
     def commit(self, *writes: Write) -> None:
         self._transact(writes)
