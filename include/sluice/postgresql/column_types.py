@@ -2,7 +2,7 @@
 
 A type that no other kind of server has is text: the text that the server itself prints, with the type's own name
 beside it (:attr:`sluice.model.column_types.ColumnType.native`), so that a PostgreSQL target has the type itself. The
-name is there for all types but numbers, which are the same everywhere.
+name is there for all types but whole numbers and decimals, which are the same everywhere.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ _OWN: Mapping[str, Callable[[PgType], ColumnType]] = {
     "xid": _plain(K.INT, unsigned=True, native="xid"),
     "cid": _plain(K.INT, unsigned=True, native="cid"),
     "xid8": _plain(K.BIGINT, unsigned=True, native="xid8"),
-    "real": _plain(K.FLOAT),
-    "double precision": _plain(K.DOUBLE),
+    "real": _plain(K.FLOAT, native="real"),
+    "double precision": _plain(K.DOUBLE, native="double precision"),
     "numeric": _numeric,
     "character varying": _characters,
     "character": _characters,

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import SourceUnavailable
-from sluice.model.dumps import Chunk
+from sluice.model.dumps import Chunk, Marking
 from sluice.model.tables import one_chunk
 from sluice.postgresql.connection import Connection
 from sluice.sources.postgresql.position import lsn_number, place_of
@@ -69,6 +69,11 @@ class SnapshotMarks:
     def high(self, chunk: Chunk) -> None:
         """Do nothing: the end of the log, asked after the select, closes the window."""
         return
+
+
+def choose_marking(connection: Connection) -> Marking:
+    """Return the only way in which a new dump is marked."""
+    return Marking.SNAPSHOT
 
 
 def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
@@ -157,4 +162,4 @@ def _await_commits(connection: Connection) -> None:
         time.sleep(_LOOK_S)
 
 
-__all__ = ["SnapshotMarks", "after_low", "end_of_log"]
+__all__ = ["SnapshotMarks", "after_low", "choose_marking", "end_of_log"]
