@@ -200,6 +200,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     opensearch,
     postgis,
     postgresql,
+    postgresql_source,
     rabbitmq,
     redis_server,
     schema_registry,
@@ -214,7 +215,7 @@ from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper
 
 SERVERS = frozenset({
     "clickhouse", "elasticsearch", "ferretdb", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target",
-    "opensearch", "postgis", "postgresql", "rabbitmq",
+    "opensearch", "postgis", "postgresql", "postgresql_source", "rabbitmq",
     "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper",
     "zookeeper_ensemble",
 })  # fmt: skip
@@ -235,6 +236,7 @@ __all__ = [
     "opensearch",
     "postgis",
     "postgresql",
+    "postgresql_source",
     "rabbitmq",
     "redis_server",
     "schema_registry",

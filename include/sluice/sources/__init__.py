@@ -40,6 +40,11 @@ KINDS: Mapping[str, BuiltIn] = {
         reads_marks=True,
         query="sluice.sources.mysql.server.query:query_rows",
     ),
+    "postgresql": BuiltIn(
+        "sluice.sources.postgresql.source:PostgreSQLSource",
+        "sluice.sources.postgresql.position:executed",
+        reads_marks=True,
+    ),
     "memory": BuiltIn(
         "sluice.sources.memory.source:MemorySource", "sluice.sources.memory.position:executed", reads_marks=True
     ),
