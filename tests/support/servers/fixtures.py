@@ -10,7 +10,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,15 @@ def postgresql(server_folder: Path) -> Iterator[PostgreSQLServer]:
 
 
 @pytest.fixture(scope="session")
+def postgresql_source(server_folder: Path) -> Iterator[PostgreSQLServer]:
+    """A PostgreSQL whose log can be decoded; connection id ``test_postgresql_source``."""
+    options = {"wal_level": "logical", "max_replication_slots": 40, "max_wal_senders": 20}
+    with _postgresql(server_folder / "postgresql-source", "find_postgresql", options) as server:
+        os.environ["AIRFLOW_CONN_TEST_POSTGRESQL_SOURCE"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
 def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
     """A PostgreSQL whose database has PostGIS. Skips what needs it where it cannot be had."""
     with _postgresql(server_folder / "postgis", "find_postgis") as server:
@@ -98,7 +107,7 @@ def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
 
 
 @contextlib.contextmanager
-def _postgresql(folder: Path, find: str) -> Iterator[PostgreSQLServer]:
+def _postgresql(folder: Path, find: str, options: Mapping[str, Any] | None = None) -> Iterator[PostgreSQLServer]:
     """``find``: of ``devstack.postgresql``."""
     pytest.importorskip("psycopg", reason="psycopg is not installed: make venv")
     from devstack import postgresql
@@ -107,7 +116,7 @@ def _postgresql(folder: Path, find: str) -> Iterator[PostgreSQLServer]:
         found = getattr(postgresql, find)()
     except SluiceError as error:
         pytest.skip(f"no {folder.name} to be had: {error.message}")
-    with postgresql.PostgreSQLServer(folder, distribution=found) as server:
+    with postgresql.PostgreSQLServer(folder, distribution=found, options=options or {}) as server:
         yield server
 
 

@@ -9,7 +9,7 @@ import pytest
 from sluice.errors import DecodeError, LostPosition, WrongServer
 from sluice.flows.capture.drain import head_of
 from sluice.flows.dump.automatic import due_dumps, record_due
-from sluice.flows.load.ack import release_delivered
+from sluice.flows.released_log import release_delivered
 from sluice.model.dumps import POSITION_LOST
 from sluice.sources.memory.log import RowChange
 from tests.support.twins.serverless import Serverless, serverless
