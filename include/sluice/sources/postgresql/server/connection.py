@@ -96,8 +96,7 @@ def _ours(endpoint: Endpoint, doing: str, error: psycopg.Error) -> SluiceError:
         return PreflightError(
             f"{doing}: the server refuses it to user {endpoint.user!r}: {text}",
             where=where,
-            hint="grant the right that it names; `sluice check PIPELINE` prints the statements "
-            "(docs/postgresql-source.md)",
+            hint="grant the right that it names; `sluice check PIPELINE` prints the statements",
         )
     if driver.is_denied(error):
         return ConfigError(
