@@ -68,7 +68,7 @@ _ARROW: Mapping[ColumnKind, pa.DataType] = {
     K.ENUM: pa.string(), K.SET: pa.string(), K.JSON: pa.string(), K.GEOMETRY: pa.binary(), K.VECTOR: pa.binary(),
     K.UUID: pa.string(), K.INET4: pa.string(), K.INET6: pa.string(),
 }  # fmt: skip
-"""Of all kinds but DECIMAL, which has a type a precision."""
+"""The Arrow type of every kind but DECIMAL, which has a type a precision."""
 _UNSIGNED: Mapping[ColumnKind, pa.DataType] = {
     K.TINYINT: pa.uint8(), K.SMALLINT: pa.uint16(), K.MEDIUMINT: pa.uint32(), K.INT: pa.uint32(), K.BIGINT: pa.uint64(),
 }  # fmt: skip

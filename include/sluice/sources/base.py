@@ -231,6 +231,14 @@ class SchemaHistory(Protocol):
         """Return the definition that a CREATE TABLE gives ``table`` among ``definitions``. Raises ConfigError."""
 
 
+@runtime_checkable
+class TellsRetention(Protocol):
+    """A session whose server removes its log after a time."""
+
+    def retention_s(self) -> float | None:
+        """Return for how many seconds the server keeps its log, at least; None: unknown, or nothing removes it."""
+
+
 class SourceSession(Protocol):
     """Connections of one piece of work.
 

@@ -122,7 +122,7 @@ def test_which_dumps_are_due_is_a_question(tmp_path: Path) -> None:
             assert due_dumps(runtime, state, source, None) == due
             assert made.tree.nodes == nodes
             assert [(d.id, d.reason, dict(d.tables)) for d in due.dumps] == [("initial", "initial", {made.table: 1})]
-            record_due(runtime, state, source, due)
+            record_due(runtime.pipeline, runtime.rules_path, state, source, due)
             made.begin()
             assert due_dumps(runtime, state, source, state.cursor()).dumps == ()
             assert [d.id for d in state.dumps.active()] == ["initial"]
