@@ -33,7 +33,7 @@ def expression(column: Column) -> str:
     name = quoted(column.name)
     if column.kind in _CAST_ALIKE or column.native.startswith(("text", "character varying", "numeric")):
         return f"{name}::text"
-    return f"CASE WHEN {name} IS NOT NULL THEN format('%s', {name}) END"
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN format('%s', {name}) END"  # a row with a NULL is not NULL
 
 
 def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
