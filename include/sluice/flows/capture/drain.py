@@ -436,7 +436,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         if result.last != cursor.position:
             after = _partner_batch(cursor, result.partner)
             state.advance(lease, cursor, result.last, schema=schema, partner_batch=after)
-            release_delivered(runtime, state, source)
+            release_delivered(runtime.source, pipeline.targets, state, source)
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
     _note_partner(result.manifest, cursor, result.partner)
     manifest = placer.interleave(result.manifest)

@@ -63,7 +63,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
                 target, state.batches.require(process.following if process else batch), seen=process
             )
         state.forget()
-        release_delivered(runtime, state)
+        release_delivered(runtime.source, runtime.pipeline.targets, state)
     log_batch(
         _log,
         "batch_acknowledged",
