@@ -63,7 +63,7 @@ class Settings:
     pipelines: str = ""
     rules: str = ""
     kind: str = ""
-    """Of the second target; none: there is only the MySQL one."""
+    """The kind of the second target; "": there is only the MySQL one."""
     channel: bool = False
     """Both servers take writes, and a channel keeps them equal."""
 

@@ -44,9 +44,9 @@ class Kind(ABC):
     ports: ClassVar[tuple[str, ...]]
     """Names of the ports of its server."""
     settings: ClassVar[Mapping[str, Any]]
-    """Of the target in the pipeline file."""
+    """Its settings in the pipeline file."""
     frame: ClassVar[Mapping[str, Any]] = {}
-    """On top of them where Spark can write."""
+    """Further settings where Spark can write."""
 
     @property
     def connection_id(self) -> str:

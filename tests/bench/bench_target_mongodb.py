@@ -100,4 +100,4 @@ def main(rows: int) -> None:
 
 
 if __name__ == "__main__":
-    main(size(2_000))
+    main(size(500))

@@ -37,13 +37,9 @@ def commands_of(target: RedisTarget, data: pa.Table, into: Path) -> None:
         for start in range(0, data.num_rows, 50_000):
             part = data.slice(start, 50_000).combine_chunks()
             packed = made.packed(made.row_keys(part), made.texts_of(part), None)
-            for key, words, count in zip(
-                packed.keys.to_pylist(), packed.words.to_pylist(), packed.counts.tolist(), strict=True
-            ):
-                fields = words[words.index(b"\r\n", words.index(b"\r\n") + 2) + 2 :]  # without the number of words
-                file.write(
-                    b"*2\r\n%b%b*%d\r\n%b%b%b" % (bulk_of(b"DEL"), key, count + 1, bulk_of(b"HSET"), key, fields)
-                )
+            commands, _ = packed.commands("hash", "")
+            for key, command in zip(packed.keys.to_pylist(), commands.to_pylist(), strict=True):
+                file.write(b"*2\r\n%b%b%b" % (bulk_of(b"DEL"), key, command))
 
 
 def main(rows: int) -> None:

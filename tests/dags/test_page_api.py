@@ -19,7 +19,7 @@ from sluice.orchestration.page.airflow_self import OUTER_APP
 from sluice.orchestration.page.words import TONES, in_words, trouble_first
 from tests.dags.conftest import WritePipeline
 
-STATIC = Path(__file__).resolve().parents[2] / "plugins" / "static"
+STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
 BODIES: dict[str, dict[str, Any]] = {
     "skip": {"target": "reporting", "batch": 7},
     "redeliver": {"target": "reporting"},

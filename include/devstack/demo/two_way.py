@@ -23,7 +23,7 @@ BEATS = {"a": "heartbeat", "b": "heartbeat_b"}
 """Site -> the table of its heartbeat."""
 TABLES = (*shop.TABLES, *BEATS.values())
 CHANGES_A_SECOND = 150
-"""At each site."""
+"""The load of each site."""
 _STILL_S = 3.0
 
 

@@ -22,6 +22,8 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Dump
 from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
+from sluice.segments.store import SegmentStore
+from sluice.sources.base import Source
 from sluice.targets.port import TableFinding, Target
 
 SHOWN_TABLES = 5
@@ -51,7 +53,7 @@ def explain_absence(
     """
     with suppress(SluiceError):  # the original error is the one to show
         routes = Mapping.compile(runtime.pipeline.mapping)
-        known = _definitions(runtime, state, at)
+        known = _definitions(runtime.source, runtime.store, state, at)
         schema = target.schema()
         if schema is None:
             return
@@ -62,9 +64,9 @@ def explain_absence(
             error.hint = way_back(runtime.name, target.config.name, findings, wanted)
 
 
-def _definitions(runtime: Runtime, state: PipelineState, at: Offset) -> Definitions | None:
+def _definitions(source: Source, store: SegmentStore, state: PipelineState, at: Offset) -> Definitions | None:
     with suppress(SluiceError):
-        return definitions_at(runtime.store, runtime.source, state, at)
+        return definitions_at(store, source, state, at)
     return None
 
 

@@ -20,6 +20,7 @@ from sluice.mapping.names import KnownTable, misspelt_tables, named_columns, pro
 from sluice.model.fields import true_name
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.manifest import SegmentManifest
+from sluice.segments.store import SegmentStore
 from sluice.sources.base import SourceTable
 from sluice.sources.table_filter import Selection
 
@@ -59,7 +60,7 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
             if selection.wants(id_):
                 _join(tables, id_, (column.name for column in table.columns))
     for file in manifest.files:
-        _join(tables, TableId(file.schema_, file.table), _columns_of(runtime, file.path))
+        _join(tables, TableId(file.schema_, file.table), _columns_of(runtime.store, file.path))
     misspelt = [wrong for wrong in misspelt_tables(lines, tables) if protects(lines[wrong.name.number])]
     for wrong in [*misspelt, *wrong_names(lines, tables)]:
         if wrong.name.stored not in seen:
@@ -77,10 +78,10 @@ def _join(tables: dict[TableId, KnownTable], table: TableId, columns: Iterable[s
     tables[table] = KnownTable(known.columns | frozenset(columns), known.key)
 
 
-def _columns_of(runtime: Runtime, path: str) -> list[str]:
+def _columns_of(store: SegmentStore, path: str) -> list[str]:
     """Return the columns of the rows in a segment; none if it is damaged, which the merge reports."""
     try:
-        with runtime.store.open_input(path) as source:
+        with store.open_input(path) as source:
             schema = pq.read_schema(source)
     except (pa.ArrowException, OSError):
         return []

@@ -120,7 +120,7 @@ def _column(field: pa.Field) -> Column:
 
 
 _DIGITS = 6
-"""Of a second in Arrow's times."""
+"""Digits of a second in Arrow's times."""
 
 
 @lru_cache(maxsize=4096)

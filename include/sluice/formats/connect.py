@@ -228,7 +228,7 @@ TRANSACTION_VALUE = json_text(
         "io.debezium.connector.common.TransactionMetadataValue",
     )
 )
-"""Of the events of :func:`sluice.formats.debezium.transaction_event`."""
+"""The schema of the events of :func:`sluice.formats.debezium.transaction_event`."""
 
 _TEXT_ITEM: Schema = {"type": "string", "optional": False}
 _COLUMN = _named(
@@ -272,4 +272,4 @@ SCHEMA_CHANGE_VALUE = json_text(
         "io.debezium.connector.mysql.SchemaChangeValue",
     )
 )
-"""Of the events of :func:`sluice.formats.debezium.statement`."""
+"""The schema of the events of :func:`sluice.formats.debezium.statement`."""

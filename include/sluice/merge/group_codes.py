@@ -16,7 +16,7 @@ _WIDE_BYTES = 64
 """Mean length of texts of which a dictionary would cost more memory than a number each."""
 _MANY_BYTES = 4 * 2**20
 _COMPARED_BYTES = 8 * 2**20
-"""Of texts that are compared at a time."""
+"""Bytes of texts that are compared at a time."""
 
 Identity = Callable[[pa.Field, pa.Array], pa.Array]
 """Maps a key column's values to what the server compares (a collation's sort key); the default is the stored value."""

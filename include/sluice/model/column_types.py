@@ -68,7 +68,7 @@ _ARROW: Mapping[ColumnKind, pa.DataType] = {
     K.ENUM: pa.string(), K.SET: pa.string(), K.JSON: pa.string(), K.GEOMETRY: pa.binary(), K.VECTOR: pa.binary(),
     K.UUID: pa.string(), K.INET4: pa.string(), K.INET6: pa.string(),
 }  # fmt: skip
-"""Of all kinds but DECIMAL, which has a type a precision."""
+"""The Arrow type of every kind but DECIMAL, which has a type a precision."""
 _UNSIGNED: Mapping[ColumnKind, pa.DataType] = {
     K.TINYINT: pa.uint8(), K.SMALLINT: pa.uint16(), K.MEDIUMINT: pa.uint32(), K.INT: pa.uint32(), K.BIGINT: pa.uint64(),
 }  # fmt: skip
@@ -89,6 +89,8 @@ class ColumnType:
             VECTOR; 0: not said.
         unsigned: of numbers; labels: of ENUM and SET; charset, collation: of text, as the source calls them; shape: of
             a GEOMETRY (``point``).
+        native: PostgreSQL's own type (``boolean``, ``int4range``), where it says more than the kind; the values are
+            what the kind says, often a text that such a server reads. Targets of other kinds don't need it.
     """
 
     kind: ColumnKind
@@ -101,6 +103,7 @@ class ColumnType:
     charset: str = ""
     collation: str = ""
     shape: str = ""
+    native: str = ""
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -125,6 +128,7 @@ class ColumnType:
             self.charset if kind in _TEXTS else "",
             self.collation if kind in _TEXTS else "",
             self.shape if kind is K.GEOMETRY else "",
+            self.native,
         )
 
     def to_text(self) -> str:

@@ -24,3 +24,4 @@ class Dialect:
 UNKNOWN = Dialect()
 MYSQL = Dialect("MySQL")
 MARIADB = Dialect("MariaDB")
+POSTGRESQL = Dialect("PostgreSQL")

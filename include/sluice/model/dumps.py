@@ -50,7 +50,9 @@ class Marking(StrEnum):
     GTID = "gtid"
     """The set of executed transactions before and after the select (MySQL); nothing is written."""
     SNAPSHOT = "snapshot"
-    """The place in the log that the select's snapshot stands for exactly (MariaDB); nothing is written."""
+    """The snapshot in which the select reads: its place in the log (MariaDB), or the transactions that
+    it sees (PostgreSQL). Nothing is written.
+    """
 
 
 @dataclass(frozen=True, slots=True)

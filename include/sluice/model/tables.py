@@ -4,7 +4,7 @@ Arrow types keep full fidelity. Two conventions a reader of the Parquet files ha
 
 * zero and partial dates (``0000-00-00``, ``2024-00-15``) and year-0 dates live in the same ``date32`` /
   ``timestamp[us]`` column as numbers that no calendar date uses, see :mod:`sluice.model.temporal`;
-* every field carries metadata: ``sluice.type`` (the column type in the source's words, e.g. ``bigint unsigned``),
+* every field carries metadata: ``sluice.type`` (the column type in MySQL's words, e.g. ``bigint unsigned``),
   ``sluice.kind`` (the same for everybody, see :class:`~sluice.model.column_types.ColumnType`; older files do not have
   it), ``sluice.name`` (the true column name), ``sluice.charset`` for text, ``sluice.required`` for NOT NULL,
   ``sluice.key`` (ordinal from 1) for primary-key columns.
@@ -115,10 +115,10 @@ class Column:
     """A column as of a position.
 
     Attributes:
-        kind, sql_type: what its values are, and the type in the words of the source (``decimal(12,2)``,
-            ``enum('a','b')``).
-        unsigned, precision, scale, fsp (digits of fractional seconds), length, charset, collation, labels, shape: see
-            :class:`ColumnType`.
+        kind, sql_type: what its values are, and the type in MySQL's words (``decimal(12,2)``, ``enum('a','b')``),
+            which a MySQL source has, and which are the nearest that one of another kind has.
+        unsigned, precision, scale, fsp (digits of fractional seconds), length, charset, collation, labels, shape,
+            native: see :class:`ColumnType`.
         generated: a generated column (present in the row image, never written to a target).
     """
 
@@ -136,6 +136,7 @@ class Column:
     labels: tuple[str, ...] = ()
     generated: bool = False
     shape: str = ""
+    native: str = ""
 
     @property
     def type(self) -> ColumnType:
@@ -143,7 +144,7 @@ class Column:
         charset, collation = self.charset or "", self.collation or ""
         return ColumnType(
             self.kind, self.precision, self.scale, self.fsp, self.length, self.unsigned, self.labels, charset,
-            collation, self.shape
+            collation, self.shape, self.native
         ).plain  # fmt: skip
 
     @property
@@ -168,7 +169,10 @@ class TableSchema:
         """Eight hex digits that change whenever the definition does."""
         text = json.dumps(
             [
-                [c.name, c.sql_type, c.nullable, c.unsigned, c.charset, c.collation, c.labels, c.generated]
+                [
+                    *(c.name, c.sql_type, c.nullable, c.unsigned, c.charset, c.collation, c.labels, c.generated),
+                    *([c.native] if c.native else []),
+                ]
                 for c in self.columns
             ]
             + [list(self.primary_key)],

@@ -69,7 +69,7 @@ class MySQLConnection(_Base):
     _asks: bool = False
     """The statement under way is one that is answered with rows, be it none of them."""
     _owed: tuple[int, ...] = ()
-    """Of each statement that was sent ahead and not answered yet: the number of its answer's first packet."""
+    """The number of the first packet of each answer that is still to come, one a statement that was sent ahead."""
 
     def ask_all(self, questions: Sequence[str]) -> list[Rows]:
         """Return the rows of each of ``questions`` (SELECT or SHOW, a few kilobytes in all), in one round trip.

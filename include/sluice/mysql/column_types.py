@@ -465,7 +465,7 @@ SYNONYMS: Mapping[str, str] = {other: row.word for row in TYPES for other in row
 _BY_WORD = {row.word: row for row in TYPES} | {other: row for row in TYPES for other in row.others}
 
 FORMS: Mapping[int, LogForm] = {form.code: form for row in reversed(TYPES) for form in reversed(row.log)}
-"""By code: what a table map says of it. Types that share a code differ in ``fill`` only."""
+"""Code -> what a table map says of it. Types that share a code differ in ``fill`` only."""
 
 
 def word_of(declared: str) -> str:

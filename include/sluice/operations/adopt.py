@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
@@ -61,7 +62,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         if wanted is None:
             steps: tuple[str, ...] = (
                 f"what target {target} says about {runtime.name} is removed; its rows stay",
-                f"the next capture begins at source.start ({_start(runtime)}): changes between "
+                f"the next capture begins at source.start ({_start(runtime.pipeline)}): changes between "
                 f"{(checkpoint and checkpoint.position) or 'what it holds'} and there are NOT delivered, unless that "
                 "is a dump",
             )
@@ -76,7 +77,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
             state.forget_batches()
             check.checkpoints.forget()
         else:
-            _write(runtime, state, check, checkpoint, wanted)
+            _write(runtime.pipeline, state, check, checkpoint, wanted)
         how = "from-target" if from_target else "reset"
         state.audit.note(
             by=by,
@@ -86,8 +87,8 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
     return plan
 
 
-def _start(runtime: Runtime) -> str:
-    start: Any = runtime.pipeline.source.start
+def _start(pipeline: PipelineConfig) -> str:
+    start: Any = pipeline.source.start
     return start if isinstance(start, str) else str(start)
 
 
@@ -113,7 +114,7 @@ def _as_the_target_says(
             (
                 f"the pipeline goes on: captured to {position}, where target {target} is; the next batch is {last + 1}",
                 f"target {target} counts as holding batch {last}; nothing of the log is left out",
-                *_of_others(runtime, target),
+                *_of_others(runtime.pipeline, target),
             ),
         )
     alone = len(runtime.pipeline.targets) == 1
@@ -184,25 +185,29 @@ def _own_batch(state: PipelineState, check: CheckpointCheck) -> int:
     return min(others) if others else numbers[0] - 1 if numbers else last
 
 
-def _of_others(runtime: Runtime, target: str) -> tuple[str, ...]:
-    names = [config.name for config in runtime.pipeline.targets if config.name != target]
+def _of_others(pipeline: PipelineConfig, target: str) -> tuple[str, ...]:
+    names = [config.name for config in pipeline.targets if config.name != target]
     if not names:
         return ()
     return (
-        f"{', '.join(names)}: `sluice check {runtime.name}` says then whether they agree, and their own `sluice "
+        f"{', '.join(names)}: `sluice check {pipeline.pipeline}` says then whether they agree, and their own `sluice "
         "adopt` lets them join",
     )
 
 
 def _write(
-    runtime: Runtime, state: PipelineState, check: CheckpointCheck, checkpoint: Checkpoint | None, wanted: _Wanted
+    pipeline: PipelineConfig,
+    state: PipelineState,
+    check: CheckpointCheck,
+    checkpoint: Checkpoint | None,
+    wanted: _Wanted,
 ) -> None:
     target = check.target
     if wanted.captured is not None:
         with state.replicator() as lease:
             cursor = state.cursor()
             if cursor is None:
-                for config in runtime.pipeline.targets:
+                for config in pipeline.targets:
                     state.acks.forget(config.name)  # it belongs to the deleted state
                 state.begin(lease, wanted.captured, wanted.batch + 1)
             else:

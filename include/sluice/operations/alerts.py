@@ -13,7 +13,8 @@ from typing import Any
 
 import structlog
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import ConnectionResolver, Endpoint
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, RetryableError, SluiceError
 from sluice.flows.runtime import Runtime
@@ -100,13 +101,13 @@ def check_lag(runtime: Runtime, now: Status) -> list[Alert | ExpiryAlert]:
         return found
     with runtime.state() as state:
         found += _lag_alerts(runtime, now, state)
-        found += _expiry_alerts(runtime, now, state)
+        found += _expiry_alerts(runtime.name, now, state)
     for alert in found:
         if alert.raised:
             _log.error("alert_raised", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
         else:
             _log.info("alert_cleared", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
-        _tell(runtime, alert)
+        _tell(runtime.pipeline, runtime.resolver, alert)
     return found
 
 
@@ -125,25 +126,25 @@ def _lag_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator
             yield Alert(runtime.name, target.name, False, target.lag_ms, limit_ms)
 
 
-def _expiry_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator[ExpiryAlert]:
+def _expiry_alerts(name: str, now: Status, state: PipelineState) -> Iterator[ExpiryAlert]:
     for one in now.subscriptions:
         key, lag_ms = alert_key(one.name), one.lag_ms or 0
         if one.warning and state.alerts.raise_(key, lag_ms):
-            yield ExpiryAlert(runtime.name, one.name, True, one.warning, lag_ms)
+            yield ExpiryAlert(name, one.name, True, one.warning, lag_ms)
         elif not one.warning and one.alert_since and state.alerts.clear(key):
-            yield ExpiryAlert(runtime.name, one.name, False, "", lag_ms)
+            yield ExpiryAlert(name, one.name, False, "", lag_ms)
 
 
-def _tell(runtime: Runtime, alert: Alert | ExpiryAlert) -> None:
+def _tell(pipeline: PipelineConfig, resolver: ConnectionResolver, alert: Alert | ExpiryAlert) -> None:
     """Send the alert to the webhook, if there is one.
 
     A webhook that does not answer only gives a log line: delivery continues.
     """
-    connection = runtime.pipeline.alert_connection
+    connection = pipeline.alert_connection
     if connection is None:
         return
     try:
-        post(runtime.resolver(connection), alert.to_json())
+        post(resolver(connection), alert.to_json())
     except SluiceError as error:
         _log.error("alert_send_failed", pipeline=alert.pipeline, target=alert.consumer, error=str(error))
 

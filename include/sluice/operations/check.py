@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from sluice.config.channel import Channels
+from sluice.config.connections import ConnectionResolver
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
-from sluice.config.pipeline import SNAPSHOT, RowFiles
+from sluice.config.pipeline import SNAPSHOT, PipelineConfig, RowFiles
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
@@ -42,7 +44,7 @@ from sluice.operations.channel import ends_of, members, ring, sent_to_itself
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
 from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
 from sluice.operations.stage_placement import placement_remarks
-from sluice.sources.base import SourceSession, SourceTable
+from sluice.sources.base import PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import other_writers, refuses
 
@@ -51,10 +53,14 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of ``sluice check``: findings line by line, and what would be copied where."""
+    """The result of ``sluice check``: findings line by line, and what would be copied where.
+
+    ``at_source``: statements that would make what a capture needs at the source, in order.
+    """
 
     findings: tuple[Finding, ...]
     copies: tuple[PlannedCopy, ...]
+    at_source: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -77,6 +83,7 @@ class CheckReport:
         return {
             "findings": [finding.to_json() for finding in self.findings],
             "tables": [copy.to_json() for copy in self.copies],
+            "source_statements": list(self.at_source),
             "statements": [{"target": target, "statement": statement} for target, statement in self.statements],
         }
 
@@ -98,23 +105,34 @@ def check(runtime: Runtime) -> CheckReport:
         ),
         *(
             _Asked.begin(runtime, "files", " or ".join(files.places), "", partial(_files, where=where, files=files))
-            for where, files in _named_files(runtime)
+            for where, files in _named_files(runtime.pipeline)
         ),
     ]
     findings = [
         _finding("ok", "pipeline", "file", runtime.name, "the file is valid"),
         *_guard("pipeline", lambda: _places(runtime)),
-        *_guard("channel", lambda: _channel(runtime)),
+        *_guard("channel", lambda: _channel(runtime.name, runtime.resolver)),
     ]
     for one in asked[:3]:
         findings += one.findings()
     findings += _guard("rules", lambda: _rules(runtime))
     for one in asked[3:]:
         findings += one.findings()
+    at_source: list[str] = []
+    if runtime.source.keeps_for_us and not any(f.setting in _SILENT for f in findings if f.part == "source"):
+        findings += _guard("source", lambda: _missing_at_source(runtime, at_source))
     copies: list[PlannedCopy] = []
     if not any(f.severity == "error" and (f.part != "source" or f.setting in _SILENT) for f in findings):
         findings += _guard("mapping", lambda: _tables(runtime, copies))
-    return CheckReport(tuple(findings), tuple(copies))
+    return CheckReport(tuple(findings), tuple(copies), tuple(at_source))
+
+
+def _missing_at_source(runtime: Runtime, statements: list[str]) -> list[Finding]:
+    """Add the statements that make what a capture needs at the source."""
+    with runtime.source.open() as session:
+        if isinstance(session, PreparesSource):
+            statements += session.missing()
+    return []
 
 
 def _places(runtime: Runtime) -> list[Finding]:
@@ -164,11 +182,18 @@ class _Asked:
 
 
 def make_missing(runtime: Runtime, report: CheckReport) -> None:
-    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay.
+    """Run the statements of a report at the source, then its DDL at the targets.
+
+    Raises PreflightError, LoadError that name the statement; those before it stay.
 
     Tables and columns that a target lacked are noted first: rows that it held before have no values in them, see
     :mod:`sluice.flows.incomplete_tables`.
     """
+    if report.at_source:
+        with runtime.source.open() as session:
+            assert isinstance(session, PreparesSource), "it proposed the statements"
+            for statement in report.at_source:
+                session.make(statement)
     with runtime.state() as state:
         for copy in report.copies:
             note_absent(state, copy.target, copy.remarks, [copy.plan])
@@ -192,12 +217,12 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
         incomplete = state.incomplete.all()
     lines = [
         *_unknown_names(runtime, tables),
-        *_unknown_unique(runtime, found),
-        *_guard("mapping", lambda: _file_columns(runtime, tables)),
+        *_unknown_unique(runtime.pipeline, found),
+        *_guard("mapping", lambda: _file_columns(runtime.pipeline, runtime.rules_path, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
-        *_guard("channel", lambda: _sent_back(runtime, tables)),
-        *_guard("channel", lambda: _into_itself(runtime, found)),
+        *_guard("channel", lambda: _sent_back(runtime.pipeline, tables)),
+        *_guard("channel", lambda: _into_itself(runtime.pipeline, runtime.resolver, found)),
     ]
     lines += [
         _finding(
@@ -296,9 +321,9 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]
     return found
 
 
-def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
+def _unknown_unique(pipeline: PipelineConfig, found: list[PlannedCopy]) -> list[Finding]:
     """Return an error for each column in ``mapping.unique`` that no target table of its line has."""
-    routes, lines = Mapping.compile(runtime.pipeline.mapping), runtime.pipeline.mapping
+    routes, lines = Mapping.compile(pipeline.mapping), pipeline.mapping
     columns: dict[int, dict[str, None]] = {}
     for copy in found:
         if (matched := routes.matched(copy.plan.source)) is not None:
@@ -319,14 +344,14 @@ def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]
     ]
 
 
-def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
+def _into_itself(pipeline: PipelineConfig, resolver: ConnectionResolver, found: list[PlannedCopy]) -> list[Finding]:
     """Warn of each captured table that the pipeline writes at the server it reads.
 
     Other tables of that server make no ring.
     """
-    mark = Channels(channels_folder()).mark(runtime.pipeline)
-    mine = sent_to_itself(runtime.pipeline, mark, runtime.resolver)
-    selection = Selection.compile(runtime.pipeline.capture)
+    mark = Channels(channels_folder()).mark(pipeline)
+    mine = sent_to_itself(pipeline, mark, resolver)
+    selection = Selection.compile(pipeline.capture)
     return [
         _finding(
             "warning",
@@ -342,11 +367,11 @@ def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
     ]
 
 
-def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
+def _sent_back(pipeline: PipelineConfig, tables: list[SourceTable]) -> list[Finding]:
     """Return an error for each table whose rows would be loaded where they already are, and for each that cannot send
     single columns.
     """
-    channel = Channels(channels_folder()).of(runtime.name)
+    channel = Channels(channels_folder()).of(pipeline.pipeline)
     if channel is None or channel.consistency == "none":
         return []
     why = (
@@ -359,7 +384,7 @@ def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
         for table in tables
         if not table.schema.primary_key
     ]
-    mapping = Mapping.compile(runtime.pipeline.mapping)
+    mapping = Mapping.compile(pipeline.mapping)
     routes = [(table, mapping.route(table.id)) for table in tables]
     return found + [
         _finding("error", "channel", "send: changed_columns", str(table.id), NOT_BY_COLUMN, whole_rows(route))
@@ -461,11 +486,14 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Findi
         if target.on_lost_batches != "snapshot" or not mine:
             continue
         sources = [plan.source for plan in mine]
-        reasons, opened = why_not(runtime, sources, sources, ()), runtime.open_target(target.name)
+        reasons, opened = (
+            why_not(runtime.pipeline, runtime.rules_path, sources, sources, ()),
+            runtime.open_target(target.name),
+        )
         others = other_writers(opened)
         for plan in mine:
             key = replace(plan, columns=plan.key_columns)
-            kept = kept_on_purpose(runtime, target.name, others, plan.target)
+            kept = kept_on_purpose(runtime.pipeline, target.name, others, plan.target)
             why = kept or reasons.get(plan.source) or refuses(opened, key, listed=False)
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
@@ -539,11 +567,11 @@ def _guard(part: str, look: Any) -> list[Finding]:
         ]
 
 
-def _channel(runtime: Runtime) -> list[Finding]:
+def _channel(name: str, resolver: ConnectionResolver) -> list[Finding]:
     """Check the channel as a whole: both pipelines exist, and each one's target is the other one's source."""
     channels = Channels(channels_folder())
-    channel = channels.of(runtime.name)
-    round_ = ring(runtime.name, channels=channels, pipelines_folder=pipelines_folder(), resolver=runtime.resolver)
+    channel = channels.of(name)
+    round_ = ring(name, channels=channels, pipelines_folder=pipelines_folder(), resolver=resolver)
     if round_:
         why = (
             "each of these reads what the one before it writes: changes of tables that all of them carry go round "
@@ -555,11 +583,11 @@ def _channel(runtime: Runtime) -> list[Finding]:
     if channel is None:
         return []
     pair = members(channel, pipelines_folder())
-    ends = ends_of(channel, *pair, runtime.resolver)
+    ends = ends_of(channel, *pair, resolver)
     words = "; ".join(f"{end.pipeline.pipeline} into {end.target}" for end in ends)
     why = f"the ends meet: {words}; DDL goes with {channel.carrier}"
     found = [_finding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
-    return [*found, *_same_offsets([Runtime.build(one, resolver=runtime.resolver, runner="local") for one in pair])]
+    return [*found, *_same_offsets([Runtime.build(one, resolver=resolver, runner="local") for one in pair])]
 
 
 def _same_offsets(runtimes: list[Runtime]) -> list[Finding]:
@@ -582,7 +610,7 @@ def _zookeeper(runtime: Runtime) -> list[Finding]:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
         found = [_finding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
-        if missed := missed_copy(runtime, state):
+        if missed := missed_copy(runtime.pipeline, state):
             fix = f"`sluice dump start {runtime.name}` copies all tables now"
             found.append(_finding("warning", "source", "start", "dump", missed, fix))
         return found
@@ -647,11 +675,11 @@ def _store(runtime: Runtime) -> list[Finding]:
     return [_finding("ok", "store", "segments", runtime.store_uri, f"batches stored: {len(store.batches())}")]
 
 
-def _named_files(runtime: Runtime) -> list[tuple[str, RowFiles]]:
+def _named_files(pipeline: PipelineConfig) -> list[tuple[str, RowFiles]]:
     """Return each entry of the mapping's files, with its place in the file."""
     return [
         (f"mapping.{number} ({line.from_}): files.{index}", files)
-        for number, line in enumerate(runtime.pipeline.mapping)
+        for number, line in enumerate(pipeline.mapping)
         for index, files in enumerate(line.files)
     ]
 
@@ -662,11 +690,11 @@ def _files(runtime: Runtime, where: str, files: RowFiles) -> list[Finding]:
     return [_finding("ok", "files", where, " -> ".join(files.places), f"{said}, and the other can be written")]
 
 
-def _file_columns(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
+def _file_columns(pipeline: PipelineConfig, rules_path: Path | None, tables: list[SourceTable]) -> list[Finding]:
     """Return an error for each column of the mapping's files that a table lacks, unless rules may make it."""
     from sluice.rules import RuleSet
 
-    rules, routes = RuleSet.of(runtime.rules_path), Mapping.compile(runtime.pipeline.mapping)
+    rules, routes = RuleSet.of(rules_path), Mapping.compile(pipeline.mapping)
     found = []
     for table in tables:
         known = [column.name for column in table.schema.columns]

@@ -11,15 +11,17 @@ from sluice.config.connections import ConnectionResolver
 from sluice.config.loading import find_pipeline
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
+from sluice.model.load_marks import MarkRules
 from sluice.segments.conflicts import kept_conflicts, total_conflicts
+from sluice.segments.store import SegmentStore
 
 
-def counted(runtime: Runtime) -> int | None:
+def counted(store: SegmentStore, loads: MarkRules | None) -> int | None:
     """Return how many conflicts the pipeline has met; None if it is not its channel's pipeline that meets them.
 
     Raises SegmentError.
     """
-    return total_conflicts(runtime.store) if runtime.loads is not None and runtime.loads.sends_back else None
+    return total_conflicts(store) if loads is not None and loads.sends_back else None
 
 
 def conflicts(name: str, *, folder: Path, pipelines_folder: Path, resolver: ConnectionResolver) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.config.pipeline import MAX_GRACE, StartPosition
+from sluice.config.pipeline import MAX_GRACE, PipelineConfig, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.capture.failover import fail_over, find_member
@@ -158,10 +158,10 @@ def skip(
                 f"the next batch of target {target} is {following}; batch {batch} cannot be skipped now",
                 where=f"pipeline {runtime.name}",
             )
-        manifest = None if lost else _whole_manifest(runtime, record, target)
+        manifest = None if lost else _whole_manifest(runtime.name, runtime.store, record, target)
         folder = f"dead-letters/{target}/batch={batch:010d}"
         if manifest is None:
-            done = _what_is_lost(runtime, state, record, target)
+            done = _what_is_lost(runtime.pipeline, runtime.store, state, record, target)
         else:
             again = f"`sluice dead-letters replay {runtime.name}` delivers them later"
             done = (f"its {len(manifest.files)} files are copied to {folder}; {again}", *_not_run(manifest))
@@ -199,37 +199,40 @@ def _keep_skipped(store: SegmentStore, folder: str, manifest: SegmentManifest, n
     store.write_bytes(f"{folder}/skipped.json", json.dumps(whole, ensure_ascii=False, indent=1).encode())
 
 
-def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentManifest:
+def _whole_manifest(name: str, store: SegmentStore, record: Batch, target: str) -> SegmentManifest:
     """Return the batch's manifest. Raises SegmentError if a file is damaged, as its copy could not be replayed."""
-    damaged = lost_segment(runtime.store, record)
+    damaged = lost_segment(store, record)
     if damaged:
         raise SegmentError(
             f"batch {record.number} cannot be kept for a replay: a file of it is damaged or gone",
             where=damaged,
-            hint=f"`sluice skip {runtime.name} {target} {record.number} --lost` goes on without its changes; "
-            f"`sluice seek {runtime.name} --drop-undelivered` reads them again from the log, while the server still "
+            hint=f"`sluice skip {name} {target} {record.number} --lost` goes on without its changes; "
+            f"`sluice seek {name} --drop-undelivered` reads them again from the log, while the server still "
             "has it",
         )
-    return runtime.store.read_manifest(record.manifest)
+    return store.read_manifest(record.manifest)
 
 
-def _what_is_lost(runtime: Runtime, state: PipelineState, record: Batch, target: str) -> tuple[str, ...]:
+def _what_is_lost(
+    pipeline: PipelineConfig, store: SegmentStore, state: PipelineState, record: Batch, target: str
+) -> tuple[str, ...]:
     """Describe a batch whose files are gone, from ZooKeeper and from its manifest if that still exists."""
     steps = [
         f"its files are not read and not kept: the {record.changes} changes of the log from {record.first} to "
         f"{record.last} are lost for {target}, and no replay restores them"
     ]
     try:
-        manifest = runtime.store.read_manifest(record.manifest)
+        manifest = store.read_manifest(record.manifest)
     except SluiceError:
-        tables = ", ".join(runtime.pipeline.capture.include)
+        tables = ", ".join(pipeline.capture.include)
         steps.append(f"which tables they are of is not known, as its manifest cannot be read; captured are {tables}")
     else:
         tables = ", ".join(sorted({str(file.table_id) for file in manifest.files}))
         steps += [f"tables: {tables or 'none'}", *_not_run(manifest)]
     steps += _dumped(state, record)
     steps.append(
-        f"`sluice dump start {runtime.name} --target {target} --table SCHEMA.TABLE --replace` makes a table equal again"
+        f"`sluice dump start {pipeline.pipeline} --target {target} --table SCHEMA.TABLE --replace` makes a table "
+        "equal again"
     )
     return tuple(steps)
 

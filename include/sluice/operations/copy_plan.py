@@ -31,6 +31,7 @@ from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of, read_changeset
 from sluice.segments.snapshot_columns import Way
+from sluice.segments.store import SegmentStore
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
@@ -147,7 +148,7 @@ class _MadeByRules:
             noted = noted_columns(runtime.store, state, cursor.next_batch, rules) if cursor is not None else {}
         return cls(
             {name: process.batch for name, process in known.items() if process is not None},
-            tuple((one, _tables_of(runtime, one.changeset)) for one in batches if one.changeset),
+            tuple((one, _tables_of(runtime.store, one.changeset)) for one in batches if one.changeset),
             tuple(_noted_table(way, fields) for way, fields in noted.items()),
         )
 
@@ -189,8 +190,8 @@ def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapp
     return found
 
 
-def _tables_of(runtime: Runtime, changeset: str) -> tuple[PlannedTable, ...]:
-    return tuple(map(planned_table, read_changeset(runtime.store, changeset).manifest.tables))
+def _tables_of(store: SegmentStore, changeset: str) -> tuple[PlannedTable, ...]:
+    return tuple(map(planned_table, read_changeset(store, changeset).manifest.tables))
 
 
 def _noted_table(way: Way, fields: pa.Schema) -> PlannedTable:

@@ -57,7 +57,7 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
         schemas = SchemaStore(runtime.store)
         known = schemas.load(cursor.schema, runtime.source.stored_definitions)
         with runtime.source.open() as source:
-            definition = history_of(runtime, source).parse(known, table_id(table), sql)
+            definition = history_of(runtime.name, source).parse(known, table_id(table), sql)
         plan = ActionPlan(
             "schema set",
             (
@@ -88,7 +88,7 @@ def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: 
             raise ConfigError(f"{runtime.name} has not begun", hint="its history begins with the first capture")
         schemas = SchemaStore(runtime.store)
         with runtime.source.open() as source:
-            history = history_of(runtime, source)
+            history = history_of(runtime.name, source)
             known: Definitions = (
                 schemas.load(cursor.schema, runtime.source.stored_definitions)
                 if tables

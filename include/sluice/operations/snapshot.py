@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.config.pipeline import SNAPSHOT
+from sluice.config.pipeline import SNAPSHOT, PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
@@ -48,11 +48,11 @@ class SnapshotShown:
         }
 
 
-def require_snapshot(runtime: Runtime) -> None:
+def require_snapshot(pipeline: PipelineConfig) -> None:
     """Raise ConfigError for a pipeline without a snapshot."""
-    if runtime.pipeline.snapshot is None:
+    if pipeline.snapshot is None:
         raise ConfigError(
-            f"{runtime.name} keeps no snapshot",
+            f"{pipeline.pipeline} keeps no snapshot",
             hint="snapshot: {uri: s3://bucket/snapshots} in the pipeline file",
         )
 
@@ -70,7 +70,7 @@ def show(
         LoadError: that version is no longer kept.
         TargetUnavailable.
     """
-    require_snapshot(runtime)
+    require_snapshot(runtime.pipeline)
     reader = snapshot_reader(runtime.open_target(SNAPSHOT))
     with runtime.state() as state:
         process = state.acks.get(SNAPSHOT)

@@ -37,7 +37,8 @@ from sluice.operations.rule_stats import newest_files, newest_rules, waiting_let
 from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Question, server_name, server_questions
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
-from sluice.sources.base import Source
+from sluice.segments.store import SegmentStore
+from sluice.sources.base import Source, TellsRetention
 
 _log = structlog.get_logger()
 
@@ -81,6 +82,7 @@ class TargetStatus:
         starts_again: the batch with which it starts again from the snapshot, as those before it are gone
             (``on_lost_batches``); None: it does not.
         no_answer_since: since when it does not answer (ISO 8601); None: it answers.
+        changes, size_bytes: of all batches that it acknowledged since they are counted.
     """
 
     name: str
@@ -97,6 +99,8 @@ class TargetStatus:
     waits: str | None = None
     starts_again: int | None = None
     no_answer_since: str | None = None
+    changes: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,10 @@ class Status:
         failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
         incomplete: tables that may lack rows or values at a target, a sentence each.
         stages: how far each stage has come, in their order.
+        changes, size_bytes: of all batches that were captured since they are counted.
+        errors_counted: (part, who has to act, how often): the failures since the pipeline began.
+        retention_s: for how long the source keeps its log; purge_horizon_s: how long it keeps what is not captured yet,
+            at least (0: it may be gone). None: it is not known, or nothing removes it.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers
             that did not answer in time.
     """
@@ -180,6 +188,11 @@ class Status:
     failures: list[StageFailure] = field(default_factory=list)
     incomplete: list[str] = field(default_factory=list)
     stages: list[StageStatus] = field(default_factory=list)
+    changes: int = 0
+    size_bytes: int = 0
+    errors_counted: list[tuple[str, str, int]] = field(default_factory=list)
+    retention_s: float | None = None
+    purge_horizon_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as commands and the page show it."""
@@ -247,6 +260,7 @@ class _Source:
     now_ms: int
     head: Offset | None = None
     lag_bytes: Callable[[Offset], int | None] | None = None
+    retention_s: float | None = None
 
 
 def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
@@ -362,7 +376,8 @@ def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | Sluice
 
     def look(source: Source) -> _Source:
         with source.open() as session:
-            return _Source(int(time.time() * 1000), session.head, session.lag_bytes)
+            kept_s = session.retention_s() if isinstance(session, TellsRetention) else None
+            return _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s)
 
     try:
         name = server_name("source", runtime.resolver, connection)
@@ -412,17 +427,17 @@ def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[
         return None
 
 
-def _left_out(runtime: Runtime, member: str, asked: Question[list[Finding]] | None) -> list[str]:
+def _left_out(name: str, member: str, asked: Question[list[Finding]] | None) -> list[str]:
     """Return what the server that is read leaves out of captured tables, a sentence each; the last answer while it
     gives none.
     """
-    known = (runtime.name, member)
+    known = (name, member)
     try:
         answer = asked.answer() if asked is not None else None
         if isinstance(answer, Answer):
             _filtered[known] = time.monotonic(), answer.value
     except SluiceError as error:
-        _log.info("replication_filters_read_failed", pipeline=runtime.name, server=member, error=str(error))
+        _log.info("replication_filters_read_failed", pipeline=name, server=member, error=str(error))
     found = _filtered.get(known, (0.0, []))[1]
     return [
         f"source {member}: {one.setting} is {one.value}: {one.why}" + (f" -> {one.fix}" if one.fix else "")
@@ -450,8 +465,8 @@ class _Stored:
             *newest_rules(runtime.store, known),
             newest_files(runtime.store, known) if any(line.files for line in runtime.pipeline.mapping) else {},
             waiting_letters(runtime.store, lambda: len(letters(runtime))),
-            _verified(runtime),
-            counted(runtime),
+            _verified(runtime.store),
+            counted(runtime.store, runtime.loads),
             subscriptions(runtime, state),
             space_warnings(runtime),
         )
@@ -475,9 +490,10 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
         switch, failures, incomplete = state.pause_switch.read(), state.failures(), state.incomplete.all()
+        errors_counted = [(*named, count) for named, count in sorted(state.error_counts().items())]
         silent: list[Silence] = []
         now, errors = _answered_source(asked_source, silent)
-        disagree = _disagreements(runtime, asked_targets, silent)
+        disagree = _disagreements(runtime.name, asked_targets, silent)
         stored = _Stored()
         try:
             answer = asked_store.answer()
@@ -487,7 +503,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
                 stored = answer.value
         except SluiceError as error:
             errors.append(str(error))
-        filters = _left_out(runtime, member, asked_filters)
+        filters = _left_out(runtime.name, member, asked_filters)
     paused = "" if switch.open else f"by {switch.by} since {switch.since}" + (switch.reason and f": {switch.reason}")
     since = {one.part.removeprefix("target "): one.since for one in silent if one.part.startswith("target ")}
     targets = [
@@ -524,8 +540,12 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         warnings=[
             *stored.warnings,
             *filters,
-            *_warnings(runtime, targets, dumps, now.now_ms),
-            *(() if paused else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime), now.now_ms)),
+            *_warnings(runtime.name, targets, dumps, now.now_ms),
+            *(
+                ()
+                if paused
+                else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime.pipeline), now.now_ms)
+            ),
             *(reader.warning for reader in stored.subscriptions if reader.warning),
         ],
         installation=installation,
@@ -545,7 +565,30 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         failures=failures,
         incomplete=[sentence(runtime.name, one) for one in incomplete],
         stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), found),
+        changes=cursor.changes if cursor else 0,
+        size_bytes=cursor.size_bytes if cursor else 0,
+        errors_counted=errors_counted,
+        retention_s=now.retention_s,
+        purge_horizon_s=_purge_horizon_s(cursor, now),
     )
+
+
+def _purge_horizon_s(cursor: Cursor | None, source: _Source) -> float | None:
+    """Return for how many seconds the source keeps the log that is not captured yet, at least; None: not known.
+
+    A log file is removed when its last write is older than the retention, so that its age is at most that of the first
+    change in it that is not captured.
+    """
+    if source.retention_s is None or source.head is None or cursor is None:
+        return None
+    if source.head.order == cursor.position.order:
+        return source.retention_s
+    if source.lag_bytes is not None and source.lag_bytes(cursor.position) is None:
+        return 0.0  # its file is no longer there
+    if not cursor.position.commit_time_us:
+        return None
+    age_s = max(source.now_ms / 1000 - cursor.position.commit_time_us / 1e6, 0.0)
+    return max(source.retention_s - age_s, 0.0)
 
 
 def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
@@ -564,10 +607,10 @@ def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
     return told
 
 
-def _verified(runtime: Runtime) -> dict[str, Any]:
+def _verified(store: SegmentStore) -> dict[str, Any]:
     """Return the last verification result, as one line and by table."""
     try:
-        found = kept(runtime.store, 1)
+        found = kept(store, 1)
     except SluiceError as error:
         return {"verified": f"the last result cannot be read: {error.message}"}
     if not found:
@@ -598,6 +641,8 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
         quarantined=f"since {reason.since}, {reason.attempts} attempts: {reason.error}" if reason else None,
         waits=str(waiting) if waiting else None,
         starts_again=(acknowledged.restart or None) if acknowledged else None,
+        changes=acknowledged.changes if acknowledged else 0,
+        size_bytes=acknowledged.size_bytes if acknowledged else 0,
     )
 
 
@@ -640,7 +685,7 @@ def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) ->
     ]
 
 
-def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
+def _warnings(name: str, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
     """Return what will become a problem soon, one sentence each."""
     found = [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
     found += [
@@ -651,8 +696,7 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
     ]
     unread = [d for d in dumps if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000]
     return found + [
-        f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run "
-        "in Airflow"
+        f"dump {d.id}: {d.no_reader}; `sluice dump work {name} {d.id}` goes on with it, or Clear on its run in Airflow"
         for d in unread
     ]
 
@@ -683,7 +727,7 @@ def _ask_targets(
 
 
 def _disagreements(
-    runtime: Runtime, asked: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
+    name: str, asked: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
 ) -> list[str]:
     """Return the targets whose checkpoint does not match ZooKeeper.
 
@@ -698,11 +742,11 @@ def _disagreements(
             if isinstance(answer, NoAnswer):
                 silent.append(Silence.of(f"target {target}", answer))
             else:
-                _agreed[runtime.name, target] = time.monotonic()
+                _agreed[name, target] = time.monotonic()
         except CheckpointError as error:
             found.append(str(error))
         except SluiceError as error:
-            _log.info("checkpoint_read_failed", pipeline=runtime.name, target=target, error=str(error))
+            _log.info("checkpoint_read_failed", pipeline=name, target=target, error=str(error))
     return found
 
 

@@ -21,6 +21,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stored import stored_manifest
 from sluice.model.nearest import meant
 from sluice.operations.control import ActionPlan
+from sluice.segments.store import SegmentStore
 
 _log = structlog.get_logger()
 
@@ -91,7 +92,7 @@ def subscriptions(runtime: Runtime, state: PipelineState) -> list[SubscriptionSt
 
 def _status(runtime: Runtime, state: PipelineState, found: Subscription, last: int) -> SubscriptionStatus:
     now_s = time.time()
-    lag_ms = 0 if found.batch >= last else _age_ms(runtime, state, found.batch + 1, now_s)
+    lag_ms = 0 if found.batch >= last else _age_ms(runtime.store, state, found.batch + 1, now_s)
     return SubscriptionStatus(
         name=found.name,
         reader=found.reader,
@@ -106,13 +107,13 @@ def _status(runtime: Runtime, state: PipelineState, found: Subscription, last: i
     )
 
 
-def _age_ms(runtime: Runtime, state: PipelineState, number: int, now_s: float) -> int | None:
+def _age_ms(store: SegmentStore, state: PipelineState, number: int, now_s: float) -> int | None:
     """Return the age of the oldest change of a batch; None if the batch is no longer known."""
     record = state.batches.get(number)
     began_us = record.first_commit_time_us if record else 0
     if not began_us:
         try:
-            manifest = stored_manifest(runtime.store, number, record)
+            manifest = stored_manifest(store, number, record)
         except SegmentError:
             return None
         began_us = manifest.first_commit_time_us if manifest else 0

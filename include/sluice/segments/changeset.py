@@ -31,7 +31,7 @@ ROW_GROUP_ROWS = 16_384
 """Small enough that a unit which loads a range of keys reads little else."""
 
 ROW_GROUP_BYTES = 2**20
-"""Of rows in memory: a unit that loads a range of keys holds a group of each file."""
+"""Bytes of a group's rows in memory: a unit that loads a range of keys holds a group of each file."""
 
 
 MOST_PACKED_BYTES = 16 * SMALL_BYTES

@@ -37,7 +37,7 @@ ROW_GROUP_ROWS = 8_192
 instead of 0.5 s.
 """
 ROW_GROUP_BYTES = 2 * 2**20
-"""Of rows in memory: wide rows make small groups, so that what a reader takes at once is bounded."""
+"""Bytes of a group's rows in memory: wide rows make small groups, so that what a reader takes at once is bounded."""
 _UNEVEN = 2
 """A bucket with this many times its share of a file has its size noted."""
 _FILES_AT_ONCE = 8

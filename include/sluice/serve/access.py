@@ -45,7 +45,7 @@ class Reader:
 
 
 ANYBODY = Reader("anybody")
-"""Of a service without tokens: whoever can connect."""
+"""The reader of a service without tokens: whoever can connect."""
 
 
 class Readers:

@@ -6,13 +6,14 @@ import datetime as dt
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import BatchesGone, ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import stored_manifest
 from sluice.model.batches import Batch
 from sluice.segments.manifest import SegmentManifest
-from sluice.segments.store import is_manifest
+from sluice.segments.store import SegmentStore, is_manifest
 from sluice.serve.requests import FromBatch, FromPosition, FromTimestamp, ReadRequest
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -55,7 +56,7 @@ class StoredBatches:
                     f"{self.runtime.name} has no batch {start.batch} yet; the next one is {self.following}"
                 )
             if start.batch < (self.oldest or self.following):
-                raise missing_batch(self.runtime, start.batch)
+                raise missing_batch(self.runtime.pipeline, self.runtime.store, start.batch)
             return start.batch
         return self._found(start, state)
 
@@ -84,7 +85,7 @@ class StoredBatches:
 
     def _before(self, why: str) -> BatchesGone:
         said = f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}"
-        return _missing(self.runtime, said, self.oldest)
+        return _missing(self.runtime.pipeline, said, self.oldest)
 
     def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
         return _stored(self.runtime, number, state.batches.get(number))
@@ -111,7 +112,7 @@ def _stored(runtime: Runtime, number: int, record: Batch | None) -> SegmentManif
             raise
         manifest = None
     if manifest is None:
-        raise missing_batch(runtime, number)
+        raise missing_batch(runtime.pipeline, runtime.store, number)
     return manifest
 
 
@@ -128,18 +129,18 @@ def is_gone(runtime: Runtime, number: int) -> bool:
     return number <= delivered and not any(is_manifest(path) for path, _ in store.files(number))
 
 
-def missing_batch(runtime: Runtime, number: int) -> BatchesGone:
+def missing_batch(pipeline: PipelineConfig, store: SegmentStore, number: int) -> BatchesGone:
     """Return the error for a batch that retention removed."""
-    oldest = next(iter(runtime.store.batches()), 0)
+    oldest = next(iter(store.batches()), 0)
     return _missing(
-        runtime, f"batch {number} of {runtime.name} is no longer stored; the oldest is {oldest or 'none'}", oldest
+        pipeline,
+        f"batch {number} of {pipeline.pipeline} is no longer stored; the oldest is {oldest or 'none'}",
+        oldest,
     )
 
 
-def _missing(runtime: Runtime, text: str, oldest: int) -> BatchesGone:
-    anew = (
-        '"from": "snapshot" gives the tables anew' if runtime.pipeline.snapshot is not None else "copy the tables anew"
-    )
+def _missing(pipeline: PipelineConfig, text: str, oldest: int) -> BatchesGone:
+    anew = '"from": "snapshot" gives the tables anew' if pipeline.snapshot is not None else "copy the tables anew"
     error = BatchesGone(
         text,
         hint=f"read from batch {oldest} (what was in older ones is missing then), or {anew}"

@@ -128,7 +128,7 @@ class _Zstd:
 
 
 ENCODERS: Mapping[str, Callable[[], Encoder]] = {"zstd": _Zstd, "gzip": _Gzip}
-"""By their names in HTTP, the best first."""
+"""Name in HTTP -> the encoder, the best first."""
 
 
 def encoding_of(accepted: str) -> str:

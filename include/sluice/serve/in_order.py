@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from sluice.model.batches import Op
 
 HELD_BYTES = 128 * 2**20
-"""Of rows in memory, before they go through files."""
+"""Bytes of rows that are held in memory before they go through files."""
 
 WINDOW_BYTES = 4 * 2**20
 WINDOW_ROWS = 65_536
-"""Of rows that are put in order at a time."""
+"""The size of what is put in order at a time."""
 
 _Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 

@@ -317,7 +317,7 @@ class Reading:
             self.join()
             if not is_gone(self.runtime, manifest.batch):
                 raise
-            raise missing_batch(self.runtime, manifest.batch) from None
+            raise missing_batch(self.runtime.pipeline, self.runtime.store, manifest.batch) from None
 
     def _of_batch(self, manifest: SegmentManifest) -> Iterator[Sent]:
         shape, batch = self.shape, manifest.batch

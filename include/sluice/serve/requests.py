@@ -18,16 +18,16 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.model.tables import TableId
 
 MAX_BYTES = 64 * 2**10
-"""Of a ticket."""
+"""Most bytes of a ticket."""
 
 MAX_NUMBER = 2**63 - 1
-"""Of a batch."""
+"""The largest number of a batch."""
 
 MAX_WAIT_S = 30 * 86_400
 """Longer waits are unlimited ones."""
 
 _MOST_DIGITS = 76
-"""Of a decimal in Arrow."""
+"""Most digits of a decimal in Arrow."""
 
 _NAME = re.compile(r"[\w$-]+\.[\w$-]+")
 

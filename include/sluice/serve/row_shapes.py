@@ -17,7 +17,7 @@ from sluice.serve.requests import ReadRequest, holds
 from sluice.serve.transaction_records import RECORD, with_records
 
 ROWS_AT_ONCE = 65_536
-"""Of a record batch, at most."""
+"""Most rows of a record batch."""
 
 OWN = {
     "_table": pa.field("_table", pa.string(), nullable=False),

@@ -9,13 +9,18 @@ from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
-from sluice.model.dialects import MARIADB, MYSQL, Dialect
+from sluice.model.dialects import MARIADB, MYSQL, POSTGRESQL, Dialect
 from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
 from sluice.model.source_words import AlteredNames, SourceWords
 from sluice.mysql.source_words import MySQLWords
+from sluice.postgresql.source_words import PostgreSQLWords
 
-DIALECTS: Mapping[Dialect, SourceWords] = {MYSQL: MySQLWords(), MARIADB: MySQLWords(mariadb=True)}
+DIALECTS: Mapping[Dialect, SourceWords] = {
+    MYSQL: MySQLWords(),
+    MARIADB: MySQLWords(mariadb=True),
+    POSTGRESQL: PostgreSQLWords(),
+}
 
 
 @dataclass(frozen=True, slots=True)

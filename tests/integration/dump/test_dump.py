@@ -14,6 +14,7 @@ from sluice.flows.dump import worker as dumping
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
+from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.sources.mysql.snapshot import result_set
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill, step
@@ -72,6 +73,20 @@ def test_keys_of_every_type(quiet: Case) -> None:
     assert {t.table.partition(".")[2]: t.rows for t in seen.tables} == {f"k_{name}": rows for name in KEYS}
     assert all(t.chunks >= 5 for t in seen.tables)
     quiet.assert_equal()
+
+
+def test_chunks_end_at_days_that_no_calendar_has(quiet: Case) -> None:
+    """ALLOW_INVALID_DATES stores them, and a chunk may begin at one."""
+    both(quiet, "CREATE TABLE days (d DATE PRIMARY KEY, v INT)")
+    days = [f"('{year}-{month:02}-31', {year})" for year in range(1990, 2023) for month in (2, 4, 6, 9, 11)]
+    allowed = "SET sql_mode = 'ALLOW_INVALID_DATES'"
+    quiet.source.execute(f"USE `{quiet.schema}`", allowed, f"INSERT INTO days VALUES {','.join(days)}")
+    begin(quiet)
+    (table,) = dumped(quiet, replace=True).tables
+    assert (table.rows, table.chunks >= 3) == (len(days), True)
+    quiet.assert_equal("days")
+    found = verify(quiet.runtime(), VerifySpec(most=1000))
+    assert (found.rows, found.differing) == (len(days), 0)
 
 
 @pytest.mark.promise("C4")

@@ -76,7 +76,7 @@ class Serverless:
         """The position of record is the head of now."""
         runtime = self.runtime()
         with runtime.state() as state, state.replicator() as lease, runtime.source.open() as source:
-            begin(runtime, state, lease, source.resolve_start("latest"))
+            begin(runtime.pipeline, runtime.store, state, lease, source.resolve_start("latest"))
 
     def drain(self, runtime: Runtime | None = None, *, deliver: bool = True, **named: Any) -> DrainOutcome:
         """One drain, up to the head of now unless told otherwise; ``deliver``: every target acknowledges its batch."""

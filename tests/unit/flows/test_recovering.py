@@ -509,6 +509,6 @@ def test_only_pipelines_that_write_the_same_table_keep_rows() -> None:
             "d", None, 60, "DELETE FROM acks"
         ),
     }.items():
-        why = kept_on_purpose(runtime, "copy", [other], table)
+        why = kept_on_purpose(runtime.pipeline, "copy", [other], table)
         assert (stays in why) if stays else not why
-    assert not kept_on_purpose(runtime, "copy", [OtherWriter("dead", None, 2 * IDLE_WRITER_S)], table)
+    assert not kept_on_purpose(runtime.pipeline, "copy", [OtherWriter("dead", None, 2 * IDLE_WRITER_S)], table)

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.postgresql.type_names import pg_type
 from sluice.targets.postgresql import wire
-from sluice.targets.postgresql.column_types import lost, own_type, pg_type, takes
+from sluice.targets.postgresql.column_types import lost, own_type, takes
 
 
 def shape(name: str) -> ColumnType:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
@@ -24,6 +25,7 @@ from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, u
 from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_chunks
 from sluice.flows.dump.start import captured_tables
 from sluice.flows.dump.table_list import remember_captured
+from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.lost_batches import BY_ITSELF
 from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
@@ -31,10 +33,11 @@ from sluice.flows.stage_log import log_batch
 from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stored import record_of
 from sluice.model.batches import Batch, BatchNumber, DrainOutcome
-from sluice.model.load_marks import PartnerLoads
+from sluice.model.load_marks import LoadMark, PartnerLoads
 from sluice.model.offset import Offset
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
+from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.sources.base import SourceSession, StreamLimits
 from sluice.sources.table_filter import Selection
@@ -220,7 +223,7 @@ def open_source(context: DrainContext) -> None:
     except SourceUnavailable as error:
         failover.replaced(runtime, state, context.lease, error)
         context._source = context.kept.open(runtime.source, runtime.member(state))
-    failover.answered(runtime, state)
+    failover.answered(runtime.pipeline, state)
 
 
 def check_source(context: DrainContext) -> None:
@@ -243,8 +246,8 @@ def check_source(context: DrainContext) -> None:
 def record_dumps(context: DrainContext) -> None:
     """Record the dumps that have become due, before the state that makes them due changes."""
     due = due_dumps(context.runtime, context.state, context.source, context.cursor)
-    record_due(context.runtime, context.state, context.source, due)
-    remember_captured(context.runtime.store, lambda: captured_tables(context.runtime, context.source))
+    record_due(context.runtime.pipeline, context.runtime.rules_path, context.state, context.source, due)
+    remember_captured(context.runtime.store, lambda: captured_tables(context.runtime.pipeline, context.source))
     context.due = unread_dumps(context.state)
 
 
@@ -255,7 +258,7 @@ def begin_pipeline(context: DrainContext) -> None:
     """
     if context.cursor is None:
         start = context.source.resolve_start(context.runtime.pipeline.source.start)
-        context.cursor = begin(context.runtime, context.state, context.lease, start)
+        context.cursor = begin(context.runtime.pipeline, context.runtime.store, context.state, context.lease, start)
 
 
 def carry_history(context: DrainContext) -> None:
@@ -286,7 +289,7 @@ def read_log(context: DrainContext) -> DrainOutcome | None:
 
 def take_up_orphan(context: DrainContext) -> DrainOutcome:
     """Deliver a batch whose run is gone if the log has nothing new; otherwise return the idle outcome."""
-    orphan = orphan_of(context.state, context.claim, worker_grace_s(context.runtime))
+    orphan = orphan_of(context.state, context.claim, worker_grace_s(context.runtime.pipeline))
     return delivered_again(orphan, "its run is gone") if orphan else context.idle
 
 
@@ -321,14 +324,16 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
 """The steps of a capture of one more batch for a claim that already has some."""
 
 
-def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Offset) -> Cursor:
+def begin(
+    pipeline: PipelineConfig, store: SegmentStore, state: PipelineState, lease: Lease, position: Offset
+) -> Cursor:
     """Write the first cursor and every target's acknowledgement.
 
     Numbering continues after batches that an earlier state left in the store.
     """
-    last = max(runtime.store.batches(), default=0)
-    _log.info("pipeline_started", pipeline=runtime.name, position=str(position), next_batch=last + 1)
-    return state.begin(lease, position, last + 1, targets=[target.name for target in runtime.pipeline.targets])
+    last = max(store.batches(), default=0)
+    _log.info("pipeline_started", pipeline=pipeline.pipeline, position=str(position), next_batch=last + 1)
+    return state.begin(lease, position, last + 1, targets=[target.name for target in pipeline.targets])
 
 
 def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> DrainOutcome:
@@ -365,7 +370,15 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
                 small_files,
             )
             return _place_alone(
-                runtime, state, lease, cursor, claim, placer=placer, targets=targets, last=cursor.position
+                runtime.name,
+                runtime.store,
+                state,
+                lease,
+                cursor,
+                claim,
+                placer=placer,
+                targets=targets,
+                last=cursor.position,
             )
     marks = runtime.source.watermark_table
     held, watched = held_tables(state)
@@ -400,7 +413,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         definitions=(lambda: schemas.load(cursor.schema, runtime.source.stored_definitions))
         if source.history is not None
         else None,
-        one_reader=bool(held or watched) or _is_numbered(runtime),
+        one_reader=bool(held or watched) or _is_numbered(runtime.mark),
         progress=CancellationGuard(state, f"draining batch {number}"),
     )
     schema = None
@@ -408,7 +421,8 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         schema = schemas.save(result.schema, result.last, lease.epoch, parent=cursor.schema)
     if result.manifest is None and placer.late:
         return _place_alone(
-            runtime,
+            runtime.name,
+            runtime.store,
             state,
             lease,
             cursor,
@@ -423,11 +437,20 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         if result.last != cursor.position:
             after = _partner_batch(cursor, result.partner)
             state.advance(lease, cursor, result.last, schema=schema, partner_batch=after)
+            release_delivered(runtime.source, pipeline.targets, state, source)
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
     _note_partner(result.manifest, cursor, result.partner)
     manifest = placer.interleave(result.manifest)
     batch = _record(
-        runtime, state, lease, cursor, claim, manifest=manifest, placer=placer, schema=schema, partner=result.partner
+        runtime.store,
+        state,
+        lease,
+        cursor,
+        claim,
+        manifest=manifest,
+        placer=placer,
+        schema=schema,
+        partner=result.partner,
     )
     log_batch(
         _log,
@@ -453,9 +476,9 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
     return DrainOutcome(number, result.last, batch.changes, result.closed_by)
 
 
-def worker_grace_s(runtime: Runtime) -> float:
+def worker_grace_s(pipeline: PipelineConfig) -> float:
     """Return the age in seconds at which the worker of a batch that no process loads counts as lost."""
-    return runtime.pipeline.coordination.worker_grace.total_seconds()
+    return pipeline.coordination.worker_grace.total_seconds()
 
 
 def patience_s(max_wait_s: float, behind_bytes: int) -> float:
@@ -466,7 +489,7 @@ def patience_s(max_wait_s: float, behind_bytes: int) -> float:
 
 
 def _record(
-    runtime: Runtime,
+    store: SegmentStore,
     state: PipelineState,
     lease: Lease,
     cursor: Cursor,
@@ -482,7 +505,7 @@ def _record(
         number=cursor.next_batch,
         epoch=lease.epoch,
         claim=claim,
-        manifest=runtime.store.manifest_path(cursor.next_batch, lease.epoch),
+        manifest=store.manifest_path(cursor.next_batch, lease.epoch),
         first=cursor.position,
         last=manifest.last,
         changes=manifest.changes,
@@ -499,7 +522,8 @@ def _record(
 
 
 def _place_alone(
-    runtime: Runtime,
+    name: str,
+    store: SegmentStore,
     state: PipelineState,
     lease: Lease,
     cursor: Cursor,
@@ -520,11 +544,11 @@ def _place_alone(
     writer.finish(cursor.position, last, changes=0, first_commit_time_us=now_us, last_commit_time_us=now_us)
     manifest = placer.interleave(writer)
     batch = _record(
-        runtime, state, lease, cursor, claim, manifest=manifest, placer=placer, schema=schema, partner=partner
+        store, state, lease, cursor, claim, manifest=manifest, placer=placer, schema=schema, partner=partner
     )
     _log.info(
         "chunks_placed",
-        pipeline=runtime.name,
+        pipeline=name,
         batch=batch.number,
         changes=batch.changes,
         chunks=len(placer.plan.placements),
@@ -560,12 +584,12 @@ def _place_snapshot(
     return DrainOutcome(number, batch.last, 0, "snapshot")
 
 
-def _is_numbered(runtime: Runtime) -> bool:
+def _is_numbered(mark: LoadMark | None) -> bool:
     """Return True if loads write numbered origin markers.
 
     They say how far the two sites have each other's changes, so order in the log matters.
     """
-    return runtime.mark is not None and runtime.mark.numbered
+    return mark is not None and mark.numbered
 
 
 def _partner_batch(cursor: Cursor, partner: PartnerLoads) -> int:

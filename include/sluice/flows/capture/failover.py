@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
@@ -21,7 +22,9 @@ from sluice.flows.runtime import Runtime
 from sluice.model.dumps import ChunkState
 from sluice.model.offset import Offset
 from sluice.segments.schemas import SchemaStore
+from sluice.segments.store import SegmentStore
 from sluice.sources import executed
+from sluice.sources.base import Source
 
 _log = structlog.get_logger()
 
@@ -123,7 +126,7 @@ def fail_over(
         )
     _read_again(state)
     _mark_anew(runtime, state, found)
-    schema = _schema(runtime, lease, cursor, found.position)
+    schema = _schema(runtime.source, runtime.store, lease, cursor, found.position)
     before = runtime.member(state)
     moved = state.fail_over(lease, cursor, found.position, found.connection, int(time.time() * 1000), schema=schema)
     _read_again(state)  # chunks that a reader marked meanwhile
@@ -180,7 +183,7 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
             state.dumps.update(replace(now, marking=marking))
 
 
-def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Offset) -> str:
+def _schema(source: Source, store: SegmentStore, lease: Lease, cursor: Cursor, position: Offset) -> str:
     """Store the schema history under its new position and return its path; "" if there is none, so that the next
     capture builds it.
     """
@@ -188,9 +191,9 @@ def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Offset) ->
         return ""
     if position.log_epoch == cursor.position.log_epoch:
         return cursor.schema
-    schemas = SchemaStore(runtime.store)
+    schemas = SchemaStore(store)
     try:
-        known = schemas.load(cursor.schema, runtime.source.stored_definitions)
+        known = schemas.load(cursor.schema, source.stored_definitions)
     except SegmentError:
         return ""
     return schemas.save(known, position, lease.epoch)
@@ -199,9 +202,9 @@ def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Offset) ->
 # -- by itself ---------------------------------------------------------------------------------------------------------
 
 
-def answered(runtime: Runtime, state: PipelineState) -> None:
+def answered(pipeline: PipelineConfig, state: PipelineState) -> None:
     """Clear the time since which the server has been silent, because it answered."""
-    if runtime.pipeline.source.connections and state.member.read().silent_since_ms:
+    if pipeline.source.connections and state.member.read().silent_since_ms:
         state.member.silent_since(0)
 
 

@@ -53,7 +53,7 @@ def lost_tables(
     suspects = {schema.table: (schema, missing) for schema, missing in _suspects(runtime, state, session, at)}
     if not suspects:
         return []
-    refused = why_not(runtime, suspects, suspects, ())
+    refused = why_not(runtime.pipeline, runtime.rules_path, suspects, suspects, ())
     found = []
     for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
         with suppress(SluiceError):

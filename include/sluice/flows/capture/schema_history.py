@@ -97,7 +97,7 @@ def is_another_log(source: SourceSession, captured: Offset) -> bool:
     return False
 
 
-def history_of(runtime: Runtime, source: SourceSession) -> SchemaHistory:
+def history_of(name: str, source: SourceSession) -> SchemaHistory:
     """Return the source's schema history for a command that changes it.
 
     Raises ConfigError for a source that needs none.
@@ -105,7 +105,6 @@ def history_of(runtime: Runtime, source: SourceSession) -> SchemaHistory:
     history = source.history
     if history is None:
         raise ConfigError(
-            f"the source of {runtime.name} sends each table's definition with its rows: there is no schema history to "
-            "change"
+            f"the source of {name} sends each table's definition with its rows: there is no schema history to change"
         )
     return history

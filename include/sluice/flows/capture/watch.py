@@ -125,7 +125,7 @@ class WaitingPipeline:
                     self.delivered = {target: one.batch for target, one in held.items() if one}
             if dumps and late_chunks(state, self._cursor.position):
                 return True
-            grace_s = worker_grace_s(self.runtime)
+            grace_s = worker_grace_s(self.runtime.pipeline)
             if any(batch is not None and is_old(batch, grace_s) for batch in map(state.batches.get, waiting)):
                 return True
         if self.runtime.pipeline.source.connections and self.runtime.source.watch_key != self.source_key:

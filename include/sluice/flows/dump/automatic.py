@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
 
-from sluice.config.pipeline import CaptureConfig
+from sluice.config.pipeline import CaptureConfig, PipelineConfig
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
@@ -70,10 +71,14 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
     initial = pipeline.source.start == "dump"
     now["began"] = str(pipeline.source.start) if cursor is None else (known or {}).get("began", "")
     if cursor is None:
-        first = (DueDump("initial", "initial", captured_tables(runtime, source), from_nothing=True),) if initial else ()
+        first = (
+            (DueDump("initial", "initial", captured_tables(runtime.pipeline, source), from_nothing=True),)
+            if initial
+            else ()
+        )
         return Due(first, now)
     changed = now if known != now else None
-    if missing := missed_copy(runtime, state):
+    if missing := missed_copy(runtime.pipeline, state):
         _log.warning("initial_dump_skipped", pipeline=runtime.name, reason=missing)
     if known is None or not initial:
         return Due((), changed)
@@ -81,19 +86,19 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
     if changed:
         fields = {name: value for name, value in known.items() if name in CaptureConfig.model_fields}
         before = Selection.compile(CaptureConfig.model_validate(fields))
-        added = {t: rows for t, rows in captured_tables(runtime, source).items() if not before.wants(t)}
+        added = {t: rows for t, rows in captured_tables(runtime.pipeline, source).items() if not before.wants(t)}
         if added:
             found.append(DueDump(f"added-{cursor.next_batch:010d}", "newly captured", added, from_nothing=True))
     joined = [t.name for t in pipeline.targets if t.start != "snapshot" and state.acks.get(t.name) is None]
     for name in joined:
         id_ = f"target-{name}-{cursor.next_batch:010d}"
-        found.append(DueDump(id_, "new target", captured_tables(runtime, source), (name,)))
+        found.append(DueDump(id_, "new target", captured_tables(runtime.pipeline, source), (name,)))
     return Due(tuple(found), changed)
 
 
-def missed_copy(runtime: Runtime, state: PipelineState) -> str:
+def missed_copy(pipeline: PipelineConfig, state: PipelineState) -> str:
     """Return a warning if ``start: dump`` was added after the pipeline had begun without a copy; "" if not."""
-    if runtime.pipeline.source.start != "dump" or state.cursor() is None:
+    if pipeline.source.start != "dump" or state.cursor() is None:
         return ""
     known = state.dumps.selection() or {}
     began = known.get("began", "")
@@ -107,11 +112,13 @@ def missed_copy(runtime: Runtime, state: PipelineState) -> str:
     )
 
 
-def record_due(runtime: Runtime, state: PipelineState, source: SourceSession, due: Due) -> None:
+def record_due(
+    pipeline: PipelineConfig, rules_path: Path | None, state: PipelineState, source: SourceSession, due: Due
+) -> None:
     """Record the dumps, then what makes them due no more."""
     for dump in due.dumps:
         order = DumpOrder(dump.reason, dump.id, dump.targets)
-        dump_tables(runtime, state, source, dump.tables, order, from_nothing=dump.from_nothing)
+        dump_tables(pipeline, rules_path, state, source, dump.tables, order, from_nothing=dump.from_nothing)
     if due.selection is not None:
         state.dumps.set_selection(dict(due.selection))
 
@@ -143,9 +150,17 @@ def ready_or_moved(
     except LostPosition as lost:
         if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or source.head is None:
             raise
-        tables = captured_tables(runtime, source)
+        tables = captured_tables(runtime.pipeline, source)
         id_ = f"lost-{cursor.next_batch:010d}-{'-'.join(map(str, cursor.position.order))}"
-        dump_tables(runtime, state, source, tables, DumpOrder(POSITION_LOST, id_), replace_rows=True)
+        dump_tables(
+            runtime.pipeline,
+            runtime.rules_path,
+            state,
+            source,
+            tables,
+            DumpOrder(POSITION_LOST, id_),
+            replace_rows=True,
+        )
         _log.warning(
             "position_lost",
             pipeline=runtime.name,

@@ -19,12 +19,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from sluice.config.pipeline import DdlKind, DdlPolicy, Event
+from sluice.config.pipeline import DdlKind, DdlPolicy, Event, PipelineConfig
 from sluice.errors import MappingError, SegmentError
 from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.planned_columns import planned_columns
@@ -44,13 +45,17 @@ _log = structlog.get_logger()
 
 
 def why_not(
-    runtime: Runtime, tables: Iterable[TableId], captured: Iterable[TableId], keyless: Iterable[TableId]
+    pipeline: PipelineConfig,
+    rules_path: Path | None,
+    tables: Iterable[TableId],
+    captured: Iterable[TableId],
+    keyless: Iterable[TableId],
 ) -> dict[TableId, str]:
     """Return the tables whose rows cannot be replaced, with the reason, as far as the pipeline's file and rules
     tell.
     """
-    routes = Routes.compile(runtime.pipeline.mapping)
-    rules = RuleSet.of(runtime.rules_path)
+    routes = Routes.compile(pipeline.mapping)
+    rules = RuleSet.of(rules_path)
     ways: dict[TableId, set[TableId]] = {}
     for table in captured:
         ways.setdefault(routes.route(table).target, set()).add(table)
@@ -58,7 +63,7 @@ def why_not(
     for table in tables:
         route = routes.route(table)
         sharing = ways.get(route.target, set()) - {table}
-        if not {Event.DELETE, Event.INSERT} <= set(runtime.pipeline.capture.events):
+        if not {Event.DELETE, Event.INSERT} <= set(pipeline.capture.events):
             found[table] = "the pipeline does not capture deletes and inserts: the targets hold other rows on purpose"
         elif sharing or route.shared:
             found[table] = f"{route.target} is written from other source tables, too"
@@ -147,7 +152,7 @@ def plan_replaces(
             reasons[known] = plan, refuses(target, plan, listed=bool(record.listed))
         plan, why = reasons[known]
         if (record.optional or record.mapped) and not why:
-            why = kept_on_purpose(runtime, name, others, route.target)
+            why = kept_on_purpose(runtime.pipeline, name, others, route.target)
         if why and record.optional:
             left_out[record.dump] = why
             continue
@@ -163,7 +168,7 @@ def plan_replaces(
     return found, left_out
 
 
-def kept_on_purpose(runtime: Runtime, name: str, others: Sequence[OtherWriter], table: TableId) -> str:
+def kept_on_purpose(pipeline: PipelineConfig, name: str, others: Sequence[OtherWriter], table: TableId) -> str:
     """Return why a target may hold rows of its ``table`` that the source lacks and that are to stay, "" if it does not.
 
     Other pipelines count if they write the same table. The sentence says what to do about each.
@@ -180,8 +185,8 @@ def kept_on_purpose(runtime: Runtime, name: str, others: Sequence[OtherWriter], 
             f"{one.pipeline} acknowledged at target {name} {one.idle_s / 60:.0f} minutes ago, and did not note which "
             f"tables it writes: run it once with this version, or, if it is gone, {one.forget}"
         )
-    ignores = runtime.pipeline.target(name).ddl_policy(DdlKind.TRUNCATE_TABLE) is DdlPolicy.IGNORE
-    if ignores or Event.DDL not in runtime.pipeline.capture.events:
+    ignores = pipeline.target(name).ddl_policy(DdlKind.TRUNCATE_TABLE) is DdlPolicy.IGNORE
+    if ignores or Event.DDL not in pipeline.capture.events:
         return f"target {name} does not follow TRUNCATE, and may keep rows for that"
     return ""
 

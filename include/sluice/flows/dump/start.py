@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -27,9 +28,9 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 
-def captured_tables(runtime: Runtime, source: SourceSession) -> dict[TableId, int]:
+def captured_tables(pipeline: PipelineConfig, source: SourceSession) -> dict[TableId, int]:
     """Return the tables that exist and that the pipeline captures, with the server's estimate of their rows."""
-    selection = Selection.compile(runtime.pipeline.capture)
+    selection = Selection.compile(pipeline.capture)
     return {table: rows for table, rows in source.table_rows().items() if selection.wants(table)}
 
 
@@ -103,7 +104,8 @@ class DumpOrder:
 
 
 def dump_tables(
-    runtime: Runtime,
+    pipeline: PipelineConfig,
+    rules_path: Path | None,
     state: PipelineState,
     source: SourceSession,
     tables: Mapping[TableId, int],
@@ -118,11 +120,13 @@ def dump_tables(
     ``replace_rows``: what the targets hold and the source does not, goes, where that can be told. A table without a key
     needs one of the two, and is left out otherwise.
     """
-    routes = Routes.compile(runtime.pipeline.mapping)
+    routes = Routes.compile(pipeline.mapping)
     keyless = source.keyless() if tables else set()
     rows = source.estimates(list(tables))
     reasons = (
-        why_not(runtime, list(tables), captured_tables(runtime, source), keyless) if replace_rows and tables else {}
+        why_not(pipeline, rules_path, list(tables), captured_tables(pipeline, source), keyless)
+        if replace_rows and tables
+        else {}
     )
 
     def request(table: TableId) -> TableRequest:
@@ -143,15 +147,15 @@ def dump_tables(
     if left:
         names = [str(r.table) for r in left]
         notes.append(f"not copied, for they have no primary key: {', '.join(names)}")
-        _log.warning("dump_tables_skipped", pipeline=runtime.name, tables=names, reason="no primary key")
+        _log.warning("dump_tables_skipped", pipeline=pipeline.pipeline, tables=names, reason="no primary key")
     if stay:
         notes.append(f"rows that the source no longer has may stay in {', '.join(stay)}")
-        _log.warning("stale_rows_kept", pipeline=runtime.name, tables=stay)
-    return record_dump(runtime, state, source, copied, order, note="; ".join(notes))
+        _log.warning("stale_rows_kept", pipeline=pipeline.pipeline, tables=stay)
+    return record_dump(pipeline, state, source, copied, order, note="; ".join(notes))
 
 
 def record_dump(
-    runtime: Runtime,
+    pipeline: PipelineConfig,
     state: PipelineState,
     source: SourceSession,
     requests: Sequence[TableRequest],
@@ -168,7 +172,7 @@ def record_dump(
         id=order.id or new_id(),
         tables=tuple(requests),
         targets=order.targets,
-        tuning=order.tuning or tuning_of(runtime.pipeline),
+        tuning=order.tuning or tuning_of(pipeline),
         marking=marking,
         reason=order.reason,
         note=note,
@@ -178,7 +182,7 @@ def record_dump(
     made = state.dumps.create(dump)
     _log.info(
         "dump_recorded",
-        pipeline=runtime.name,
+        pipeline=pipeline.pipeline,
         dump=made.id,
         tables=len(made.tables),
         reason=order.reason,
@@ -226,7 +230,7 @@ def start(
         requests, note = _requests(runtime, state, source, asked, order.id, dry_run)
         if dry_run:
             return Dump("dry-run", tuple(requests), order.targets, tuning=tuning, reason=reason, note=note)
-        dump = record_dump(runtime, state, source, requests, order, note=note)
+        dump = record_dump(runtime.pipeline, state, source, requests, order, note=note)
         details = {"dump": dump.id, "tables": [str(t.table) for t in dump.tables]}
         state.audit.note(by=order.by, what="dump", details={**details, "replace": True} if asked.replace else details)
         return dump
@@ -236,11 +240,11 @@ def _requests(
     runtime: Runtime, state: PipelineState, source: SourceSession, asked: DumpSpec, dump: str, dry_run: bool
 ) -> tuple[list[TableRequest], str]:
     """Return a request per table, and a note on tables and rows that are left out. Raises ConfigError."""
-    captured = captured_tables(runtime, source)
+    captured = captured_tables(runtime.pipeline, source)
     tables = [_named(captured, name) for name in dict.fromkeys(asked.tables)] or list(captured)
     require_together(asked, len(tables))
     keyless = source.keyless()
-    reasons = why_not(runtime, tables, captured, keyless) if asked.replace else {}
+    reasons = why_not(runtime.pipeline, runtime.rules_path, tables, captured, keyless) if asked.replace else {}
     rows = source.estimates(tables)
     plan = DumpPlanner(
         runtime=runtime, state=state, source=source, asked=asked, keyless=keyless, id=dump, dry_run=dry_run

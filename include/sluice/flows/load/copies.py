@@ -52,7 +52,7 @@ def _request(
 ) -> None:
     key = Routes.compile(runtime.pipeline.mapping).route(table).key
     with runtime.source.open() as source:
-        captured = captured_tables(runtime, source)
+        captured = captured_tables(runtime.pipeline, source)
         why = ""
         if table not in captured and may_be_gone:
             return
@@ -68,4 +68,4 @@ def _request(
                 hint="make the change at the target by hand, rows included, and "
                 f"{to_ignore(change.consumer, ', '.join(change.ddl_kinds))}",
             )
-        dump_tables(runtime, state, source, {table: captured[table]}, order)
+        dump_tables(runtime.pipeline, runtime.rules_path, state, source, {table: captured[table]}, order)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import structlog
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SegmentError
@@ -37,7 +38,7 @@ def begin(
         return check.take_over(lease, watch)
     except CheckpointError as error:
         if not (error.restored and _taken_back(runtime, state, lease, check)) and not _given_up(
-            runtime, state, lease, check, error
+            runtime.pipeline, state, lease, check, error
         ):
             raise
     check.process = state.acks.get(check.target)
@@ -45,14 +46,14 @@ def begin(
 
 
 def _given_up(
-    runtime: Runtime, state: PipelineState, lease: Lease, check: CheckpointCheck, error: CheckpointError
+    pipeline: PipelineConfig, state: PipelineState, lease: Lease, check: CheckpointCheck, error: CheckpointError
 ) -> bool:
     """Withdraw the acknowledgement of batches that the target lacks, so that the capture finds that they are gone.
 
     Return True if done.
     """
     checkpoint, target = check.checkpoints.read(), check.target
-    if error.kind != "behind" or runtime.pipeline.target(target).on_lost_batches != "snapshot":
+    if error.kind != "behind" or pipeline.target(target).on_lost_batches != "snapshot":
         return False
     if checkpoint is None or checkpoint.position is None:
         return False
@@ -61,7 +62,7 @@ def _given_up(
     state.acks.take_back(lease, target, checkpoint.batch, checkpoint.position)
     details = {"target": target, "holds": checkpoint.batch, "reason": "the target was restored"}
     state.audit.note(by=BY_ITSELF, what="start again", details=details)
-    _log.warning("target_restored", pipeline=runtime.name, target=target, batch=checkpoint.batch)
+    _log.warning("target_restored", pipeline=pipeline.pipeline, target=target, batch=checkpoint.batch)
     return True
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.config.pipeline import SNAPSHOT
+from sluice.config.pipeline import SNAPSHOT, PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError, TargetUnavailable
 from sluice.flows.cancellation import CancellationGuard
@@ -66,7 +67,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
         MappingError: it lacks a table or a column, or rules may have made the rows others than the target's columns
             say.
     """
-    _wait_for(runtime, state, record, watch)
+    _wait_for(runtime.name, state, record, watch)
     store, attempt, reader = runtime.store, attempt_id(), snapshot_reader(runtime.open_target(SNAPSHOT))
     inserted = {"_op": Op.INSERT.value, "_commit_ts": time.time_ns() // 1000}
     parts: list[ChangesetPart] = []
@@ -74,7 +75,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     replaces: list[ReplaceRecord] = []
     dialect = runtime.source.dialect(record.last)
     if record.replaces:
-        _require_replaceable(runtime, [table.source for table in tables])
+        _require_replaceable(runtime.pipeline, runtime.rules_path, [table.source for table in tables])
     for table in tables:
         kept = KeptKeys(table, changeset_folder(store, record.number, attempt)) if record.replaces else None
         for rows in table.pieces(reader, inserted, in_key_order=True):
@@ -90,13 +91,13 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     return state.batches.merged(record.number, changeset.path, under=watch.pause_state)
 
 
-def _require_replaceable(runtime: Runtime, tables: Sequence[TableId]) -> None:
+def _require_replaceable(pipeline: PipelineConfig, rules_path: Path | None, tables: Sequence[TableId]) -> None:
     """Raise MappingError for a table whose rows cannot be removed at targets."""
-    for table, why in why_not(runtime, tables, tables, ()).items():
+    for table, why in why_not(pipeline, rules_path, tables, tables, ()).items():
         raise MappingError(
             f"rows of {table} that the snapshot does not have cannot be removed from targets: {why}",
             where=str(table),
-            hint=f"`sluice dump start {runtime.name}` copies the table",
+            hint=f"`sluice dump start {pipeline.pipeline}` copies the table",
         )
 
 
@@ -135,15 +136,15 @@ class KeptKeys:
         )
 
 
-def _wait_for(runtime: Runtime, state: PipelineState, record: Batch, watch: CancellationGuard) -> None:
+def _wait_for(name: str, state: PipelineState, record: Batch, watch: CancellationGuard) -> None:
     end = time.monotonic() + _WAIT_S
     while (held := state.acks.get(SNAPSHOT)) is None or held.batch < record.snapshot:
         if time.monotonic() > end:
             has = f"batch {held.batch}" if held is not None else "nothing"
             raise TargetUnavailable(
                 f"batch {record.number} is the snapshot as of batch {record.snapshot}, and the snapshot of "
-                f"{runtime.name} has {has}",
-                hint=f"it is tried again; `sluice status {runtime.name}` says what the snapshot waits for",
+                f"{name} has {has}",
+                hint=f"it is tried again; `sluice status {name}` says what the snapshot waits for",
             )
         watch()
         time.sleep(_LOOK_S)

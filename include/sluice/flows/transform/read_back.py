@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import SourceUnavailable
 from sluice.flows.runtime import Runtime
@@ -83,7 +84,7 @@ class ReadBack:
         try:
             found = self._now(source, rows.schema, asked)
         except SourceUnavailable as error:
-            _not_read(self.runtime, error)
+            _not_read(self.runtime.name, error)
             return rows, 0
         if found is None:
             return rows, 0
@@ -168,7 +169,7 @@ def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentMani
         return None
     before_us = age_limit_us(after)
     oldest_us = manifest.first_commit_time_us
-    if not oldest_us or oldest_us >= before_us or _checks_foreign_keys(runtime):
+    if not oldest_us or oldest_us >= before_us or _checks_foreign_keys(runtime.pipeline):
         return None
     keyless = {file.table_id for file in manifest.files if not file.primary_key}
     changed = {file.table_id for file in manifest.files} - keyless
@@ -177,15 +178,15 @@ def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentMani
         with at_workers.source.open() as session:
             known = session.tables(changed.__contains__)
     except SourceUnavailable as error:
-        _not_read(runtime, error)
+        _not_read(runtime.name, error)
         return None
     tables = frozenset(table.id for table in known if not table.unknown and len(table.unique) <= 1)
     return ReadBack(at_workers, before_us, tables) if tables else None
 
 
-def _not_read(runtime: Runtime, error: SourceUnavailable) -> None:
+def _not_read(name: str, error: SourceUnavailable) -> None:
     """Warn that rows are delivered as the log has them, because the source does not answer."""
-    _log.warning("reselect_skipped", pipeline=runtime.name, error=error.message)
+    _log.warning("reselect_skipped", pipeline=name, error=error.message)
 
 
 def age_limit_us(after: timedelta) -> int:
@@ -193,8 +194,8 @@ def age_limit_us(after: timedelta) -> int:
     return (time.time_ns() - round(after.total_seconds() * 1e9)) // 1000
 
 
-def _checks_foreign_keys(runtime: Runtime) -> bool:
-    return any(target.options.get("foreign_keys") == "ordered" for target in runtime.pipeline.targets)
+def _checks_foreign_keys(pipeline: PipelineConfig) -> bool:
+    return any(target.options.get("foreign_keys") == "ordered" for target in pipeline.targets)
 
 
 def _same_columns(now: TableSchema, then: pa.Schema) -> bool:

@@ -13,7 +13,7 @@ from sluice.mysql.ddl.collations import Collations
 
 TEXTS = words(kind=ColumnKind.TEXT)
 BLOBS = words(kind=ColumnKind.BLOB)
-"""From the shortest to the longest."""
+"""Their words, the shortest type first."""
 
 
 @dataclass(frozen=True)

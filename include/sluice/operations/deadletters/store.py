@@ -122,7 +122,7 @@ def letter(runtime: Runtime, wanted: str) -> DeadLetter:
 
     Raises ConfigError if there is none or more than one.
     """
-    return _named(runtime, wanted, letters(runtime, everything=True))
+    return _named(runtime.name, wanted, letters(runtime, everything=True))
 
 
 def chosen(runtime: Runtime, ids: Sequence[str]) -> list[DeadLetter]:
@@ -133,16 +133,16 @@ def chosen(runtime: Runtime, ids: Sequence[str]) -> list[DeadLetter]:
     if not ids:
         return letters(runtime)
     every = letters(runtime, everything=True)
-    named = [_named(runtime, wanted, every) for wanted in ids]
+    named = [_named(runtime.name, wanted, every) for wanted in ids]
     return [one for one in every if any(one is other for other in named)]
 
 
-def _named(runtime: Runtime, wanted: str, every: Sequence[DeadLetter]) -> DeadLetter:
+def _named(name: str, wanted: str, every: Sequence[DeadLetter]) -> DeadLetter:
     found = [one for one in every if one.id.startswith(wanted)]
     if len(found) != 1:
         raise ConfigError(
             f"there is no dead letter {wanted!r}" if not found else f"{len(found)} dead letters begin with {wanted!r}",
-            hint=f"`sluice dead-letters list {runtime.name} --all` lists them",
+            hint=f"`sluice dead-letters list {name} --all` lists them",
         )
     return found[0]
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
@@ -27,9 +28,11 @@ _NAMED = 5
 """Tables that a sentence names, at most."""
 
 
-def rows_of(runtime: Runtime, source: SourceSession, tables: Iterable[TableId] | None = None) -> dict[TableId, int]:
+def rows_of(
+    pipeline: PipelineConfig, source: SourceSession, tables: Iterable[TableId] | None = None
+) -> dict[TableId, int]:
     """Return the captured tables that the source has (or those of ``tables``), with its estimate of their rows."""
-    there = captured_tables(runtime, source)
+    there = captured_tables(pipeline, source)
     wanted = None if tables is None else set(tables)
     return {table: rows for table, rows in there.items() if wanted is None or table in wanted}
 
@@ -66,8 +69,8 @@ def replacement(
     """
     wanted = list(tables)
     routes, dialect, keyless = Routes.compile(runtime.pipeline.mapping), source.identity.dialect, source.keyless()
-    captured = captured_tables(runtime, source)
-    reasons = why_not(runtime, wanted, captured, keyless)
+    captured = captured_tables(runtime.pipeline, source)
+    reasons = why_not(runtime.pipeline, runtime.rules_path, wanted, captured, keyless)
     there = source.tables(lambda table: table in set(wanted))
     steps, left, after = [], [], []
     for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
@@ -85,7 +88,7 @@ def replacement(
         for one in there:
             table, route, key = one.id, routes.route(one.id), () if one.id in keyless else one.schema.primary_key
             plan = key_plan(table, one.schema.arrow_schema, key, route, dialect)
-            kept = reasons.get(table, "") or kept_on_purpose(runtime, name, others, route.target)
+            kept = reasons.get(table, "") or kept_on_purpose(runtime.pipeline, name, others, route.target)
             reason = kept or refuses(target, plan, listed=False)
             if reason and route.target not in lacked():
                 why, stay = why or reason, [*stay, table]
@@ -123,6 +126,14 @@ def copy(
     replace_rows: bool = True,
 ) -> None:
     """Record a dump of ``tables`` (None: all that are captured). The running pipeline reads it by itself."""
-    found = rows_of(runtime, source, tables)
+    found = rows_of(runtime.pipeline, source, tables)
     if found:
-        dump_tables(runtime, state, source, found, DumpOrder(POSITION_LOST, id_, targets), replace_rows=replace_rows)
+        dump_tables(
+            runtime.pipeline,
+            runtime.rules_path,
+            state,
+            source,
+            found,
+            DumpOrder(POSITION_LOST, id_, targets),
+            replace_rows=replace_rows,
+        )

@@ -65,7 +65,7 @@ def _lost(
     between = f"the changes between {position} and the log's end that the source does not have any more"
     missing = (f"{', '.join(streams)} (changes: all): {between}",) if streams else ()
     moved = f"the captured position moves to the log's end, now {source.head}"
-    tables = rows_of(runtime, source)
+    tables = rows_of(runtime.pipeline, source)
     removal = replacement(runtime, source, tables)
     copied = Measure(
         SUBJECT,

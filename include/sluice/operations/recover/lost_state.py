@@ -188,7 +188,7 @@ def rebuilt(
     known = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
     manifests = _manifests(store, files)
     ends = {name: _end_of(checkpoint, manifests) for name, checkpoint in known.items()}
-    lowest = _lowest(runtime, state, [checkpoint.batch for checkpoint in known.values()], manifests, silent)
+    lowest = _lowest(runtime.name, state, [checkpoint.batch for checkpoint in known.values()], manifests, silent)
     chain: list[SegmentManifest] = []
     while (following := manifests.get(lowest + len(chain) + 1)) is not None and _follows(following, chain):
         chain.append(following)
@@ -266,7 +266,7 @@ def _follows(manifest: SegmentManifest, before: list[SegmentManifest]) -> bool:
 
 
 def _lowest(
-    runtime: Runtime,
+    name: str,
     state: PipelineState,
     held: list[int],
     manifests: Mapping[int, SegmentManifest],
@@ -277,10 +277,10 @@ def _lowest(
     """
     if not held and not manifests:
         raise ConfigError(
-            f"no target says what it holds of {runtime.name}, and no manifest is stored: there is nothing to rebuild "
+            f"no target says what it holds of {name}, and no manifest is stored: there is nothing to rebuild "
             "the state from",
             where=state.home,
-            hint=f"`sluice run {runtime.name}` begins at source.start; with `start: dump` it copies the tables",
+            hint=f"`sluice run {name}` begins at source.start; with `start: dump` it copies the tables",
         )
     lowest = min(held) if held else max(manifests)
     if not held or REDELIVER in silent.values():

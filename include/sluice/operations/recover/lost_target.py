@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SegmentError, SluiceError
 from sluice.flows.checkpoints import CheckpointCheck
@@ -54,7 +55,7 @@ def _disagreeing(
         ),
         partial(_adopt, runtime, target, by),
         cost="one comparison of all rows on both sides",
-        lost=_stream(runtime, target),
+        lost=_stream(runtime.pipeline, target),
         after=verify,
     )
     plan = _from_target(runtime, target, by) if error.kind != "edited" else None
@@ -110,7 +111,7 @@ def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Mea
     removal = Replacement(("rows that the source does not have are removed where the target can",))
     try:
         with runtime.source.open() as source:
-            tables = rows_of(runtime, source)
+            tables = rows_of(runtime.pipeline, source)
             cost, removal = cost_of(tables), replacement(runtime, source, tables, (target,))
     except SluiceError as error:
         cost = f"a copy of all tables (the source was not asked: {error.message})"
@@ -123,7 +124,7 @@ def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Mea
         ),
         partial(_copy, runtime, state, target, by),
         cost=cost,
-        lost=_stream(runtime, target),
+        lost=_stream(runtime.pipeline, target),
         after=removal.after,
         left=removal.left,
     )
@@ -164,7 +165,7 @@ def _done(_: object) -> None:
     """Drop the result of a step, as a measure has none."""
 
 
-def _stream(runtime: Runtime, target: str) -> tuple[str, ...]:
-    if runtime.pipeline.target(target).changes != "all":
+def _stream(pipeline: PipelineConfig, target: str) -> tuple[str, ...]:
+    if pipeline.target(target).changes != "all":
         return ()
     return (f"{target} (changes: all): the single changes that it lacks; a copy has only the rows as they are now",)

@@ -17,6 +17,7 @@ from sluice.model.batches import Batch
 from sluice.model.dumps import Dump
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
+from sluice.segments.store import SegmentStore
 from sluice.sources.base import SourceSession, StreamLimits
 from sluice.sources.table_filter import Selection
 
@@ -121,14 +122,14 @@ def _read(
     return None if result.manifest is None else placer.interleave(result.manifest)
 
 
-def placed_tables(runtime: Runtime, state: PipelineState, record: Batch) -> tuple[set[TableId], set[TableId]]:
+def placed_tables(store: SegmentStore, state: PipelineState, record: Batch) -> tuple[set[TableId], set[TableId]]:
     """Return the tables of which a dump placed rows in a batch: (those to copy again, those whose rows have to be
     replaced).
 
     The manifest tells them; without it every dump counts that was running then.
     """
     try:
-        manifest = runtime.store.read_manifest(record.manifest)
+        manifest = store.read_manifest(record.manifest)
     except SluiceError:
         dumps = [d for d in state.dumps.under_way_since(record.created_ms) if d.created_ms <= record.created_ms]
         return _of_dumps([d for d in dumps if not d.targets or d.targets == record.targets])

@@ -49,15 +49,15 @@ def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: b
         for _ in range(_LOOKS):
             if not left.measures or left.measures[0] in done:
                 break
-            _do(runtime, state, left.measures[0], by)
+            _do(runtime.name, state, left.measures[0], by)
             done.append(left.measures[0])
             left = look(runtime, state, answers, by=by).answered(answers)
             left.require_answers()
         return RecoveryPlan(plan.pipeline, plan.findings, tuple(done))
 
 
-def _do(runtime: Runtime, state: PipelineState, measure: Measure, by: str) -> None:
-    _log.info("recovery_started", pipeline=runtime.name, subject=measure.subject, steps=list(measure.steps))
+def _do(name: str, state: PipelineState, measure: Measure, by: str) -> None:
+    _log.info("recovery_started", pipeline=name, subject=measure.subject, steps=list(measure.steps))
     measure.act()
     details = {"subject": measure.subject, "plan": list(measure.steps), "lost": list(measure.lost)}
     state.audit.note(by=by, what="recover", details=details)

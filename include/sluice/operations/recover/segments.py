@@ -18,6 +18,8 @@ from sluice.operations.recover.copies import Replacement, copy, cost_of, replace
 from sluice.operations.recover.plan import Measure, StoreFinding
 from sluice.operations.recover.recapture import placed_tables, recapture, require_log_of
 from sluice.segments.schemas import SchemaStore
+from sluice.segments.store import SegmentStore
+from sluice.sources.base import Source
 
 SUBJECT = "segments"
 
@@ -38,7 +40,7 @@ def look_at_segments(
         )
         findings.append(StoreFinding(SUBJECT, "ok", f"{whole}{' are whole' if records else ''}; {store.uri}"))
     measures = []
-    if cursor.schema and not _readable(runtime, cursor.schema):
+    if cursor.schema and not _readable(runtime.source, runtime.store, cursor.schema):
         findings.append(StoreFinding(SUBJECT, "loss", f"the schema history: {cursor.schema} is damaged or gone"))
         measures.append(
             Measure(
@@ -67,9 +69,9 @@ def look_at_segments(
     return findings, measures
 
 
-def _readable(runtime: Runtime, path: str) -> bool:
+def _readable(source: Source, store: SegmentStore, path: str) -> bool:
     try:
-        SchemaStore(runtime.store).load(path, runtime.source.stored_definitions)
+        SchemaStore(store).load(path, source.stored_definitions)
     except SegmentError:
         return False
     return True
@@ -106,21 +108,23 @@ def _captured_again(runtime: Runtime, state: PipelineState, records: Sequence[Ba
         "number, same content"
         for record in records
     ]
-    plain, whole = _placed(runtime, state, records)
+    plain, whole = _placed(runtime.store, state, records)
     removal = Replacement(())
     cost = f"{len(records)} batches, {sum(record.changes for record in records):,} changes are read from the log"
     if plain | whole:
         steps.append("rows that dumps placed in them are not in the log: their tables are copied anew")
         with runtime.source.open() as source:
-            cost += f"; {cost_of(rows_of(runtime, source, plain | whole))}"
-            removal = replacement(runtime, source, rows_of(runtime, source, whole)) if whole else Replacement(())
+            cost += f"; {cost_of(rows_of(runtime.pipeline, source, plain | whole))}"
+            removal = (
+                replacement(runtime, source, rows_of(runtime.pipeline, source, whole)) if whole else Replacement(())
+            )
         steps += removal.steps
     act = partial(_capture_again, runtime, state, records)
     return Measure(SUBJECT, tuple(steps), act, cost=cost, after=removal.after, left=removal.left)
 
 
 def _capture_again(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) -> None:
-    plain, whole = _placed(runtime, state, records)
+    plain, whole = _placed(runtime.store, state, records)
     name = f"recover-{records[0].number:010d}-{records[-1].number:010d}"
     targets = records[0].targets if len({record.targets for record in records}) == 1 else ()
     if plain | whole:  # recorded first: a batch that was captured again no longer says what it lacks
@@ -132,11 +136,11 @@ def _capture_again(runtime: Runtime, state: PipelineState, records: Sequence[Bat
             recapture(runtime, state, lease, record)
 
 
-def _placed(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) -> tuple[set[TableId], set[TableId]]:
+def _placed(store: SegmentStore, state: PipelineState, records: Sequence[Batch]) -> tuple[set[TableId], set[TableId]]:
     plain: set[TableId] = set()
     whole: set[TableId] = set()
     for record in records:
-        copied, replaced = placed_tables(runtime, state, record)
+        copied, replaced = placed_tables(store, state, record)
         plain |= copied
         whole |= replaced
     return plain - whole, whole
@@ -147,9 +151,9 @@ def _placed(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) ->
 
 def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch, str]]) -> Measure:
     records = [record for record, _ in purged]
-    tables = _tables(runtime, records)
+    tables = _tables(runtime.store, records)
     with runtime.source.open() as source:
-        rows = rows_of(runtime, source, tables)
+        rows = rows_of(runtime.pipeline, source, tables)
         removal = replacement(runtime, source, rows)
     steps = [f"the source does not have their log any more: {purged[0][1]}"]
     steps += [
@@ -173,12 +177,12 @@ def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch
     )
 
 
-def _tables(runtime: Runtime, records: Sequence[Batch]) -> set[TableId] | None:
+def _tables(store: SegmentStore, records: Sequence[Batch]) -> set[TableId] | None:
     """Return the tables in the batches' manifests; None if one cannot be read."""
     found: set[TableId] = set()
     for record in records:
         try:
-            found |= {file.table_id for file in runtime.store.read_manifest(record.manifest).files}
+            found |= {file.table_id for file in store.read_manifest(record.manifest).files}
         except SluiceError:
             return None
     return found
@@ -200,7 +204,7 @@ def _lost_for_streams(runtime: Runtime, records: Sequence[Batch]) -> tuple[str, 
 def _let_go(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) -> None:
     with state.replicator() as lease:
         with runtime.source.open() as source:  # the copy is recorded first, so that it is repeated after a crash
-            copy(runtime, state, source, _tables(runtime, records), f"recover-{records[0].number:010d}-lost")
+            copy(runtime, state, source, _tables(runtime.store, records), f"recover-{records[0].number:010d}-lost")
         cursor = state.cursor()
         if cursor is not None:
             state.abandon(lease, cursor, [record.number for record in records])

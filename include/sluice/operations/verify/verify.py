@@ -121,7 +121,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
                 f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then verify"
             )
         source = stack.enter_context(runtime.source.open())
-        captured = captured_tables(runtime, source)
+        captured = captured_tables(runtime.pipeline, source)
         names = _named(captured, asked.tables)
         require_together(DumpSpec(where=asked.where), len(names))
         conditioned = {table: _conditioned(source, table, asked.where) for table in names if asked.where}
@@ -374,7 +374,7 @@ class _Side:
         """Compare a table without a key. Raises TerminalError."""
         whole, table, counter = self.whole, size.id, row_counter(self.target, self.comparer)
         runtime, schema = whole.runtime, reader.schema(table)
-        why = why_not(runtime, [table], whole.captured, ()).get(table, "")
+        why = why_not(runtime.pipeline, runtime.rules_path, [table], whole.captured, ()).get(table, "")
         if why or counter is None:
             why = why or f"a target of type {self.config.type} does not count rows"
             raise ConfigError(f"{table} has no primary key, and {why}", hint="give it a primary key")
@@ -499,7 +499,7 @@ class _Side:
         )
         if why:
             return way, f"rows that only the target has were not looked for: {why}", False
-        stays = kept_on_purpose(whole.runtime, self.config.name, self.others, route.target)
+        stays = kept_on_purpose(whole.runtime.pipeline, self.config.name, self.others, route.target)
         if lists and not stays:
             stays = refuses(self.target, self._key_plan(schema, key.names, route), listed=True)
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
@@ -509,7 +509,7 @@ class _Side:
         why not.
         """
         runtime, table, lister = self.whole.runtime, plan.source, key_lister(self.target, self.comparer)
-        not_by_table = why_not(runtime, [table], self.whole.captured, ()).get(table, "")
+        not_by_table = why_not(runtime.pipeline, runtime.rules_path, [table], self.whole.captured, ()).get(table, "")
         if not_by_table or lister is None:
             return False, why
         if self.whole.asked.sample < 1:
@@ -522,7 +522,7 @@ class _Side:
     def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:
         """Return why a range of the source's keys is no range at the target, "" if it is one."""
         whole, table = self.whole, schema.table
-        why = why_not(whole.runtime, [table], whole.captured, ()).get(table, "")
+        why = why_not(whole.runtime.pipeline, whole.runtime.rules_path, [table], whole.captured, ()).get(table, "")
         if why:
             return why
         reconciler = self.target.reconciler()
@@ -568,7 +568,7 @@ class _Side:
             whole.told(Progress(str(way.request.table), self.config.name, 0, len(keys), "repairing"))
         targets = (self.config.name,) if len(runtime.pipeline.targets) > 1 else ()
         order = DumpOrder(REASON, dump, targets, by=by)
-        recorded = record_dump(runtime, whole.state, whole.source, requests, order, note=f"verify {whole.id}")
+        recorded = record_dump(runtime.pipeline, whole.state, whole.source, requests, order, note=f"verify {whole.id}")
         details = {"verify": whole.id, "dump": recorded.id, "target": self.config.name, "rows": counts}
         whole.state.audit.note(by=by, what="repair", details=details)
         stop = threading.Event()

@@ -60,7 +60,7 @@ from sluice.targets.schema.policy import (
 K = ChangeKind
 FOLLOWED_MERGED = FOLLOWED_BY_NAME
 FOLLOWED_CHANGES = frozenset(ChangeKind) - {K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN}
-"""With every change: old columns stay, as the changes that have them do."""
+"""The kinds that are followed with every change: old columns stay, as the changes that have them do."""
 _OF_COLUMNS = frozenset({
     K.ADD_COLUMN,
     K.DROP_COLUMN,

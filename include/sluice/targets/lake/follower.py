@@ -44,9 +44,9 @@ _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKN
 """Rows went that no change names."""
 _BY_HAND = frozenset({K.DROP_TABLE, K.RENAME_TABLE, K.DROP_DATABASE})
 FOLLOWED_MERGED = (frozenset(ChangeKind) - _NO_NAMES - _BY_HAND) | {K.TRUNCATE_TABLE}
-"""With merged rows. Keys, indexes, NULL, defaults, comments and options need nothing here."""
+"""The kinds that are followed with merged rows. Keys, indexes, NULL, defaults, comments and options need nothing."""
 FOLLOWED_CHANGES = frozenset(ChangeKind) - _NO_NAMES
-"""With every change: old columns stay, as the changes that have them do."""
+"""The kinds that are followed with every change: old columns stay, as the changes that have them do."""
 
 OF_COLUMNS = frozenset({K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN})
 

@@ -19,7 +19,7 @@ from sluice.targets.mongodb.place import Namespace
 from sluice.targets.port import Fence
 
 _ATTEMPTS = 4
-"""For a document that another process writes at the same moment: both may find none."""
+"""Tries for a document that another process writes at the same moment: both may find none."""
 
 
 @dataclass

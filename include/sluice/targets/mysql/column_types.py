@@ -71,14 +71,54 @@ def own_type(made: ColumnType) -> str:
     return OWN[made.kind](made)
 
 
-def column_type(column: PlannedColumn) -> str:
-    """Return the type for a column definition: the source's own words if they are this dialect's."""
+def column_type(column: PlannedColumn, *, mariadb: bool = False, key_parts: int = 1) -> str:
+    """Return the type for a column definition: the source's own words if they are this dialect's.
+
+    ``mariadb``: the target is MariaDB; ``key_parts``: as many columns of the key have long values.
+    """
     if column.wanted:
         return column.wanted
-    kind = column.sql_type if find_type(column.sql_type) is not None else own_type(column.value_type)
+    made = column.value_type
+    kind = _of_postgresql(made, mariadb=mariadb, key_parts=key_parts if column.key else 0)
+    if not kind:
+        kind = column.sql_type if find_type(column.sql_type) is not None else own_type(made)
     if column.charset and column.collation:
-        kind += f" CHARACTER SET {column.charset} COLLATE {column.collation}"
+        collation = _NO_PAD_BINARY.get(column.collation, column.collation) if mariadb else column.collation
+        kind += f" CHARACTER SET {column.charset} COLLATE {collation}"
     return kind
+
+
+_NO_PAD_BINARY = {"utf8mb4_0900_bin": "utf8mb4_nopad_bin"}
+"""MariaDB's name of the collation that compares bytes, blanks at the end too."""
+_MOST_DIGITS, _MOST_SCALE = 65, 30
+_MOST_KEY_BYTES = 2_800
+"""Bytes that the columns of a key have together here; InnoDB takes 3,072."""
+
+
+def is_long_key(column: PlannedColumn) -> bool:
+    """Return True for a key's column whose values PostgreSQL does not limit."""
+    return bool(column.key and column.value_type.native) and column.value_type.kind in {K.TEXT, K.BLOB}
+
+
+def _of_postgresql(made: ColumnType, *, mariadb: bool, key_parts: int) -> str:
+    """Return the type for a column of PostgreSQL's that has more values than the one of the same name here.
+
+    Returns "" for one that has not. ``key_parts``: 0 for a column that is not in the key.
+    """
+    if made.kind is K.DECIMAL and (made.precision > _MOST_DIGITS or made.scale > _MOST_SCALE):
+        return f"varchar({made.precision + 3})"
+    if not made.native:
+        return ""
+    match made.kind:
+        case K.TIMESTAMP:  # MySQL's ends in 2038
+            return f"datetime({made.digits})"
+        case K.UUID if not mariadb:
+            return "char(36) CHARACTER SET ascii COLLATE ascii_bin"
+        case K.TEXT if key_parts:
+            return f"varchar({_MOST_KEY_BYTES // 4 // key_parts})"
+        case K.BLOB if key_parts:
+            return f"varbinary({_MOST_KEY_BYTES // key_parts})"
+    return ""
 
 
 def lost(column: PlannedColumn, found: ColumnInfo, sent: ColumnType | None = None) -> str:
@@ -87,4 +127,26 @@ def lost(column: PlannedColumn, found: ColumnInfo, sent: ColumnType | None = Non
     ``sent``: the type in which they are sent.
     """
     made = sent if sent is not None else column.value_type
-    return loss(SqlType.parse(own_type(made), made.charset), SqlType.parse(found.sql_type, found.charset))
+    held = SqlType.parse(found.sql_type, found.charset)
+    if made.native:
+        return _lost_of_postgresql(made, held)
+    return loss(SqlType.parse(own_type(made), made.charset), held)
+
+
+_BEYOND: Mapping[ColumnKind, str] = {
+    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "infinity, years before Christ and after 9999 are refused"),
+    **dict.fromkeys((K.FLOAT, K.DOUBLE), "NaN and infinite numbers are refused"),
+    K.JSON: "blanks, the order and repetition of names, and digits of large numbers are not kept",
+}
+"""The values of PostgreSQL's types that MySQL's do not have."""
+_ALIKE = frozenset({(K.TIMESTAMP, "datetime"), (K.UUID, "char")})
+"""The types of MySQL's that hold all else of a kind."""
+
+
+def _lost_of_postgresql(made: ColumnType, held: SqlType) -> str:
+    said = "" if (made.kind, held.word) in _ALIKE else loss(SqlType.parse(own_type(made), made.charset), held)
+    text = ""
+    if made.kind in {K.TEXT, K.VARCHAR} and not made.native.startswith(("text", "character varying")):
+        text = f"it is the text of {made.native}"
+    beyond = _BEYOND.get(made.kind, "") if made.kind is not K.JSON or held.word == "json" else ""
+    return "; ".join(filter(None, (said, text, beyond)))

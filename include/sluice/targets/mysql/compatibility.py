@@ -50,7 +50,7 @@ def review(
             continue
         if info is None:
             same = bool(plan.create_sql) and plan.dialect == dialect
-            statement = plan.create_sql if same else create_table(plan)
+            statement = plan.create_sql if same else create_table(plan, mariadb=dialect == dialects.MARIADB)
             remarks.append(
                 TableFinding("error", plan.target, "", "the target has no such table", statement, absent=True)
             )

@@ -82,7 +82,7 @@ _MODES_OF_ONE = {
     False: {1 << 32: "TIME_TRUNCATE_FRACTIONAL"},
     True: {1 << 32: "EMPTY_STRING_IS_NULL", 1 << 34: "TIME_ROUND_FRACTIONAL"},
 }
-"""By whether the source is MariaDB."""
+"""Whether the source is MariaDB -> modes that only this kind of server has, by their bits."""
 
 _BITS = {"TIME_TRUNCATE_FRACTIONAL": 1 << 32, "TIME_ROUND_FRACTIONAL": 1 << 34}
 
@@ -94,7 +94,7 @@ _DIFFERS = re.compile(
     r"|found_rows|row_count|last_insert_id|nextval|lastval|setval)\s*\(|\bcurrent_(?:user|role)\b|\bnext\s+value\b|@",
     re.I,
 )
-"""In a default: what another server, or the next row, evaluates to another value.
+"""Parts of a default that another server, or the next row, evaluates to another value.
 
 The time is not among it: it is the statement's.
 """
@@ -252,7 +252,7 @@ def _no_collation(table: TableId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """In what words the target is told.
+    """The words in which the target is told.
 
     Attributes:
         knows: which collations it has; those that a statement leaves to a default are said.

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from sluice.errors import LoadError
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.labels import declared
-from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.targets.schema.policy import require_told_renames
 
 Naming = Callable[[str], str | None]
 """Source column -> target column, None for one that does not go over."""
@@ -149,7 +150,7 @@ def alter_sql(
         raise LoadError(f"the definition of {change.table} is not known", where=str(table), hint=change.reason or None)
     wanted = set(ChangeKind) if kinds is None else set(kinds)
     columns = change.columns or column_changes(before, after)
-    _refuse_renames(table, change, columns)
+    require_told_renames(change, columns, str(table), f"ALTER TABLE {quoted_table(table)}")
     clauses: list[str] = []
     for one in columns:
         name = naming((one.new or one.old).name)  # type: ignore[union-attr]
@@ -167,20 +168,6 @@ def alter_sql(
     clauses += _keys(before, after, naming, wanted)
     merged = list(dict.fromkeys(clauses))
     return f"ALTER TABLE {quoted_table(table)} {', '.join(merged)}" if merged else ""
-
-
-def _refuse_renames(table: TableId, change: TableChange, columns: tuple[ColumnChange, ...]) -> None:
-    gone = [c.old for c in columns if c.kind is ChangeKind.DROP_COLUMN and c.old]
-    new = [c.new for c in columns if c.kind is ChangeKind.ADD_COLUMN and c.new]
-    pairs = [(old, one) for old in gone for one in new if old.type == one.type]
-    if ChangeKind.RENAME_COLUMN in change.kinds or pairs or change.reuses_names:
-        names = ", ".join(f"{a.name} -> {b.name}" for a, b in pairs[:3]) or "a column"
-        raise LoadError(
-            f"{names} of {change.table} may have been renamed, or dropped and added: the two definitions do not tell",
-            where=str(table),
-            hint=f"ALTER TABLE {quoted_table(table)} … by hand (RENAME COLUMN, or DROP and ADD); the load goes on "
-            "once the target has the columns",
-        )
 
 
 def _place(after: TableDefinition, name: str, naming: Naming, there: Collection[str]) -> str:

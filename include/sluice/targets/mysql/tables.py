@@ -12,12 +12,13 @@ from typing import Any
 
 from sluice.errors import MappingError, UnsupportedType
 from sluice.model.column_types import ColumnKind as K
+from sluice.model.dialects import POSTGRESQL
 from sluice.model.labels import declared, labels_of
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide
-from sluice.targets.mysql.column_types import column_type, lost
+from sluice.targets.mysql.column_types import column_type, is_long_key, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
 from sluice.targets.sql.tables import TargetTable
@@ -275,7 +276,7 @@ def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]
     ``there``: columns that the target has, case folded.
     """
     source, words = column.definition, column_type(column)
-    kept = source is not None and source.generated is None and not column.wanted
+    kept = source is not None and source.generated is None and not column.wanted and plan.dialect != POSTGRESQL
     default = source.default if source is not None and kept else None
     nullable = column.nullable if source is None else source.nullable
     if not nullable and (default is not None or column.value_type.kind not in _NEEDS_A_VALUE):
@@ -302,10 +303,12 @@ def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) ->
     return "" if number else " FIRST"
 
 
-def create_table(plan: PlannedTable) -> str:
-    """Return a CREATE TABLE that the planned rows fit into."""
+def create_table(plan: PlannedTable, *, mariadb: bool = False) -> str:
+    """Return a CREATE TABLE that the planned rows fit into. ``mariadb``: the target is MariaDB."""
+    long = max(1, sum(map(is_long_key, plan.columns)))
     lines = [
-        f"{quoted(column.name)} {column_type(column)}{' NOT NULL' if column.key or not column.nullable else ''}"
+        f"{quoted(column.name)} {column_type(column, mariadb=mariadb, key_parts=long)}"
+        f"{' NOT NULL' if column.key or not column.nullable else ''}"
         for column in plan.columns
         if not column.generated
     ]

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import psycopg
 
+from sluice.postgresql.names import quoted
 from sluice.targets.port import Checkpoint, OtherWriter
 from sluice.targets.postgresql.connection import NOT_THERE
-from sluice.targets.postgresql.names import quoted
 from sluice.targets.sql.ack_rows import TABLE, AckRows
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {table} (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId
-from sluice.targets.postgresql.names import quoted
+from sluice.postgresql.names import quoted
 
 _TEXTS = frozenset({ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.TEXT})
 _CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf32", "latin1"})

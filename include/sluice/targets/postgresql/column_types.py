@@ -2,76 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+
+import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn
+from sluice.postgresql.type_names import OIDS, SPATIAL, PgType, pg_type
 
 K = ColumnKind
-
-OIDS: Mapping[str, int] = {
-    "boolean": 16, "bytea": 17, "bigint": 20, "smallint": 21, "integer": 23, "text": 25, "json": 114, "real": 700,
-    "double precision": 701,
-    "inet": 869, "date": 1082, "time without time zone": 1083, "timestamp without time zone": 1114,
-    "timestamp with time zone": 1184,
-    "interval": 1186, "bit varying": 1562, "numeric": 1700, "uuid": 2950, "jsonb": 3802,
-}  # fmt: skip
-"""The types in which values are sent, and their numbers in pg_type."""
-
-_SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying", "geometry": "bytea"}
-_ALIASES = {
-    "decimal": "numeric", "int": "integer", "int2": "smallint", "int4": "integer", "int8": "bigint", "bool": "boolean",
-    "float4": "real",
-    "float8": "double precision", "varchar": "character varying", "char": "character", "varbit": "bit varying",
-    "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone",
-    "time": "time without time zone",
-}  # fmt: skip
-"""The names of types that people write; ``format_type`` prints none of them."""
-_TYPE = re.compile(r"(?P<word>.*?)(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<zone> with(?:out)? time zone)?")
-
-_SPATIAL = re.compile(r"""(?:"[^"]*"\.|\w+\.)?geometry(?:\((?P<shape>.*)\))?""")
-"""PostGIS's type, of which ``format_type`` prints the schema if the search path does not have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PgType:
-    """A type as ``format_type`` prints it: ``word`` without the numbers in its brackets, ``numbers``, and the whole of
-    it.
-
-    ``label``: it is an enumerated type of the user's.
-    """
-
-    word: str
-    numbers: tuple[int, ...]
-    declared: str
-    label: bool = False
-
-    @property
-    def sent(self) -> str:
-        """The type in which its values are sent."""
-        return "text" if self.label else _SENT_AS.get(self.word, self.word)
-
-
-LABEL = "enum "
-"""The prefix of a column's type that is an enumerated one, see :attr:`sluice.targets.sql.tables.TargetTable.types`."""
-
-
-@lru_cache(4096)
-def pg_type(declared: str) -> PgType:
-    """Read what ``format_type`` prints."""
-    if declared.startswith(LABEL):
-        own = declared.removeprefix(LABEL)
-        return PgType(own, (), own, label=True)
-    if _SPATIAL.fullmatch(declared):
-        return PgType("geometry", (), declared)
-    found = _TYPE.fullmatch(declared)
-    assert found is not None
-    numbers = tuple(int(part) for part in (found["numbers"] or "").split(",") if part)
-    word = found["word"] + (found["zone"] or "")
-    return PgType(_ALIASES.get(word.lower(), word), numbers, declared)
 
 
 def _whole(made: ColumnType) -> str:
@@ -137,6 +76,9 @@ def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
 
     ``json``: the type for documents; ``spatial``: PostGIS's, "" if it is not installed.
     """
+    own = _own_native(made, json)
+    if own:
+        return own
     if made.kind is K.JSON:
         return json
     if made.kind is K.GEOMETRY and spatial:
@@ -144,6 +86,37 @@ def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
         return f"{spatial}({shape})" if shape else spatial
     found = OWN[made.kind]
     return found if isinstance(found, str) else found(made)
+
+
+_NOT_MADE = frozenset({
+    "aclitem", "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "pg_brin_bloom_summary",
+    "pg_brin_minmax_multi_summary",
+})  # fmt: skip
+"""PostgreSQL's types whose values name objects of one server, or that no one writes."""
+
+
+def _own_native(made: ColumnType, json: str) -> str:
+    """Return the type that the source, a PostgreSQL server, has, "" if another server need not have it.
+
+    A type of a user's, or of an extension, has its schema before it; its values are kept as text.
+    """
+    native = made.native
+    if not native or "." in native or native in _NOT_MADE or native.startswith("reg"):
+        return ""
+    if made.kind is K.JSON:
+        return native if json == "jsonb" else ""
+    return native if is_native(made, pg_type(native)) else ""
+
+
+def is_native(made: ColumnType, found: PgType) -> bool:
+    """Return True if a column has the very type of the source, which is a PostgreSQL server, and takes its values."""
+    same = bool(made.native) and made.native in {found.declared, found.word}
+    return same and (pa.types.is_string(made.arrow_type) or found.word in _TAKES[made.kind])
+
+
+def is_sent(made: ColumnType, found: PgType) -> bool:
+    """Return True if there is a way to send values of ``made`` for a column of type ``found``."""
+    return found.label or found.sent in OIDS or is_native(made, found)
 
 
 def made_type(column: PlannedColumn, json: str = "jsonb", spatial: str = "") -> str:
@@ -182,6 +155,8 @@ arrives.
 
 def takes(made: ColumnType, found: PgType) -> bool:
     """Return True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
+    if is_native(made, found):
+        return True
     if found.label:
         return made.kind in _TEXTS
     return found.word in _TAKES[made.kind]
@@ -201,6 +176,8 @@ def lost(made: ColumnType, found: PgType) -> str:
 
     See :func:`takes`.
     """
+    if made.native and (is_native(made, found) or (made.kind in _TEXTS and found.word == "text")):
+        return _lost_native(made, found)
     if made.kind in (*_INTEGERS, K.BIT):
         return _lost_whole(made, found)
     match made.kind:
@@ -233,6 +210,12 @@ def lost(made: ColumnType, found: PgType) -> str:
     return LOSES.get(made.kind, "")
 
 
+def _lost_native(made: ColumnType, found: PgType) -> str:
+    """Return what is lost of a type of PostgreSQL's own, in the same type or in text."""
+    alike = made.native == "text" or made.native.startswith("character")
+    return "" if alike or is_native(made, found) else f"it is the text of {made.native}"
+
+
 def holds_all(made: ColumnType, found: PgType) -> bool:
     """Return True if a column of type ``found`` can hold every value of ``made`` that PostgreSQL has at all."""
     return takes(made, found) and (bool(found.label) or lost(made, found) == LOSES.get(made.kind, ""))
@@ -240,7 +223,7 @@ def holds_all(made: ColumnType, found: PgType) -> bool:
 
 def _bare(found: PgType) -> str:
     """Return PostGIS's type as :func:`own_type` writes it, without its schema."""
-    shape = (_SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]
+    shape = (SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]
     return f"geometry({shape.lower()})" if shape else "geometry"
 
 

@@ -20,11 +20,11 @@ import pyarrow as pa
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
-from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.keys import read_keys, shown
-from sluice.targets.postgresql.names import quoted, quoted_table
-from sluice.targets.postgresql.range_delete import TOLD_ALIKE, spelt, stretches
+from sluice.targets.postgresql.range_delete import TOLD_ALIKE, stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
 from sluice.targets.sql.compare import (
@@ -35,7 +35,7 @@ from sluice.targets.sql.compare import (
     first_of,
     sorted_out,
 )
-from sluice.targets.sql.rows import at_target, sent_fields
+from sluice.targets.sql.rows import at_target, sent_fields, spelt
 from sluice.targets.sql.tables import TargetTable
 
 KEYS_AT_A_TIME = 10_000

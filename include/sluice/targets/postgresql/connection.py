@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import psycopg
 from psycopg.adapt import Dumper
@@ -13,9 +12,9 @@ from psycopg.pq import Format
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.postgresql import connection as server
+from sluice.postgresql.connection import Connection
 from sluice.targets.sql.loader import Contention
-
-Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 LOCK_WAIT_S = 20
 """Seconds that a statement waits for another session's lock, unless the target sets another limit."""
@@ -23,17 +22,12 @@ IDLE_S = 60
 """Seconds after which the server ends a silent transaction, so that a loader that was paused inside one releases its
 locks.
 """
-_CONNECT_TIMEOUT_S = 8
-_DEAD_MS = 60_000
 
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
 """The errors after which the same transaction may succeed at once."""
 NOT_THERE = frozenset({"42P01", "3F000"})
 """The server's error codes if a table, or its schema, does not exist yet."""
 CANCELED = "57014"
-_DENIED = frozenset({"28000", "28P01", "42501", "3D000"})
-_GONE_CLASSES = ("08", "53", "57", "58")
-_GONE = frozenset({"25006", "25P03", "XX000"})
 
 
 class DataErrors:
@@ -47,13 +41,6 @@ class DataErrors:
 
 
 DATA_ERRORS = DataErrors()
-
-_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
-_WORDS = (
-    "sslmode", "sslpassword", "ssl_min_protocol_version", "sslnegotiation", "channel_binding", "require_auth",
-    "gssencmode", "krbsrvname",
-    "target_session_attrs", "load_balance_hosts", "hostaddr",
-)  # fmt: skip
 
 
 class Refused(LoadError):
@@ -78,18 +65,6 @@ class _BinaryDumper(Dumper):  # type: ignore[misc]
         return bytes(obj.data)
 
 
-def settings_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the settings in the connection's extra that libpq knows by the same names (``sslmode``, ``sslrootcert``,
-    …). Raises ConfigError.
-    """
-    extra = endpoint.extra
-    for name in _FILES:
-        path = extra.get(name)
-        if path and path != "system" and not os.path.isfile(str(path)):
-            raise ConfigError(f"connection {endpoint.connection_id!r}: {name} {path!r} is not a file")
-    return {name: str(extra[name]) for name in (*_FILES, *_WORDS) if extra.get(name) not in (None, "")}
-
-
 def connect(endpoint: Endpoint, application: str = "sluice") -> Connection:
     """Open a session in UTC and UTF-8, read committed, that finds objects only by their schema.
 
@@ -97,24 +72,8 @@ def connect(endpoint: Endpoint, application: str = "sluice") -> Connection:
         TargetUnavailable: no answer.
         ConfigError: wrong user, password or database, or TLS is set up wrongly.
     """
-    settings = settings_of(endpoint)
     with errors(endpoint, "connecting"):
-        connection: Connection = psycopg.connect(
-            host=endpoint.host or "127.0.0.1",
-            port=endpoint.port or 5432,
-            user=endpoint.user or None,
-            password=endpoint.password or None,
-            dbname=endpoint.schema or None,
-            connect_timeout=_CONNECT_TIMEOUT_S,
-            client_encoding="UTF8",
-            application_name=application,
-            keepalives_idle=20,
-            keepalives_interval=5,
-            tcp_user_timeout=_DEAD_MS,
-            autocommit=True,
-            prepare_threshold=None,
-            **settings,
-        )
+        connection = server.connect(endpoint, application)
     try:
         with errors(endpoint, "setting the session up"):
             connection.adapters.register_dumper(Binary, _BinaryDumper)
@@ -148,23 +107,23 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
 
 
 def _ours(endpoint: Endpoint, doing: str, place: str, error: psycopg.Error) -> SluiceError:
-    code, text = error.sqlstate or "", said(error)
+    code, text = error.sqlstate or "", server.said(error)
     if code in CONTENTION:
         return Contention(f"the target was busy while {doing}: {text}", where=place)
-    if code in _DENIED or (not code and "authentication failed" in text):
+    if server.is_denied(error):
         return ConfigError(
             f"the target refused connection {endpoint.connection_id!r} (user {endpoint.user!r}) while {doing}: {text}",
             where=place,
             hint=f"check login, password and database (schema) of connection {endpoint.connection_id}, and its grants "
             "(docs/postgresql-target.md)",
         )
-    if not code and ("certificate" in text or "SSL" in text):
+    if server.is_about_tls(error):
         return ConfigError(
             f"the target and connection {endpoint.connection_id!r} do not agree on TLS while {doing}: {text}",
             where=place,
             hint=f"check sslmode, sslrootcert, sslcert and sslkey in the extra of connection {endpoint.connection_id}",
         )
-    if not code or code[:2] in _GONE_CLASSES or code in _GONE or isinstance(error, psycopg.InterfaceError):
+    if server.is_gone(error):
         return TargetUnavailable(
             f"the target does not answer while {doing}: {text or 'the connection was lost'}",
             where=place,
@@ -184,10 +143,8 @@ def _names(error: psycopg.Error) -> str:
     return f"{type(error).__name__}{f', {said}' if said else ''}"
 
 
-def said(error: psycopg.Error) -> str:
-    """Return the server's words, with its detail, which contains the key of a refused row."""
-    primary = error.diag.message_primary
-    if not primary:
-        return " ".join(str(error).split())[:300]
-    detail = error.diag.message_detail
-    return f"{primary}: {detail}"[:500] if detail else primary[:300]
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    with connect(endpoint, "sluice probe") as connection, errors(endpoint, "connecting"):
+        found = connection.execute("SHOW server_version").fetchone()
+    return f"PostgreSQL {found[0] if found else ''}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sluice.model.row_effects import Step, StepKind
-from sluice.targets.postgresql.column_types import PgType
+from sluice.postgresql.type_names import PgType
 
 _DIGITS = 6
 _TEXTS = frozenset({"text", "character varying", "character"})

@@ -14,16 +14,17 @@ from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
+from sluice.postgresql.names import LONGEST_BYTES, quoted, quoted_table, too_long
+from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import SchemaChange
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.collations import Collation, clause
-from sluice.targets.postgresql.column_types import holds_all, own_type, pg_type
+from sluice.targets.postgresql.column_types import holds_all, own_type
 from sluice.targets.postgresql.conversions import excluded, is_done, rendered
 from sluice.targets.postgresql.defaults import Default, default_of
 from sluice.targets.postgresql.extras import Index
 from sluice.targets.postgresql.held import Exists, PostgresHeld
-from sluice.targets.postgresql.names import LONGEST_BYTES, Naming, quoted, quoted_table, too_long
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
 from sluice.targets.schema.plan import (
     AlterTable,
@@ -36,6 +37,7 @@ from sluice.targets.schema.plan import (
     type_of,
 )
 from sluice.targets.schema.policy import added_by_hand, not_filled, not_followed, require_held
+from sluice.targets.sql.names import Naming
 
 K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {

@@ -14,7 +14,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import IndexDefinition, TableDefinition
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table
+from sluice.postgresql.names import LONGEST_BYTES, quoted, quoted_table
 
 LARGEST_ENTRY_BYTES = 2_600
 """Bytes of a B-tree entry, at most; the server's limit is a third of a page."""

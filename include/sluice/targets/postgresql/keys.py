@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -12,7 +13,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.exact_values import AS_TYPED, exact_values
 from sluice.model.tables import one_chunk
 from sluice.model.temporal import date_number, timestamp_number, to_text
-from sluice.targets.postgresql.column_types import pg_type
+from sluice.postgresql.type_names import pg_type
 
 _WORDS = frozenset({"text", "character varying", "character"})
 
@@ -66,6 +67,8 @@ def _array(made: ColumnType, texts: Sequence[str]) -> pa.Array:
     if pa.types.is_string(type_):
         return exact_values([bytes.fromhex(text).decode() for text in texts], type_)
     read = _READ.get(made.kind, _number)
+    if made.kind in _DATES and not made.native and not all(map(_CALENDAR.match, texts)):
+        return pa.array(texts, AS_TYPED)
     try:
         return exact_values(list(map(read, texts)), type_)
     except (ValueError, ArithmeticError, pa.ArrowException):
@@ -76,6 +79,10 @@ def _number(text: str) -> int | Decimal:
     number = Decimal(text)
     return int(number) if number == number.to_integral_value() else number
 
+
+_DATES = frozenset({ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP})
+_CALENDAR = re.compile(r"\d{4}-[^B]*\Z")
+"""The texts of dates that other kinds of servers have, too."""
 
 _READ: Mapping[ColumnKind, Callable[[str], Any]] = {
     ColumnKind.DATE: date_number,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.fields import is_masked
 from sluice.model.tables import member
-from sluice.targets.postgresql.names import quoted, quoted_table
+from sluice.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
 from sluice.targets.sql.rows import sent_fields
 from sluice.targets.sql.tables import Reference, TableChanges

@@ -10,7 +10,8 @@ from typing import TypeVar
 import psycopg
 import structlog
 
-from sluice.targets.postgresql.connection import IDLE_S, LOCK_WAIT_S, Connection
+from sluice.postgresql.connection import Connection
+from sluice.targets.postgresql.connection import IDLE_S, LOCK_WAIT_S
 from sluice.targets.sql.session_pool import SessionPool
 
 _log = structlog.get_logger()

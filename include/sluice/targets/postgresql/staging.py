@@ -11,20 +11,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from sluice.errors import LoadError
-from sluice.model.fields import is_masked, true_name
+from sluice.model.column_types import ColumnKind
+from sluice.model.fields import is_masked, neutral_type, true_name
 from sluice.model.sizes import cuts, row_bytes
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.type_names import LABEL, PgType, pg_type
 from sluice.targets.postgresql import wire
-from sluice.targets.postgresql.column_types import PgType, pg_type
 from sluice.targets.postgresql.connection import Binary
-from sluice.targets.postgresql.names import quoted, quoted_table
-from sluice.targets.sql.rows import target_type, user_fields
+from sluice.targets.sql.rows import row_text, target_type
 from sluice.targets.sql.tables import TargetTable
 
 PARAMETER_ROWS = 1_000
@@ -33,6 +34,10 @@ SLICE_ROWS = 50_000
 SLICE_BYTES = 8 << 20
 VALUE_REFUSED = "22000"
 """The class of errors that are a value's fault."""
+
+_ADDRESSES = frozenset({ColumnKind.INET4, ColumnKind.INET6})
+_READ_TEXT = frozenset({"", "text", "character varying", "character", "json", "jsonb", "uuid"})
+"""The types that texts are sent as; the server casts a text to every other one."""
 
 ROWS = "\0"
 """The placeholder for the staged rows in a statement, which calls them ``s``. No identifier has this character."""
@@ -51,7 +56,12 @@ class StagedColumn:
     @classmethod
     def of(cls, number: int, field: pa.Field) -> StagedColumn:
         """Return the staged column ``number`` of a field."""
-        return cls(f"c{number}", field, pg_type(target_type(field)))
+        return cls(f"c{number}", field, _sent_type(field))
+
+    @property
+    def cast(self) -> bool:
+        """True if the server has to cast what is sent, as its type does not read it in a COPY."""
+        return self.target.label and not target_type(self.field).startswith(LABEL)
 
     @property
     def value(self) -> str:
@@ -65,6 +75,14 @@ class StagedColumn:
         if self.target.label or self.target.word in {"character", "bit", "geometry"}:
             return f"CAST(s.{self.name} AS {self.target.declared})"
         return f"s.{self.name}"
+
+
+def _sent_type(field: pa.Field) -> PgType:
+    """Return the type of a field's column, with how its values are sent: a text, but for types that read its bytes."""
+    target, made = pg_type(target_type(field)), neutral_type(field)
+    if not pa.types.is_string(field.type) or made is None or made.kind in _ADDRESSES:
+        return target
+    return target if target.label or target.word in _READ_TEXT else replace(target, label=True)
 
 
 @dataclass(frozen=True)
@@ -137,10 +155,18 @@ class Stage:
         return None
 
     def copy(self, rows: pa.Table, columns: Sequence[StagedColumn], names: Sequence[str]) -> None:
-        """Copy rows into the table itself. Its types read the same bytes as those in which values are sent.
+        """Copy rows into the table itself. Its types read the same bytes as those in which values are sent; rows with
+        others are staged first.
 
         Raises as :meth:`rows` does.
         """
+        if any(column.cast for column in columns):
+            if rows.num_rows:
+                values = ", ".join(column.value for column in columns)
+                place = f"{quoted_table(self.table.place)} ({', '.join(map(quoted, names))})"
+                with self.rows(rows, columns) as staged:
+                    staged.run(f"INSERT INTO {place} SELECT {values} FROM {ROWS}")  # noqa: S608 - quoted
+            return
         self._copy(f"{quoted_table(self.table.place)} ({', '.join(map(quoted, names))})", rows, columns)
 
     def _copy(self, place: str, rows: pa.Table, columns: Sequence[StagedColumn]) -> None:
@@ -198,20 +224,3 @@ class Staged:
         else:
             self.cursor.execute(statement.replace("%", "%%").replace(ROWS, self.source), self.parameters)
         return int(self.cursor.rowcount)
-
-
-def row_text(rows: pa.Table, number: int, table: TargetTable, *, hidden: bool = False) -> str:
-    """Return a row for display: its key, or the first columns of a table without one."""
-    wanted = {name.casefold() for name in table.key}
-    fields = [f for f in user_fields(rows.schema) if true_name(f).casefold() in wanted] or user_fields(rows.schema)[:5]
-    if hidden:
-        return f"with ({', '.join(map(true_name, fields))}) = ***"
-    values = [_shown(rows[field.name][number]) for field in fields]
-    return f"with ({', '.join(map(true_name, fields))}) = ({', '.join(values)})"
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value.as_py())[:80]
-    except (ValueError, OverflowError):  # a date that no calendar has
-        return "?"

@@ -21,8 +21,8 @@ from sluice.kernels import kernel
 from sluice.model.column_types import ColumnKind
 from sluice.model.fields import neutral_type
 from sluice.model.tables import ENUM_ERROR_VALUE
-from sluice.model.temporal import is_special
-from sluice.targets.postgresql.column_types import OIDS, PgType
+from sluice.model.temporal import is_no_date
+from sluice.postgresql.type_names import OIDS, PgType
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -143,7 +143,7 @@ def encode(field: pa.Field, values: pa.Array, target: PgType, *, zero_dates: str
     if pa.types.is_timestamp(kind) and word.startswith("timestamp"):
         return _timestamp(_calendar(_micros(values), zero_dates), target)
     if pa.types.is_duration(kind) and word in {"interval", "time without time zone"}:
-        return _time(pc.cast(values, pa.duration("us")), target)
+        return _time(pc.cast(values, pa.duration("us")), target, ends_days=made is not None and bool(made.native))
     if _is_bytes(kind) and word == "bytea":
         return _bytes(values)
     if _is_bytes(kind) and word == "geometry":
@@ -356,7 +356,7 @@ def _micros(values: pa.Array) -> pa.Array:
 
 def _calendar(values: pa.Array, zero_dates: str) -> pa.Array:
     """Replace dates that no calendar has by NULL, or raise Refusal, as ``zero_dates`` says."""
-    special = is_special(values)
+    special = is_no_date(values)
     if not special.any():
         return values
     if zero_dates == "refuse":
@@ -365,20 +365,31 @@ def _calendar(values: pa.Array, zero_dates: str) -> pa.Array:
 
 
 def _date(values: pa.Array) -> Column:
-    return _fixed((_numbers(values, "i4") - np.int32(_EPOCH_DAYS)).astype(">i4"), _valid(values))
+    return _fixed(_since_2000(_numbers(values, "i4"), np.int32(_EPOCH_DAYS)).astype(">i4"), _valid(values))
+
+
+def _since_2000(numbers: Any, epoch: Any) -> Any:
+    """Count from PostgreSQL's first day; the greatest and the least number are infinite for both."""
+    return np.where(_infinite(numbers), numbers, numbers - epoch)
+
+
+def _infinite(numbers: Any) -> Any:
+    limits = np.iinfo(numbers.dtype)
+    return (numbers == limits.max) | (numbers == limits.min)
 
 
 def _timestamp(values: pa.Array, target: PgType) -> Column:
     valid, numbers = _valid(values), _numbers(values, "i8")
     if target.numbers and target.numbers[0] < 6:
         _refuse(
-            valid & (numbers % 10 ** (6 - target.numbers[0]) != 0),
+            valid & (numbers % 10 ** (6 - target.numbers[0]) != 0) & ~_infinite(numbers),
             f"has more digits of a second than {target.declared}",
         )
-    return _fixed((numbers - _EPOCH_US).astype(">i8"), valid)
+    return _fixed(_since_2000(numbers, np.int64(_EPOCH_US)).astype(">i8"), valid)
 
 
-def _time(values: pa.Array, target: PgType) -> Column:
+def _time(values: pa.Array, target: PgType, *, ends_days: bool = False) -> Column:
+    """Encode times; ``ends_days``: 24:00:00 is a time of a day, as it is for PostgreSQL."""
     valid, numbers = _valid(values), _numbers(values, "i8")
     if target.numbers and target.numbers[0] < 6:
         _refuse(
@@ -386,7 +397,7 @@ def _time(values: pa.Array, target: PgType) -> Column:
             f"has more digits of a second than {target.declared}",
         )
     if target.word != "interval":
-        _refuse(valid & ((numbers < 0) | (numbers >= _DAY_US)), "is no time of a day")
+        _refuse(valid & ((numbers < 0) | (numbers > _DAY_US - (not ends_days))), "is no time of a day")
         return _fixed(numbers.astype(">i8"), valid)
     out = np.zeros(len(numbers), np.dtype([("us", ">i8"), ("days", ">i4"), ("months", ">i4")]))
     out["us"] = numbers
@@ -414,6 +425,8 @@ def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
     made = neutral_type(field)
     if made is not None and made.kind is ColumnKind.ENUM:  # an ENUM's error value has no text
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
+    if target.label:
+        return _bytes(values)
     if target.word == "uuid":
         return _made([None if v is None else uuid.UUID(v).bytes for v in values.to_pylist()])
     if target.word == "inet":

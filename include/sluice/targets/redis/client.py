@@ -156,15 +156,29 @@ class Client:
             self._loaded[script] = self.ask(f"sending the script {NAMES[script]}", "SCRIPT", "LOAD", script).decode()
         return self._loaded[script]
 
-    def send(self, packed: bytes) -> None:
-        """Send a command in the protocol's own form; :meth:`receive` returns its answer later."""
+    def send(self, packed: bytes, answers: int = 1) -> None:
+        """Send commands in the protocol's own form; :meth:`receive` returns each of their ``answers`` later."""
         with errors(self._place.endpoint, "sending rows"):
-            self._send(lambda: self._connection.send_packed_command([packed], check_health=False))
+            self._send(lambda: self._connection.send_packed_command([packed], check_health=False), answers)
 
     def receive(self) -> Any:
         """Return the answer to the oldest command that was sent. Raises FenceMoved."""
         with errors(self._place.endpoint, "writing rows"):
             return self._receive()
+
+    def receive_all(self, count: int) -> Any:
+        """Return the last of the answers to the ``count`` oldest commands that were sent, if none is an error."""
+        found, read = None, self._connection.read_response
+        with errors(self._place.endpoint, "writing rows"):
+            for _ in range(count):
+                found = read()
+                self._owed -= 1
+        return found
+
+    def require_done(self, answer: Any) -> None:
+        """Raise the error that a command of a transaction answered, if it did."""
+        if isinstance(answer, library().RedisError):
+            raise translated(answer, self._place.endpoint, "writing rows")
 
     def scan(self, head: str, tail: str) -> Iterator[list[bytes]]:
         """Yield the keys with this begin and end, each at least once, as the server walks through all its keys."""
@@ -273,3 +287,10 @@ __all__ = [
     "settings",
     "translated",
 ]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    given = {**settings(endpoint), "socket_connect_timeout": _CONNECT_S, "socket_timeout": _CONNECT_S}
+    with errors(endpoint, "connecting"), library().Redis(**given) as client:
+        return f"Redis {client.info('server').get('redis_version', '')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,26 @@ from sluice.targets.messages.row_texts import BYTES, json_texts, texts
 from sluice.targets.redis.place import Place
 
 CHUNK_ROWS, CHUNK_BYTES = 1_000, 1 << 20
-"""Rows, and bytes of them, in one script at most: the server answers nobody else meanwhile."""
+"""Rows, and bytes of them, in one script or transaction at most: the server answers nobody else meanwhile."""
 _Mask = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows of one table. ``keys``, ``words``: their arguments in a script, packed.
+    """Rows of one table, packed.
 
-    ``counts``: words of each, with the number of them.
-
-    ``sizes``: bytes of each row, key and values. ``names``: the keys, not packed.
+    Attributes:
+        names: the keys as they are; keys: as arguments.
+        pairs: the fields and values of each, or its one value; written: words that these are, 0 for a row without any.
+        expiries: when each goes, "" for never; None: no row does.
+        sizes: bytes of each row, key and values.
     """
 
     names: pa.Array
     keys: pa.Array
-    words: pa.Array
-    counts: _Mask
+    pairs: pa.Array
+    written: _Mask
+    expiries: pa.Array | None
     sizes: _Mask
 
     def __len__(self) -> int:
@@ -47,11 +50,36 @@ class PackedRows:
         if kept.all():
             return self
         mask = pa.array(kept)
-        names, keys, words = (one.filter(mask) for one in (self.names, self.keys, self.words))
-        return PackedRows(names, keys, words, self.counts[kept], self.sizes[kept])
+        names, keys, pairs = (one.filter(mask) for one in (self.names, self.keys, self.pairs))
+        expiries = None if self.expiries is None else self.expiries.filter(mask)
+        return PackedRows(names, keys, pairs, self.written[kept], expiries, self.sizes[kept])
+
+    def arguments(self) -> tuple[pa.Array, _Mask]:
+        """Return the rows as arguments of a script, and how many each has: its number of words, these, its expiry."""
+        parts = [_numbers(self.written), self.pairs]
+        if self.expiries is not None:
+            parts.append(bulks(self.expiries.cast(BYTES)))
+        return _joined(*parts, skip=True), self.written + 1 + (self.expiries is not None)
+
+    def commands(self, form: str, expiry: str) -> tuple[pa.Array, _Mask]:
+        """Return the commands that write each row where no key of its name is, and how many these are.
+
+        ``expiry``: the command that lets it go.
+        """
+        some = self.written > 0
+        word = b"HSET" if form == "hash" else b"SET"
+        heads = pa.array(self.written + 2).cast(pa.large_string()).cast(BYTES)
+        made = _joined(b"*", heads, b"\r\n" + bulk_of(word), self.keys, self.pairs, skip=True)
+        commands, counts = pc.if_else(pa.array(some), made, pa.scalar(b"", BYTES)), some.astype(np.int64)
+        if self.expiries is not None:
+            goes = some & pc.not_equal(self.expiries, "").to_numpy(zero_copy_only=False)
+            last = _joined(b"*3\r\n" + bulk_of(expiry.encode()), self.keys, bulks(self.expiries.cast(BYTES)))
+            commands = _joined(commands, pc.if_else(pa.array(goes), last, pa.scalar(b"", BYTES)))
+            counts += goes
+        return commands, counts
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Yield (first, end) of the rows that go into one script."""
+        """Yield (first, end) of the rows that go into one script or transaction."""
         first, total = 0, len(self)
         ends = np.cumsum(self.sizes)
         while first < total:
@@ -80,7 +108,7 @@ class TableRows(KeyedRows):
         }
 
     def packed(self, keys: pa.Array, values: dict[str, pa.Array], expiries: pa.Array | None) -> PackedRows:
-        """Return rows as arguments of the script that writes them.
+        """Return rows as they are sent.
 
         ``expiries``: text of each, "" for never; None: no row has one.
         """
@@ -88,25 +116,22 @@ class TableRows(KeyedRows):
         form, words = self.place.options.form, np.ones(count, np.int64)
         if form == "hash":
             given = {name: one for name, one in values.items() if one.null_count < count}
-            pairs = [_joined(bulk_of(name.encode()), bulks(one)) for name, one in given.items()]
+            parts = [_joined(bulk_of(name.encode()), bulks(one)) for name, one in given.items()]
             words = np.zeros(count, np.int64)
             for one in given.values():
                 words += 2 * one.is_valid().to_numpy(zero_copy_only=False)
         elif form == "json":
             given = {name: pc.fill_null(one, "null") for name, one in values.items()}
-            pairs = [bulks(image(given).cast(BYTES))]
+            parts = [bulks(image(given).cast(BYTES))]
         else:
             value = values[self.place.options.value_column]
-            pairs, words = [bulks(value)], value.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
-        heads = bulks(pa.array(words).cast(pa.large_string()).cast(BYTES))
-        parts = [heads, *pairs, *([bulks(expiries.cast(BYTES))] if expiries is not None else ())]
-        sent = _joined(*parts, skip=True)
+            parts, words = [bulks(value)], value.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+        pairs = _joined(pa.array([b""] * count, BYTES), *parts, skip=True)
         names = keys.cast(BYTES)
         bulk_keys = bulks(names)
-        sizes = (
-            pc.add(pc.binary_length(bulk_keys), pc.binary_length(sent)).to_numpy(zero_copy_only=False).astype(np.int64)
-        )
-        return PackedRows(names, bulk_keys, sent, words + 1 + (expiries is not None), sizes)
+        packed = PackedRows(names, bulk_keys, pairs, words, expiries, np.zeros(count, np.int64))
+        lengths = pc.add(pc.binary_length(bulk_keys), pc.binary_length(packed.arguments()[0]))
+        return replace(packed, sizes=lengths.to_numpy(zero_copy_only=False).astype(np.int64))
 
     def expiries(self, rows: pa.Table) -> tuple[str, pa.Array | None]:
         """Return the command that lets rows go by themselves, and its argument for each row; ("", None) if none
@@ -152,6 +177,15 @@ def bulk_of(value: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
+def command_of(*words: bytes) -> bytes:
+    """Return a command as the protocol has it."""
+    return b"*%d\r\n%b" % (len(words), b"".join(map(bulk_of, words)))
+
+
+def _numbers(values: _Mask) -> pa.Array:
+    return bulks(pa.array(values).cast(pa.large_string()).cast(BYTES))
+
+
 def bulks(values: pa.Array) -> pa.Array:
     """Return arguments as the protocol has them; null stays null."""
     length = pc.binary_length(values).cast(pa.large_string()).cast(BYTES)
@@ -172,4 +206,4 @@ def content(values: pa.Array, first: int, end: int) -> memoryview:
     return memoryview(data)[int(offsets[first]) : int(offsets[end])] if data is not None else memoryview(b"")
 
 
-__all__ = ["EXPIRY_KINDS", "PackedRows", "TableRows", "bulk_of", "bulks", "content", "expiry_ms"]
+__all__ = ["EXPIRY_KINDS", "PackedRows", "TableRows", "bulk_of", "bulks", "command_of", "content", "expiry_ms"]

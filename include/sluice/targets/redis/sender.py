@@ -1,4 +1,4 @@
-"""Rows on their way into the server: chunks of them in scripts, some of which are under way at a time."""
+"""Rows on their way into the server: chunks of them in transactions, or in scripts if the table has indexes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from sluice.targets.port import Fence
 from sluice.targets.redis.checkpoint import moved
 from sluice.targets.redis.client import Client, FenceMoved
 from sluice.targets.redis.place import Place
-from sluice.targets.redis.rows import CHUNK_ROWS, PackedRows, bulk_of, content
+from sluice.targets.redis.rows import CHUNK_ROWS, PackedRows, bulk_of, command_of, content
 from sluice.targets.redis.scripts import PUT, REMOVE, Script
+from sluice.targets.redis.transactions import FencedTransactions
 
 _UNDER_WAY = 4
 """Scripts that are sent before the first of them is answered."""
@@ -32,34 +33,50 @@ class RowSender:
 
         Raises Fenced.
         """
+        try:
+            if self._indexes:
+                return self._put_by_script(rows, expiry)
+            self._put_by_commands(rows, expiry)
+            return []
+        except FenceMoved:
+            raise moved(self._place, self._fence) from None
+
+    def _put_by_commands(self, rows: PackedRows, expiry: str) -> None:
+        """Write rows; only entries of indexes can be refused."""
+        commands, counts = rows.commands(self._place.options.form, expiry)
+        sending = FencedTransactions(self._client, self._place, self._fence, lambda answers: None)
+        for first, end in rows.chunks():
+            gone = b"*%d\r\n%b" % (1 + end - first, bulk_of(b"DEL"))
+            written = b"".join((gone, content(rows.keys, first, end), content(commands, first, end)))
+            sending.add(written, 1 + int(counts[first:end].sum()))
+            self.scripts += 1
+        sending.finish()
+
+    def _put_by_script(self, rows: PackedRows, expiry: str) -> list[tuple[int, str]]:
         sha = self._client.sha(PUT).encode()
         fixed = [self._fence.epoch, self._fence.held, self._place.options.form, expiry, self._indexes]
         tail = b"".join(bulk_of(str(word).encode()) for word in fixed)
         key = bulk_of(self._place.checkpoint_key.encode())
         waiting: deque[int] = deque()
         refused: list[tuple[int, str]] = []
-        try:
-            for first, end in rows.chunks():
-                count = end - first
-                words = 4 + count + len(fixed) + int(rows.counts[first:end].sum())
-                head = b"*%d\r\n%b%b%b%b" % (
-                    words,
-                    bulk_of(b"EVALSHA"),
-                    bulk_of(sha),
-                    bulk_of(b"%d" % (count + 1)),
-                    key,
-                )
-                self._client.send(
-                    b"".join((head, content(rows.keys, first, end), tail, content(rows.words, first, end)))
-                )
-                self.scripts += 1
-                waiting.append(first)
-                if len(waiting) >= _UNDER_WAY:
-                    refused += self._answer(waiting)
-            while waiting:
+        sent, counts = rows.arguments()
+        for first, end in rows.chunks():
+            count = end - first
+            words = 4 + count + len(fixed) + int(counts[first:end].sum())
+            head = b"*%d\r\n%b%b%b%b" % (
+                words,
+                bulk_of(b"EVALSHA"),
+                bulk_of(sha),
+                bulk_of(b"%d" % (count + 1)),
+                key,
+            )
+            self._client.send(b"".join((head, content(rows.keys, first, end), tail, content(sent, first, end))))
+            self.scripts += 1
+            waiting.append(first)
+            if len(waiting) >= _UNDER_WAY:
                 refused += self._answer(waiting)
-        except FenceMoved:
-            raise moved(self._place, self._fence) from None
+        while waiting:
+            refused += self._answer(waiting)
         return refused
 
     def _answer(self, waiting: deque[int]) -> list[tuple[int, str]]:
@@ -68,7 +85,23 @@ class RowSender:
 
     def remove(self, keys: Sequence[bytes]) -> int:
         """Remove rows; return how many were there. Raises Fenced."""
+        if not self._indexes:
+            return self._remove_by_commands(keys)
         return sum(int(self.run(REMOVE, part, [self._indexes])) for part in parts_of(keys))
+
+    def _remove_by_commands(self, keys: Sequence[bytes]) -> int:
+        gone: list[int] = []
+        sending = FencedTransactions(
+            self._client, self._place, self._fence, lambda answers: gone.extend(map(int, answers))
+        )
+        try:
+            for part in parts_of(keys):
+                sending.add(command_of(b"DEL", *part), 1)
+                self.scripts += 1
+            sending.finish()
+        except FenceMoved:
+            raise moved(self._place, self._fence) from None
+        return sum(gone)
 
     def run(self, script: Script, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """Run a script behind the fence. Raises Fenced."""

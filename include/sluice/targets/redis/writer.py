@@ -339,8 +339,9 @@ class _TableWork:
 
 def _words(rows: PackedRows) -> Iterator[bytes]:
     """Yield the arguments of rows, one by one."""
+    sent, _ = rows.arguments()
     for number in range(len(rows)):
-        data, at = bytes(content(rows.words, number, number + 1)), 0
+        data, at = bytes(content(sent, number, number + 1)), 0
         while at < len(data):
             end = data.index(b"\r\n", at)
             size = int(data[at + 1 : end])

@@ -9,7 +9,7 @@ target cannot follow stops with :func:`not_followed`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
@@ -88,6 +88,26 @@ def require_told_columns(change: SchemaChange, part: Followed) -> None:
     if part.cut_over and {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} <= part.kinds:
         why = f"a column of {part.one.table} may have been renamed, or dropped and added: the definitions do not tell"
         raise not_followed(change, why)
+
+
+def require_told_renames(change: TableChange, columns: Sequence[ColumnChange], table: str, statement: str) -> None:
+    """Raise LoadError where two definitions do not tell a renamed column from a dropped and an added one.
+
+    Args:
+        columns: the differences of the two definitions. table: the target's, for the error. statement: begins the
+            statement with which a person makes the change there.
+    """
+    gone = [c.old for c in columns if c.kind is ChangeKind.DROP_COLUMN and c.old]
+    new = [c.new for c in columns if c.kind is ChangeKind.ADD_COLUMN and c.new]
+    pairs = [(old, one) for old in gone for one in new if old.type == one.type]
+    if ChangeKind.RENAME_COLUMN in change.kinds or pairs or change.reuses_names:
+        names = ", ".join(f"{a.name} -> {b.name}" for a, b in pairs[:3]) or "a column"
+        raise LoadError(
+            f"{names} of {change.table} may have been renamed, or dropped and added: the two definitions do not tell",
+            where=table,
+            hint=f"{statement} … by hand (RENAME COLUMN, or DROP and ADD); the load goes on once the target has the "
+            "columns",
+        )
 
 
 def never_seen(change: SchemaChange, one: TableChange, target: TableId) -> LoadError:

@@ -81,7 +81,7 @@ before the image.
 _HEADER = 19
 JSON_COUNT_SHIFT = 8
 MARKS_SHIFT = 40
-"""In ``slot_events``, see :class:`sluice.sources.mysql.decoder.table_slots.TableSlots`."""
+"""Places in ``slot_events``, see :class:`sluice.sources.mysql.decoder.table_slots.TableSlots`."""
 
 # event types that say nothing a reader needs: intvar, rand, user var, rows query, ignorable, GTID list,
 # annotate, checkpoint

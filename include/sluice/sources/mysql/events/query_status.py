@@ -32,7 +32,7 @@ class SessionStatus:
     connection_collation: int | None = None
     time_zone: str | None = None
     microseconds: int = 0
-    """Of the statement's begin, if it used them."""
+    """Microseconds of the statement's begin, if it used them."""
     lc_time_names: int | None = None
     auto_increment: tuple[int, int] = (1, 1)
     default_collations: tuple[tuple[int, int], ...] = ()

@@ -37,7 +37,7 @@ _TABLE = re.compile(rf"(?:{_NAME}\s*\.\s*)?{_NAME}")
 _PART = re.compile(_NAME)
 
 _ROWS = {"insert", "replace", "update", "delete", "load", "with"}
-"""With binlog_format=ROW none of these is logged as a statement."""
+"""Verbs that binlog_format=ROW never logs as statements."""
 
 
 def effects_of(sql: str, schema: str, dialect: Dialect | None = None) -> list[StatementEffect]:

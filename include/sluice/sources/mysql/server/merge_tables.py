@@ -21,7 +21,7 @@ from sluice.mysql.client import create_table_of
 from sluice.sources.mysql.server.connection import rows_of
 
 ENGINE = "MRG_MYISAM"
-"""As information_schema says it."""
+"""Its name in information_schema."""
 _ENGINES = {ENGINE.lower(), "merge"}
 _TABLES = f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE ENGINE = '{ENGINE}'"  # noqa: S608 - a constant
 _UNION = re.compile(r"\) ENGINE=MRG_MyISAM[^\n]*? UNION=\(([^\n]*?)\)(?: |$)", re.I)

@@ -17,7 +17,14 @@ from sluice.model.findings import Finding
 from sluice.model.tables import TableId
 from sluice.sources.base import raise_first
 from sluice.sources.mysql.position import Position
-from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, is_replica, rows_of
+from sluice.sources.mysql.server.connection import (
+    RDS_FOLDER,
+    ServerInfo,
+    first_that_works,
+    is_replica,
+    retention_s,
+    rows_of,
+)
 from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
 from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
@@ -45,7 +52,7 @@ def preflight(
     who else uses it; ``two_way``: the server is a site of a channel.
     """
     selection = Selection.compile(pipeline.capture)
-    found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(info)
+    found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(connection, info)
     if any(finding.setting == "privileges" for finding in found):
         return sorted(found, key=lambda f: f.severity != "error")
     found += (
@@ -300,16 +307,39 @@ def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[F
     ]
 
 
-def _horizon(info: ServerInfo) -> list[Finding]:
-    seconds = int(float(info.variables.get("binlog_expire_logs_seconds", "0") or 0))
-    if not seconds:
-        seconds = int(86_400 * float(info.variables.get("expire_logs_days", "0") or 0))
-    if 0 < seconds < SHORT_HORIZON_S:
+def _horizon(connection: Any, info: ServerInfo) -> list[Finding]:
+    seconds = retention_s(connection, info)
+    if info.variables.get("basedir", "").startswith(RDS_FOLDER):
+        if seconds is None:
+            return [
+                Finding(
+                    "warning",
+                    "binlog retention hours",
+                    "unknown",
+                    "this server is of Amazon RDS, which purges the log by this setting, and the login may not read it",
+                    "GRANT SELECT ON mysql.rds_configuration TO the pipeline's user, or look with "
+                    "CALL mysql.rds_show_configuration",
+                )
+            ]
+        if seconds < SHORT_HORIZON_S:
+            return [
+                Finding(
+                    "warning",
+                    "binlog retention hours",
+                    f"{seconds / 3600:g}" if seconds else "NULL",
+                    "this server is of Amazon RDS, which purges the log "
+                    + (f"after {seconds / 3600:g} h" if seconds else "as soon as it can")
+                    + ", whatever binlog_expire_logs_seconds says: a longer stop of this pipeline loses its position",
+                    "CALL mysql.rds_set_configuration('binlog retention hours', 168)",
+                )
+            ]
+        return []
+    if seconds is not None and seconds < SHORT_HORIZON_S:
         return [
             Finding(
                 "warning",
                 "binlog_expire_logs_seconds",
-                str(seconds),
+                f"{seconds:.0f}",
                 f"the log is purged after {seconds / 3600:.1f} h: a longer stop of this pipeline loses its position",
                 f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_expire_logs_seconds = 604800",
             )

@@ -11,7 +11,7 @@ from sluice.model.findings import Finding
 from sluice.model.tables import TableId
 
 ENGINES = ("FEDERATED", "SPIDER", "CONNECT", "SPHINX", "S3", "OQGRAPH")
-"""As information_schema says them."""
+"""Their names in information_schema."""
 
 
 def remote_findings(tables: Iterable[tuple[TableId, str]], wants: Callable[[TableId], bool]) -> list[Finding]:

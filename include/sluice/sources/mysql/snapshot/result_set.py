@@ -60,7 +60,7 @@ def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
     try:
         with source_errors(endpoint, "reading rows of the source"):
             with connection.cursor() as cursor:
-                cursor.execute("SET SESSION sql_mode = '', time_zone = '+00:00'")
+                cursor.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00'")
                 cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
                 cursor.execute("SET SESSION TRANSACTION READ ONLY")
                 cursor.execute("SELECT VERSION()")

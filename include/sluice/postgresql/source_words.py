@@ -1,0 +1,95 @@
+"""The meaning of PostgreSQL's definitions, and of the statements that this source writes for a changed one; see
+:class:`sluice.model.source_words.SourceWords`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.default_values import DefaultValue
+from sluice.model.definitions import ColumnDefinition
+from sluice.model.planned import CreatedTable
+from sluice.model.row_effects import Ran
+from sluice.model.source_words import AlteredNames
+from sluice.postgresql.column_types import neutral_type
+
+K = ColumnKind
+_TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\w+|\S""")
+_CONSTANT = re.compile(
+    r"(?:(?P<number>-?\d+(?:\.\d+)?)|\((?P<negative>-\d+(?:\.\d+)?)\)|'(?P<text>(?:[^']|'')*)'|(?P<word>true|false|NULL))"
+    r"(?P<cast>::.+)?",
+    re.S,
+)
+_NUMBERS = frozenset({K.SMALLINT, K.INT, K.BIGINT, K.DECIMAL, K.FLOAT, K.DOUBLE})
+_TEXTS = frozenset({K.CHAR, K.VARCHAR, K.TEXT, K.ENUM, K.JSON, K.UUID})
+
+
+@dataclass(frozen=True, slots=True)
+class PostgreSQLWords:
+    """Reads the words of PostgreSQL."""
+
+    def column_type(self, column: ColumnDefinition) -> ColumnType | None:
+        """Return the type of a column's values."""
+        return neutral_type(column.type, column.labels)
+
+    def altered_names(self, statement: Ran) -> AlteredNames | None:
+        """Return the names that the statement changes, None if it alters no table."""
+        tokens = [found[0] for found in _TOKEN.finditer(statement.text)]
+        if [token.upper() for token in tokens[:2]] != ["ALTER", "TABLE"]:
+            return None
+        renamed: dict[str, str] = {}
+        dropped: set[str] = set()
+        for at in range(len(tokens) - 2):
+            words = [token.upper() for token in tokens[at : at + 2]]
+            if words == ["RENAME", "COLUMN"] and at + 4 < len(tokens) and tokens[at + 3].upper() == "TO":
+                renamed[_name(tokens[at + 2]).lower()] = _name(tokens[at + 4])
+            elif words == ["DROP", "COLUMN"]:
+                dropped.add(_name(tokens[at + 2]).lower())
+        return AlteredNames(renamed, dropped)
+
+    def default_value(self, column: ColumnDefinition, wrote: Ran | None = None) -> DefaultValue:
+        """Return the value of a default that is a constant; of an expression it is not known."""
+        made = neutral_type(column.type, column.labels)
+        if column.default is None:
+            return DefaultValue(pa.scalar(None, made.arrow_type))
+        unknown = DefaultValue(None, f"the default {column.default[:80]} is no constant that is understood")
+        found = _CONSTANT.fullmatch(column.default.strip())
+        if found is None:
+            return unknown
+        if found["word"] == "NULL":
+            return DefaultValue(pa.scalar(None, made.arrow_type))
+        try:
+            value = _value(made, found)
+            return unknown if value is None else DefaultValue(pa.scalar(value, made.arrow_type))
+        except (ValueError, ArithmeticError, pa.ArrowInvalid, pa.ArrowTypeError):
+            return unknown
+
+    def created_table(self, text: str, schema: str) -> CreatedTable | None:
+        """Return None: the definition says all of it."""
+        return None
+
+
+def _name(token: str) -> str:
+    return token[1:-1].replace('""', '"') if token.startswith('"') else token.lower()
+
+
+def _value(made: ColumnType, found: re.Match[str]) -> Any:
+    text = found["number"] or found["negative"] or (found["text"] or "").replace("''", "'")
+    if made.native == "boolean":
+        return {"true": 1, "false": 0}.get(found["word"] or text)
+    if found["word"]:
+        return None
+    if made.kind in _NUMBERS:
+        if made.kind is K.DECIMAL:
+            return Decimal(text)
+        return float(text) if made.kind in {K.FLOAT, K.DOUBLE} else int(text)
+    return text if made.kind in _TEXTS and found["text"] is not None else None
+
+
+__all__ = ["PostgreSQLWords"]

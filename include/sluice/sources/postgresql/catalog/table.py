@@ -1,0 +1,256 @@
+"""Tables as the server's catalogs have them now: what a Relation message of the log lacks, and what copies need."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.tables import TableId, TableSchema
+from sluice.postgresql.column_types import neutral_column
+from sluice.postgresql.connection import Connection
+from sluice.sources.postgresql.server.connection import rows_of
+
+PRIMARY = "PRIMARY"
+"""The name, in a definition, of the index that tells rows apart in the log; indexes keep their own names otherwise."""
+KEPT = "n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'"
+"""The condition for schemas of users."""
+
+_TABLES = f"""
+SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relispartition, c.relreplident::text,
+       c.relpersistence::text, greatest(c.reltuples, 0)::bigint, c.relpages::bigint * 8192,
+       coalesce(obj_description(c.oid, 'pg_class'), ''), c.relrowsecurity
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND {KEPT}"""  # noqa: S608 - a fixed condition
+_COLUMNS = """
+SELECT a.attrelid::bigint, a.attnum::int, a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnotnull,
+       a.attgenerated::text, a.attidentity::text, pg_get_expr(d.adbin, d.adrelid),
+       coalesce(col_description(a.attrelid, a.attnum), ''), format_type(b.type, b.mod), l.labels
+FROM pg_attribute a
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+CROSS JOIN LATERAL (
+  WITH RECURSIVE base(type, mod, step) AS (
+    SELECT a.atttypid, a.atttypmod, 0
+    UNION ALL
+    SELECT t.typbasetype, t.typtypmod, base.step + 1 FROM base JOIN pg_type t ON t.oid = base.type WHERE t.typtype = 'd'
+  ) SELECT type, mod FROM base ORDER BY step DESC LIMIT 1
+) b
+LEFT JOIN LATERAL (
+  SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) AS labels FROM pg_enum e WHERE e.enumtypid = b.type
+) l ON true
+WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum"""
+_INDEXES = """
+SELECT i.indrelid::bigint, x.relname::text, i.indisprimary, i.indisreplident, i.indisunique, i.indimmediate,
+       i.indpred IS NOT NULL, m.amname::text, i.indnkeyatts::int,
+       (SELECT array_agg(coalesce(a.attname::text, '') ORDER BY k.place) FROM unnest(i.indkey) WITH ORDINALITY
+          AS k(number, place) LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number),
+       i.indoption::text
+FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
+WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid AND i.indislive
+ORDER BY i.indrelid, NOT i.indisprimary, x.relname"""
+_TABLES_A_QUERY = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A column as the log counts it: ``number`` is its ``attnum``, which a rename keeps and no other column gets."""
+
+    number: int
+    name: str
+    type_oid: int
+    typmod: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index that is valid.
+
+    Attributes:
+        columns: in its order; an expression is ``""``.
+        unique: no two rows share its values, checked at once, for all rows. identity: REPLICA IDENTITY USING INDEX.
+        unfit: why rows cannot be read in its order; ``""``: they can.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    primary: bool
+    identity: bool
+    unique: bool
+    unfit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table as the server has it now.
+
+    Attributes:
+        oid: of the table; a table that is dropped and made again has another.
+        schema: its columns in the log's order, without generated ones, which no target writes.
+        definition: all of its columns and indexes.
+        attributes: of ``schema.columns``, one each.
+        identity: ``relreplident``: d, f, i or n. identity_columns: those whose old values the log has.
+        rows, size_bytes: as the server last counted, 0 if it did not.
+        partition, partitioned: it is a part of another table; it has parts.
+        logged: its changes are in the log: it is not UNLOGGED.
+        guarded: row security is on.
+    """
+
+    oid: int
+    schema: TableSchema
+    definition: TableDefinition
+    attributes: tuple[Attribute, ...]
+    indexes: tuple[Index, ...]
+    identity: str
+    identity_columns: tuple[str, ...]
+    rows: int = 0
+    size_bytes: int = 0
+    partition: bool = False
+    partitioned: bool = False
+    logged: bool = True
+    guarded: bool = False
+
+    @property
+    def id(self) -> TableId:
+        """The name of the table."""
+        return self.schema.table
+
+    @property
+    def key_index(self) -> str:
+        """The name of the index whose columns are the key of ``schema``, "" if it has none."""
+        key = self.schema.primary_key
+        return next((one.name for one in self.indexes if key and one.columns == key and one.unique), "")
+
+
+def read_table(connection: Connection, table: TableId) -> CatalogTable | None:
+    """Return a table, None if there is none of that name."""
+    found = rows_of(connection, f"{_TABLES} AND n.nspname = %s AND c.relname = %s", (table.schema, table.table))
+    return next(iter(_completed(connection, found)), None)
+
+
+def read_tables(connection: Connection, wants: Callable[[TableId], bool]) -> list[CatalogTable]:
+    """Return the tables that ``wants`` accepts, by name, partitions among them."""
+    found = [row for row in rows_of(connection, _TABLES) if wants(TableId(row[1], row[2]))]
+    made: list[CatalogTable] = []
+    for at in range(0, len(found), _TABLES_A_QUERY):
+        made += _completed(connection, found[at : at + _TABLES_A_QUERY])
+    return sorted(made, key=lambda one: one.id)
+
+
+def schema_of(definition: TableDefinition) -> TableSchema:
+    """Return how the rows of a definition look in segments. Pure."""
+    columns = tuple(
+        neutral_column(one.name, one.type, one.labels, nullable=one.nullable)
+        for one in definition.columns
+        if one.generated is None
+    )
+    return TableSchema(definition.table, columns, definition.row_key)
+
+
+# -- inside ------------------------------------------------------------------------------------------------------------
+def _completed(connection: Connection, tables: Sequence[tuple[Any, ...]]) -> Iterable[CatalogTable]:
+    """Add columns and indexes to rows of ``_TABLES``."""
+    oids = [row[0] for row in tables]
+    if not oids:
+        return []
+    columns: Mapping[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for oid, *rest in rows_of(connection, _COLUMNS, (oids,)):
+        columns[oid].append(tuple(rest))
+    indexes: Mapping[int, list[Index]] = defaultdict(list)
+    for oid, *rest in rows_of(connection, _INDEXES, (oids,)):
+        indexes[oid].append(_index(tuple(rest)))
+    return [_table(row, columns[row[0]], indexes[row[0]]) for row in tables]
+
+
+def _table(row: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], indexes: Sequence[Index]) -> CatalogTable:
+    oid, schema, name, kind, partition, identity, persistence, rows, size, comment, guarded = row
+    made = tuple(map(_column, columns))
+    named = _named(indexes, identity)
+    definition = TableDefinition(
+        TableId(schema, name),
+        made,
+        tuple(
+            IndexDefinition(one.name, tuple((column, 0) for column in one.columns), one.unique)
+            for one in named
+            if not one.unfit or one.unique
+        ),
+        comment=comment,
+    )
+    described = schema_of(definition)
+    sent = {column.name for column in described.columns}
+    attributes = tuple(Attribute(one[0], one[1], one[2], one[3]) for one in columns if one[1] in sent)
+    return CatalogTable(
+        oid,
+        described,
+        definition,
+        attributes,
+        tuple(indexes),
+        identity,
+        _identity_columns(identity, indexes, [one.name for one in attributes]),
+        rows,
+        size,
+        partition,
+        kind == "p",
+        persistence == "p",
+        guarded,
+    )
+
+
+def _named(indexes: Sequence[Index], identity: str) -> list[Index]:
+    """Return the indexes with the one first, as ``PRIMARY``, that tells rows apart in the log.
+
+    That is the primary key, unless the identity is an index that lacks one of its columns: then a delete says only what
+    that index has.
+    """
+    primary = next((one for one in indexes if one.primary), None)
+    chosen = primary
+    if identity == "i":
+        given = next((one for one in indexes if one.identity), None)
+        if given is not None and (primary is None or not set(primary.columns) <= set(given.columns)):
+            chosen = given
+    rest = [one for one in indexes if one is not chosen]
+    return [replace(chosen, name=PRIMARY), *rest] if chosen is not None else rest
+
+
+def _identity_columns(identity: str, indexes: Sequence[Index], columns: Sequence[str]) -> tuple[str, ...]:
+    if identity == "f":
+        return tuple(columns)
+    if identity == "d":
+        return next((one.columns for one in indexes if one.primary), ())
+    return next((one.columns for one in indexes if one.identity), ()) if identity == "i" else ()
+
+
+def _column(row: tuple[Any, ...]) -> ColumnDefinition:
+    _, name, _, _, required, generated, counted, expression, comment, words, labels = row
+    return ColumnDefinition(
+        name,
+        words,
+        not required,
+        labels=tuple(labels or ()),
+        default=expression if not generated else None,
+        generated=expression if generated else None,
+        stored=generated == "s",
+        auto_increment=bool(counted) or (expression or "").startswith("nextval("),
+        comment=comment,
+    )
+
+
+def _index(row: tuple[Any, ...]) -> Index:
+    name, primary, identity, unique, immediate, partial, method, keys, columns, options = row
+    unfit = ""
+    own = tuple(columns[:keys])
+    if method != "btree":
+        unfit = f"it is a {method} index, which has no order"
+    elif partial:
+        unfit = "it holds only some of the rows"
+    elif "" in own:
+        unfit = "it holds an expression, not columns alone"
+    elif any(int(option) for option in options.split()[:keys]):
+        unfit = "some of its columns descend, or have NULL first"
+    whole = unique and immediate and not partial and "" not in own
+    return Index(name, own, primary, identity, whole, unfit)
+
+
+__all__ = ["KEPT", "PRIMARY", "Attribute", "CatalogTable", "Index", "read_table", "read_tables", "schema_of"]

@@ -1,0 +1,123 @@
+"""The key that cuts a table into chunks, and the selects that do it."""
+
+# ruff: noqa: S608 - names are quoted, values are literals of key_text, conditions are rendered anew
+
+from __future__ import annotations
+
+from sluice.errors import DumpRefused
+from sluice.model.column_types import ColumnKind
+from sluice.model.dumps import TableRequest
+from sluice.model.tables import Column
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.sources.base import ChunkKey
+from sluice.sources.postgresql.catalog.table import CatalogTable, Index
+from sluice.sources.postgresql.snapshot.key_text import after, both, upto
+
+NULLS = ("NULL",)
+"""Upper bound of the chunk of rows that have no place in an index's order."""
+_ALIAS = "_sluice"
+_CAST_ALIKE = frozenset({
+    ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.INT, ColumnKind.BIGINT, ColumnKind.DECIMAL, ColumnKind.FLOAT,
+    ColumnKind.DOUBLE, ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP, ColumnKind.TIME, ColumnKind.BLOB,
+    ColumnKind.UUID, ColumnKind.JSON, ColumnKind.ENUM, ColumnKind.BIT, ColumnKind.CHAR,
+})  # fmt: skip
+"""The kinds whose cast to text is what the log has, as far as the decoder reads it."""
+
+
+def expression(column: Column) -> str:
+    """Return SQL for a column's value as the log has it: the text that the type's own output function prints.
+
+    A cast to text is cheaper, but is not the same for every type: that of an ``inet`` adds ``/32``, an extension's may
+    be anything.
+    """
+    name = quoted(column.name)
+    if column.kind in _CAST_ALIKE or column.native.startswith(("text", "character varying", "numeric")):
+        return f"{name}::text"
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN format('%s', {name}) END"  # a row with a NULL is not NULL
+
+
+def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
+    """Return the key that cuts a table: its key, the index asked for, or nothing (one piece).
+
+    Raises DumpRefused if nothing tells its rows apart, or the index cannot cut it.
+    """
+    if request.keyless:
+        return ChunkKey((), "")
+    if not live.schema.primary_key and not request.identity:
+        raise DumpRefused(
+            f"{request.table} has no primary key: its rows cannot be told apart"
+            + (", so an index cannot split the table either" if request.index else ""),
+            hint="name the columns that identify a row in the mapping (`key: [...]`), add a primary key, or replace "
+            "the whole table in one piece (`--replace`)",
+        )
+    usable = {one.name: one for one in live.indexes if not one.unfit}
+    name = request.index or live.key_index or _index_of(usable, request.identity)
+    if not name:
+        return ChunkKey((), "")
+    known = {one.name: one for one in live.indexes}
+    those = ", ".join(sorted(usable)) or "none"
+    if name not in known:
+        raise DumpRefused(f"{request.table} has no index {name!r}", hint=f"those that can cut it: {those}")
+    if known[name].unfit:
+        raise DumpRefused(
+            f"index {name!r} of {request.table} cannot cut the table: {known[name].unfit}",
+            hint=f"those that can: {those}",
+        )
+    by_name = {column.name: column for column in live.schema.columns}
+    if not all(one in by_name for one in known[name].columns):
+        raise DumpRefused(
+            f"index {name!r} of {request.table} holds a generated column", hint=f"those that can: {those}"
+        )
+    return ChunkKey(tuple(by_name[one] for one in known[name].columns), name)
+
+
+def _index_of(usable: dict[str, Index], identity: tuple[str, ...]) -> str:
+    """Return an index that begins with columns that tell rows apart; ``""`` for none."""
+    found = [one for one in usable.values() if set(one.columns[: len(identity)]) == set(identity)]
+    return min(found, key=lambda one: (len(one.columns), one.name)).name if found and identity else ""
+
+
+def selection_sql(live: CatalogTable, columns: tuple[Column, ...], *conditions: str) -> str:
+    """Return the select of a chunk's rows."""
+    exprs = ", ".join(map(expression, columns))
+    return f"SELECT {exprs} FROM {_from(live)} WHERE {both(*conditions)}"
+
+
+def border_sql(live: CatalogTable, key: ChunkKey, rows: int, *conditions: str) -> str:
+    """Return the select of the key of the last of the next ``rows`` rows."""
+    exprs = ", ".join(map(expression, key.columns))
+    order = ", ".join(f"{_ALIAS}.{quoted(name)}" for name in key.names)  # without it: of the texts that are selected
+    return f"SELECT {exprs} FROM {_from(live)} WHERE {both(*conditions)} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
+
+
+def _from(live: CatalogTable) -> str:
+    """Return the table; of one that others inherit from its own rows alone, as the log has each under its own name."""
+    return f"{'' if live.partitioned else 'ONLY '}{quoted_table(live.id)} AS {_ALIAS}"
+
+
+def range_of(request: TableRequest, key: ChunkKey) -> tuple[str, str]:
+    """Return the conditions of the request's own key range."""
+    return after(key.names, request.lower, included=True), upto(key.names, request.upper)
+
+
+def nullable(live: CatalogTable, key: ChunkKey) -> list[Column]:
+    """Return the columns of the key that may be NULL."""
+    return [] if key.index == live.key_index else [column for column in key.columns if column.nullable]
+
+
+def has_nulls(live: CatalogTable, request: TableRequest, key: ChunkKey) -> bool:
+    """Return True if rows may have no place in the order of the index: they are a chunk of their own, the first."""
+    return not request.lower and not request.upper and bool(nullable(live, key))
+
+
+def place_of(bound: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a chunk's bound as one of a range: after the rows without a place there is no bound."""
+    return () if bound == NULLS else bound
+
+
+def nulls(live: CatalogTable, key: ChunkKey, wanted: bool) -> str:
+    """Return the condition that some column of the index is null, or that none is; ``""`` where none can be."""
+    columns = [quoted(column.name) for column in nullable(live, key)]
+    if not columns:
+        return ""
+    return "(" + (" OR " if wanted else " AND ").join(f"{c} IS {'' if wanted else 'NOT '}NULL" for c in columns) + ")"

@@ -1,0 +1,189 @@
+"""One thread of a dump at the server: a connection for questions, one for the rows of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+import pyarrow as pa
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, DumpRefused
+from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
+from sluice.model.tables import TableId, TableSchema
+from sluice.postgresql.connection import Connection, is_gone, said
+from sluice.sources.base import Watermarker
+from sluice.sources.postgresql.catalog.table import CatalogTable
+from sluice.sources.postgresql.server.connection import connected, rows_of, source_errors
+from sluice.sources.postgresql.snapshot.chunk_queries import (
+    NULLS,
+    border_sql,
+    has_nulls,
+    key_of,
+    nulls,
+    place_of,
+    range_of,
+    selection_sql,
+)
+from sluice.sources.postgresql.snapshot.chunk_table import present
+from sluice.sources.postgresql.snapshot.copy_rows import copy_rows
+from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText, after, among, upto
+from sluice.sources.postgresql.snapshot.watermarks import SnapshotMarks, end_of_log
+
+_ROWS = {
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "10min",
+    "enable_sort": "off",
+    "enable_incremental_sort": "off",
+}
+"""A copy takes as long as it takes (a connection that is dead ends by its keepalives), and its borders are read in the
+order of an index. A session that is paused in a snapshot would keep the server from cleaning up: it is ended."""
+_LAG = (
+    "SELECT pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_wal_receiver), "
+    "pg_last_wal_receive_lsn() IS NOT DISTINCT FROM pg_last_wal_replay_lsn(), "
+    "extract(epoch FROM now() - pg_last_xact_replay_timestamp())::float8"
+)
+
+
+class PostgresLoad:
+    """The load of a server; see :class:`sluice.sources.base.SourceLoad`."""
+
+    def __init__(self, endpoint: Endpoint, connection: Connection, doing: str) -> None:
+        self.endpoint = endpoint
+        self.connection = connection
+        self._doing = doing
+
+    def running(self) -> int:
+        """Return the number of statements that clients run now. Raises SourceUnavailable."""
+        with source_errors(self.endpoint, self._doing):
+            sql = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND backend_type = 'client backend'"
+            return int(rows_of(self.connection, sql)[0][0])
+
+    def replica_lag_s(self) -> float | None:
+        """Return the seconds that the server lags, None if it is no standby; infinite if nothing is sent to it.
+
+        Raises SourceUnavailable.
+        """
+        with source_errors(self.endpoint, self._doing):
+            [(standby, receivers, whole, behind)] = rows_of(self.connection, _LAG)
+        if not standby:
+            return None
+        if not receivers:
+            return float("inf")
+        return 0.0 if whole else float(behind or 0.0)
+
+
+class PostgresChunkReader(PostgresLoad):
+    """See :class:`sluice.sources.base.ChunkReader`."""
+
+    def __init__(
+        self, endpoint: Endpoint, connection: Connection, reader: Connection, watermarks: Watermarker, *, pipeline: str
+    ) -> None:
+        super().__init__(endpoint, connection, "asking the source")
+        self.watermarks = watermarks
+        self._reader = reader
+        self._pipeline = pipeline
+        self._live: CatalogTable | None = None
+
+    def end_of_log(self) -> str:
+        """Ask the server for a place in its log that all that is visible stands before."""
+        return end_of_log(self.connection)
+
+    def schema(self, table: TableId) -> TableSchema:
+        """Read the present definition, which the next :meth:`rows` of this table uses too."""
+        self._live = present(self.connection, table)
+        return self._live.schema
+
+    def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
+        """Select the key that ends the next chunk; rows whose key has a NULL are the first chunk, alone."""
+        live = present(self.connection, request.table)
+        key = key_of(live, request)
+        if not key.columns:
+            return (), True
+        if not planned.chunks and has_nulls(live, request, key):
+            return NULLS, False
+        low, high = range_of(request, key)
+        behind = after(key.names, place_of(planned.upto))
+        sql = border_sql(live, key, rows, low, high, behind, nulls(live, key, False))
+        [found] = list(copy_rows(self._reader, sql, key.columns))
+        if not found.num_rows:
+            return (), True
+        return PostgresKeyText().literals(key.columns, found)[0], False
+
+    def rows(
+        self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
+    ) -> Iterator[pa.Table]:
+        """Copy the rows of the chunk on the connection for rows, and yield them as they arrive.
+
+        Raises DumpRefused if the server fails on some row because of the request's condition.
+        """
+        live = self._definition_once(request.table)
+        with self._asked(request, chunk):
+            yield from self._rows(request, live, chunk, keys)
+
+    def _rows(
+        self, request: TableRequest, live: CatalogTable, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]]
+    ) -> Iterator[pa.Table]:
+        key = key_of(live, request)
+        columns = live.schema.columns
+        where = f"({request.where})" if request.where else ""
+        if request.key_file:
+            for some in keys:
+                listed = among(request.identity or key.names, some)
+                yield from copy_rows(self._reader, selection_sql(live, columns, listed, where), columns)
+            return
+        if chunk.upto == NULLS:
+            sql = selection_sql(live, columns, nulls(live, key, True), where)
+            yield from copy_rows(self._reader, sql, columns)
+            return
+        conditions = (
+            *range_of(request, key), after(key.names, place_of(chunk.after)), upto(key.names, chunk.upto),
+            nulls(live, key, False), where,
+        )  # fmt: skip
+        yield from copy_rows(self._reader, selection_sql(live, columns, *conditions), columns)
+
+    @contextmanager
+    def _asked(self, request: TableRequest, chunk: Chunk) -> Iterator[None]:
+        """Turn the failure of an accepted condition on some row into DumpRefused: it does not pass by itself."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if not request.where or is_gone(error) or (error.sqlstate or "")[:2] != "22":
+                raise
+            raise DumpRefused(
+                f"the source cannot read rows of {request.table} under the condition {request.where!r}: {said(error)}",
+                where=f"dump {chunk.id.dump}",
+                hint=f"`sluice dump cancel {self._pipeline} {chunk.id.dump}`, then ask for it with a condition that "
+                "holds for every row",
+            ) from error
+
+    def _definition_once(self, table: TableId) -> CatalogTable:
+        """Return the definition that :meth:`schema` read, if that was of this table, else read it."""
+        if self._live is not None and self._live.id == table:
+            return self._live
+        return present(self.connection, table)
+
+
+@contextmanager
+def open_chunk_reader(endpoint: Endpoint, marking: Marking, pipeline: str) -> Iterator[PostgresChunkReader]:
+    """Open a reader for one thread of a dump. Raises ConfigError for another marking than this kind of source has."""
+    if marking is not Marking.SNAPSHOT:
+        raise ConfigError(f"dumps of a PostgreSQL source are marked by snapshots, not by {marking.value}")
+    application = f"sluice {pipeline} copy"[:63]
+    with (
+        connected(endpoint, application) as connection,
+        connected(endpoint, application, **_ROWS) as reader,
+        source_errors(endpoint, "copying rows"),
+    ):
+        yield PostgresChunkReader(endpoint, connection, reader, SnapshotMarks(reader), pipeline=pipeline)
+
+
+@contextmanager
+def open_load(endpoint: Endpoint) -> Iterator[PostgresLoad]:
+    """Open a standby of the source whose lag a dump watches."""
+    with connected(endpoint, "sluice lag") as connection:
+        yield PostgresLoad(endpoint, connection, "asking a standby of the source")
+
+
+__all__ = ["PostgresChunkReader", "PostgresLoad", "open_chunk_reader", "open_load"]

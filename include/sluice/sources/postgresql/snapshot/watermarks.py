@@ -1,0 +1,165 @@
+"""Marks around the select of a chunk: the snapshot that it reads, told by the transactions that it sees.
+
+Nothing is written at the source. Why it is right: a transaction enters the log when it commits, and becomes visible
+after that; between the two it may wait for a synchronous standby, for any time. So no place in the log stands for what
+a select sees, and a mark that is written there (``pg_logical_emit_message``) does not, either. The snapshot itself says
+it exactly: :func:`after_low` tells for the transaction of each change whether the select saw it.
+
+:func:`end_of_log` is a place that all that is visible stands before. As the beginning of a window it has to be before
+all that the next snapshot does not see; so it waits for transactions that are in the log and not yet visible.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.errors import SourceUnavailable
+from sluice.model.dumps import Chunk, Marking
+from sluice.model.tables import one_chunk
+from sluice.postgresql.connection import Connection
+from sluice.sources.postgresql.position import lsn_number, place_of
+from sluice.sources.postgresql.server.connection import rows_of
+
+_PAGE, _PAGE_HEADS = 8_192, frozenset({24, 40})
+_FLUSH_S = 10.0
+_COMMIT_S = 0.2
+_STANDBY_S = 60.0
+_LOOK_S = 0.005
+_EPOCH = 1 << 32
+
+_PLACE = (
+    "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text, "
+    "substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8)"
+)
+_REPLAYED = "SELECT pg_last_wal_replay_lsn()::text, (SELECT timeline_id FROM pg_control_checkpoint())"
+_COMMITTING = (
+    "SELECT count(*), count(*) FILTER (WHERE wait_event = 'SyncRep') FROM pg_stat_activity "
+    "WHERE backend_xid::text = ANY(%s) AND state IS DISTINCT FROM 'idle in transaction' "
+    "AND state IS DISTINCT FROM 'idle in transaction (aborted)'"
+)
+
+
+class SnapshotMarks:
+    """See :class:`sluice.sources.base.Watermarker`; ``reader``: the connection that reads the rows."""
+
+    def __init__(self, reader: Connection) -> None:
+        self._reader = reader
+
+    def low(self, chunk: Chunk) -> str:
+        """Return "": the snapshot does not exist before :meth:`reading`."""
+        return ""
+
+    @contextmanager
+    def reading(self, chunk: Chunk) -> Iterator[str | None]:
+        """Open the snapshot and yield the transactions that it sees; roll back at the end."""
+        rows_of(self._reader, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            [(snapshot,)] = rows_of(self._reader, "SELECT pg_current_snapshot()::text")
+            yield str(snapshot)
+        finally:
+            if not self._reader.closed:
+                self._reader.rollback()
+
+    def high(self, chunk: Chunk) -> None:
+        """Do nothing: the end of the log, asked after the select, closes the window."""
+        return
+
+
+def choose_marking(connection: Connection) -> Marking:
+    """Return the only way in which a new dump is marked."""
+    return Marking.SNAPSHOT
+
+
+def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
+    """Return a mask of the changes whose transactions a snapshot does not see.
+
+    ``low``: as ``pg_current_snapshot`` prints it. ``rows``: column ``_gtid``, the number of the transaction, of which
+    the log has the lower 32 bits. A change without one counts as not seen.
+    """
+    first, last, running = low.split(":")
+    oldest, newest = int(first), int(last)
+    open_ = {int(one) for one in running.split(",") if one}
+    named = one_chunk(rows["_gtid"]).dictionary_encode()
+    unseen = [not _is_seen(text, oldest, newest, open_) for text in named.dictionary.to_pylist()]
+    which = named.indices.fill_null(len(unseen)).to_numpy(zero_copy_only=False)
+    mask: np.ndarray[Any, Any] = np.array([*unseen, True], np.bool_)[which.astype(np.int64)]
+    return mask
+
+
+def _is_seen(text: str, oldest: int, newest: int, running: set[int]) -> bool:
+    number = _whole(int(text), newest)
+    return number < oldest or (number < newest and number not in running)
+
+
+def _whole(number: int, near: int) -> int:
+    """Return the 64-bit number of a transaction, of which 32 bits are given, that is nearest to another."""
+    distance = (number - near) % _EPOCH
+    return near + (distance - _EPOCH if distance >= _EPOCH >> 1 else distance)
+
+
+def end_of_log(connection: Connection) -> str:
+    """Return a place that every visible transaction stands before, and none behind that is in the log and invisible.
+
+    Raises SourceUnavailable if transactions wait for a synchronous standby for more than a minute.
+    """
+    if rows_of(connection, "SELECT pg_is_in_recovery()")[0][0]:
+        [(lsn, timeline)] = rows_of(connection, _REPLAYED)
+        return place_of(int(timeline), lsn_number(lsn))
+    place = _flushed(connection)
+    _await_commits(connection)
+    return place
+
+
+def _flushed(connection: Connection) -> str:
+    """Return the place up to which the log is on disk, at least what was written before this call: a reader gets no
+    more of it.
+    """
+    [(inserted, flushed, timeline)] = rows_of(connection, _PLACE)
+    wanted, deadline = _without_head(lsn_number(inserted)), time.monotonic() + _FLUSH_S
+    while lsn_number(flushed) < wanted:
+        if time.monotonic() > deadline:
+            raise SourceUnavailable(
+                f"the log is on disk up to {flushed} only, {_FLUSH_S:.0f} s after it was written up to {inserted}",
+                hint="look at the server's disk and at wal_writer_delay",
+            )
+        time.sleep(_LOOK_S)
+        [(_, flushed, timeline)] = rows_of(connection, _PLACE)
+    return place_of(int(timeline, 16), lsn_number(flushed))
+
+
+def _without_head(lsn: int) -> int:
+    """Return the end of a page for a place behind the head of the next one, where nothing was written yet."""
+    within = lsn % _PAGE
+    return lsn - within if within in _PAGE_HEADS else lsn
+
+
+def _await_commits(connection: Connection) -> None:
+    """Wait until transactions that may be in the log are visible.
+
+    A transaction that runs a statement may be about to commit; so a short time is given to all of them, and a long one
+    to those that wait for a synchronous standby.
+    """
+    [(snapshot,)] = rows_of(connection, "SELECT pg_current_snapshot()::text")
+    running = [str(int(one) % _EPOCH) for one in str(snapshot).rpartition(":")[2].split(",") if one]
+    began = time.monotonic()
+    while running:
+        [(active, waiting)] = rows_of(connection, _COMMITTING, (running,))
+        passed = time.monotonic() - began
+        if not active or (passed > _COMMIT_S and not waiting):
+            return
+        if passed > _STANDBY_S:
+            raise SourceUnavailable(
+                f"{waiting} transactions wait for a synchronous standby for more than {_STANDBY_S:.0f} s: what a copy "
+                "would see of them is not certain",
+                hint="look at synchronous_standby_names and pg_stat_replication; the copy goes on by itself",
+            )
+        time.sleep(_LOOK_S)
+
+
+__all__ = ["SnapshotMarks", "after_low", "choose_marking", "end_of_log"]
