@@ -22,11 +22,11 @@ from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
 from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
 from sluice.sources.mysql.server.replication_filters import replication_findings
+from sluice.sources.mysql.server.retention import MANAGED, engine_findings, retention_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.mysql.server.two_way import two_way_findings
 from sluice.sources.table_filter import Selection
 
-SHORT_HORIZON_S = 86_400
 _ON = {"ON", "1", "TRUE", "YES"}
 
 
@@ -45,7 +45,7 @@ def preflight(
     who else uses it; ``two_way``: the server is a site of a channel.
     """
     selection = Selection.compile(pipeline.capture)
-    found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(info)
+    found = _log_settings(info) + engine_findings(info) + _row_image(info, pipeline) + _privileges(connection)
     if any(finding.setting == "privileges" for finding in found):
         return sorted(found, key=lambda f: f.severity != "error")
     found += (
@@ -53,7 +53,8 @@ def preflight(
         + _replicates(connection, info)
         + _same_id(connection, server_id, _readers(pipeline))
     )
-    odd = _of_engines(connection, (ENGINE, *ENGINES))
+    odd, managed = _special_tables(connection, (ENGINE, *ENGINES))
+    found += retention_findings(connection, info, managed=managed)
     found += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
     if pipeline.capture.unlogged_cascades == "stop":
         found += _cascades(connection, info, selection)
@@ -66,13 +67,20 @@ def preflight(
     return sorted(found, key=lambda f: f.severity != "error")
 
 
-def _of_engines(connection: Any, engines: tuple[str, ...]) -> list[tuple[TableId, str]]:
-    """Return every table of these engines, with its engine, by one query."""
-    asked = "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE ENGINE IN %s"
-    return [
+def _special_tables(connection: Any, engines: tuple[str, ...]) -> tuple[list[tuple[TableId, str]], bool]:
+    """Return every table of these engines, with its engine, and whether the server is a managed one; by one query."""
+    asked = (
+        "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES "
+        "WHERE ENGINE IN %s OR (TABLE_SCHEMA = %s AND TABLE_NAME = %s)"
+    )
+    found = rows_of(connection, asked, (engines, *MANAGED))
+    managed = [row for row in found if (str(row[0]), str(row[1])) == MANAGED]
+    odd = [
         (TableId(str(schema), str(name)), str(engine))
-        for schema, name, engine in rows_of(connection, asked, (engines,))
+        for schema, name, engine in found
+        if str(engine).upper() in engines
     ]
+    return odd, bool(managed)
 
 
 def require_ready(
@@ -298,23 +306,6 @@ def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[F
             "capture.unlogged_cascades: ignore",
         )
     ]
-
-
-def _horizon(info: ServerInfo) -> list[Finding]:
-    seconds = int(float(info.variables.get("binlog_expire_logs_seconds", "0") or 0))
-    if not seconds:
-        seconds = int(86_400 * float(info.variables.get("expire_logs_days", "0") or 0))
-    if 0 < seconds < SHORT_HORIZON_S:
-        return [
-            Finding(
-                "warning",
-                "binlog_expire_logs_seconds",
-                str(seconds),
-                f"the log is purged after {seconds / 3600:.1f} h: a longer stop of this pipeline loses its position",
-                f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_expire_logs_seconds = 604800",
-            )
-        ]
-    return []
 
 
 __all__ = ["Finding", "preflight", "require_ready"]
