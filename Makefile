@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format docs lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,11 +79,22 @@ format: venv ## rewrite the code in the house's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet . || true
 
-docs: venv ## write the table of targets in README.md and docs/targets.md again
+docs: venv ## write the tables of targets (README.md, docs/targets.md) and of metrics (docs/monitor.md) again
 	@$(BIN)/python -m tests.support.documents.targets_table
+	@$(BIN)/python -m tests.support.documents.metrics_table
 
-lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt
-	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt
+UV = $$(command -v $(BIN)/uv || command -v uv)
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11
+
+lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt, and the product's part of it into docker/requirements.txt
+	@$(COMPILE) --generate-hashes requirements-dev.in -o requirements.txt
+	@$(COMPILE) --generate-hashes --all-extras --constraint requirements.txt pyproject.toml -o docker/requirements.txt
+
+lowest: venv ## resolve the lower bounds of the package's requirements
+	@$(COMPILE) --all-extras --resolution lowest-direct pyproject.toml
+
+package: venv ## wheel and source distribution, in dist/
+	@$(BIN)/python .ci/package
 
 bench: bench-capture bench-apply bench-freshness bench-distance bench-dump bench-memory ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
 

@@ -1,12 +1,5 @@
-"""One DAG for every pipeline file: ``backfill__{pipeline}``."""
+"""One Airflow DAG for every pipeline file: ``backfill__{pipeline}``."""
 
-import os
-from pathlib import Path
+from sluice.orchestration.dags import all_dags
 
-from airflow.sdk import get_parsing_context
-
-from sluice.orchestration.dags.backfill import build_all
-
-_FOLDER = Path(os.environ.get("SLUICE_PIPELINES") or Path(__file__).resolve().parents[1] / "include" / "pipelines")
-
-globals().update(build_all(_FOLDER, only=get_parsing_context().dag_id))
+globals().update(all_dags(None, "backfill"))

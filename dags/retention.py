@@ -1,12 +1,5 @@
-"""The ``retention`` DAG: hourly, removes what is no longer needed."""
+"""The Airflow DAG ``retention``: hourly, removes what is no longer needed."""
 
-import os
-from pathlib import Path
+from sluice.orchestration.dags import all_dags
 
-from airflow.sdk import DAG
-
-from sluice.orchestration.dags.retention import build_retention_dag
-
-_FOLDER = Path(os.environ.get("SLUICE_PIPELINES") or Path(__file__).resolve().parents[1] / "include" / "pipelines")
-
-dag: DAG = build_retention_dag(_FOLDER)
+globals().update(all_dags(None, "retention"))

@@ -47,7 +47,31 @@ to run or change next. Secrets never enter any of the three.
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Any, ClassVar
+
+
+class Fault(StrEnum):
+    """Who has to act on an error: in the status, on the page, in metrics and in notifications."""
+
+    PASSING = "passing"
+    """Nobody: the same work is tried again, and may succeed."""
+    YOURS = "yours"
+    """A person: a file, a login, a table, a server's settings have to be changed."""
+    BUG = "bug"
+    """The developers of Sluice: this version does not understand something, or failed in a way that nobody foresaw."""
+
+    @property
+    def words(self) -> str:
+        """The words for it in messages."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Fault.PASSING: "it may pass by itself",
+    Fault.YOURS: "a person has to fix the cause",
+    Fault.BUG: "this looks like a bug of Sluice: please report it",
+}
 
 
 class SluiceError(Exception):
@@ -60,6 +84,7 @@ class SluiceError(Exception):
     """
 
     retryable: ClassVar[bool] = False
+    fault: ClassVar[Fault] = Fault.YOURS
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -88,6 +113,11 @@ class SluiceError(Exception):
         return _rebuild, (type(self), self.message, self.where, self.hint, self.__dict__.copy())
 
 
+def fault_of(error: BaseException) -> Fault:
+    """Return who has to act on an error; one that is none of Sluice's is a bug."""
+    return error.fault if isinstance(error, SluiceError) else Fault.BUG
+
+
 def _rebuild(
     kind: type[SluiceError], message: str, where: str | None, hint: str | None, state: dict[str, Any]
 ) -> SluiceError:
@@ -101,6 +131,7 @@ class RetryableError(SluiceError):
     """The same call may succeed later."""
 
     retryable = True
+    fault = Fault.PASSING
 
 
 class SourceUnavailable(RetryableError):
@@ -189,13 +220,19 @@ class WrongServer(CaptureError):
 class UnknownEvent(CaptureError):
     """An event kind that this version does not understand."""
 
+    fault = Fault.BUG
+
 
 class UnsupportedType(CaptureError):
     """A column type or charset that this version does not understand."""
 
+    fault = Fault.BUG
+
 
 class DecodeError(CaptureError):
     """Bytes of the log contradict its format."""
+
+    fault = Fault.BUG
 
 
 class SchemaUnknown(CaptureError):
@@ -246,6 +283,8 @@ class AccessDenied(TerminalError):
 
 class Fenced(TerminalError):
     """A newer owner exists; this process must stop writing."""
+
+    fault = Fault.PASSING
 
 
 class RuleError(TerminalError):

@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from tests.dags.conftest import WritePipeline
 from tests.support.grammar.mutations import COUNT, SEED, mutated
 
-STATIC = Path(__file__).resolve().parents[2] / "plugins" / "static"
+STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
 ROUTES = ["/", "/api/status", "/api/status/shop", "/static/sluice.js", "/static/sluice.css", "/static/icon.svg"]
 
 

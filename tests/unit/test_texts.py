@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -21,7 +20,6 @@ from sluice.config.engine import EngineConfig
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.readers import ReadersConfig
 from sluice.errors import ConfigError
-from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 from sluice.targets.feature_check import to_ignore
 from sluice.targets.registry import KINDS, comparable_kinds, kind_of, marking_kinds
 
@@ -30,7 +28,7 @@ CODE = sorted(REPOSITORY.joinpath("include/sluice").rglob("*.py"))
 PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*.in"), *REPOSITORY.joinpath("docs").rglob("*.md")]
 DECISIONS = sorted(REPOSITORY.joinpath("include/sluice").rglob("DECISIONS.md"))
 TEXTS = sorted({*(page for page in PAGES if page.suffix == ".md"), *DECISIONS})
-FOLDERS = ("dags", "docker", "docs", "include", "plugins", "spark_jobs", "tests")
+FOLDERS = ("dags", "docker", "docs", "include", "plugins", "tests")
 MADE = (
     "tests/last-full-run.md",
     "include/targets/",
@@ -40,16 +38,6 @@ MADE = (
     "hide_tests.py",
 )
 """Paths that commands of the pages write, so that they need not be there."""
-
-
-def test_client_packages_are_named_by_their_own_names() -> None:
-    """The name under which Sluice itself is in an index is not decided: another package may have it."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert {name: tuple(packages) for name, packages in project["optional-dependencies"].items()} == CLIENT_PACKAGES
-    for path in [*CODE, *REPOSITORY.joinpath("include/devstack").rglob("*.py"), *PAGES]:
-        if path.name != "CHANGELOG.md":
-            assert "sluice[" not in path.read_text(), path
-    assert install_hint("kafka").startswith("pip install 'confluent-kafka>=2.16'")
 
 
 MODULES = {".".join(path.relative_to(REPOSITORY / "include").with_suffix("").parts): path for path in CODE}
@@ -203,6 +191,8 @@ def wrong_word(call: str) -> str:
     known: Any = all_commands()
     words = re.sub(r" \| ", "|", re.sub(r"\"[^\"]*\"|'[^']*'", "TEXT", call)).split()
     while words and hasattr(known, "commands"):
+        if words[0].startswith("--") and known is all_commands():
+            break
         alternatives = re.split(r"\\?\|", words[0])
         if all(name in known.commands for name in alternatives):
             known = known.commands[alternatives[-1]]

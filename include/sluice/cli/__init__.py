@@ -3,68 +3,41 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from io import StringIO, TextIOWrapper
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import typer.main
 
-from sluice.cli.channel import channel_app
-from sluice.cli.check import check
-from sluice.cli.console import err, log_to_stderr, print_error
-from sluice.cli.control import adopt, audit, failover, pause, redeliver, restart, resume, rollback, seek, skip
-from sluice.cli.dump import dump_app
-from sluice.cli.letters import letters_app
-from sluice.cli.recover import recover
-from sluice.cli.rules import rules_app
-from sluice.cli.run import run
-from sluice.cli.schema import schema_app
-from sluice.cli.serve import serve
-from sluice.cli.snapshot import snapshot_app
-from sluice.cli.stack import stack_app
-from sluice.cli.status import status
-from sluice.cli.stored import segments, tail
-from sluice.cli.subscriptions import subscriptions_app
-from sluice.cli.targets import targets_app
-from sluice.cli.verify import verify_app
+from sluice import __version__
+from sluice.cli.command_list import Commands, LazyGroup
+from sluice.cli.console import err, log_to_stderr, out, print_error
 from sluice.errors import SluiceError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for command in (
-    check,
-    run,
-    status,
-    segments,
-    tail,
-    serve,
-    pause,
-    resume,
-    restart,
-    rollback,
-    skip,
-    redeliver,
-    adopt,
-    recover,
-    failover,
-    seek,
-    audit,
-):
-    app.command()(command)
-_HAS_STACK = importlib.util.find_spec("devstack") is not None
-"""The development stack is in the repository, not in the installed package."""
+app = typer.Typer(
+    cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)  # fmt: skip
+_HAS_STACK = "stack" in Commands()
 
-for name, group in {
-    **({"stack": stack_app} if _HAS_STACK else {}), "rules": rules_app, "dump": dump_app, "dead-letters": letters_app,
-    "schema": schema_app,
-    "targets": targets_app, "verify": verify_app, "channel": channel_app, "snapshot": snapshot_app,
-    "subscriptions": subscriptions_app,
-}.items():  # fmt: skip
-    app.add_typer(group, name=name)
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        out.print(f"sluice {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Keep other data stores in step with MySQL and MariaDB."""
 
 
 _OUTPUT_LOST = 74
@@ -84,10 +57,7 @@ class _Closed(StringIO):
 
 @functools.cache
 def all_commands() -> Callable[..., Any]:
-    """Return all commands.
-
-    To make them of their functions takes longer than most of them work, so that it is done once in a process.
-    """
+    """Return all commands; each is made when it is first asked for, once in a process."""
     return typer.main.get_command(app)
 
 
@@ -100,9 +70,10 @@ def main() -> None:
         sys.stdout = _Closed()
     if sys.stderr is None:
         sys.stderr = _Closed()
-    if _HAS_STACK and "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
-        _adopt_stack_environment()
-    log_to_stderr(False)
+    if {"--help", "-h", "--version"}.isdisjoint(sys.argv):  # these need neither, and are there in half the time
+        if _HAS_STACK and "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
+            _adopt_stack_environment()
+        log_to_stderr(False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name may hold what the terminal's encoding lacks

@@ -1,4 +1,7 @@
-"""Shared parts of all commands: arguments, the two consoles, JSON, errors, and plans that are shown before they run."""
+"""Shared parts of all commands: arguments, the two consoles, JSON, errors, and plans that are shown before they run.
+
+The modules of commands import what a command works with inside its function, so that help and completion start fast.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,15 @@ import sys
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
 
-from sluice.config.connections import from_environment
-from sluice.config.loading import find_pipeline
 from sluice.errors import ConfigError, SluiceError
-from sluice.flows.runtime import Runtime, pipelines_folder
 
 if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
     from sluice.operations.control import ActionPlan
 
 
@@ -32,6 +32,16 @@ Overwrite = Annotated[
 ]  # fmt: skip
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+MonitorPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, help="Serve /healthz, /readyz and /metrics (Prometheus) on this port; 0: one that is free."
+    ),
+]
+MonitorHost = Annotated[
+    str,
+    typer.Option(help="Address of this machine for --monitor-port. Whoever reaches it reads metrics without login."),
+]
 Reason = Annotated[str, typer.Option("--reason", help="Why; goes into the audit.")]
 
 _UNSHOWN = re.compile(
@@ -96,6 +106,11 @@ def given(option: str, *values: str | None) -> None:
 
 def open_pipeline(pipeline: str, *, mode: str | None = None) -> Runtime:
     """Open the pipeline of this name or file, with its connections from the environment. Raises ConfigError."""
+    from sluice.config.connections import from_environment
+    from sluice.config.folders import pipelines_folder
+    from sluice.config.loading import find_pipeline
+    from sluice.flows.runtime import Runtime
+
     runtime = Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner=mode)
     _opened.append(runtime.name)
     return runtime
@@ -145,6 +160,8 @@ def print_error(error: SluiceError) -> None:
 def log_to_stderr(verbose: bool) -> None:
     """Log warnings to standard error as readable lines; with ``verbose`` every step."""
     import logging
+
+    import structlog
 
     structlog.configure(
         processors=[

@@ -4,7 +4,7 @@ audit.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -22,7 +22,9 @@ from sluice.cli.console import (
     print_plan,
 )
 from sluice.errors import ConfigError
-from sluice.flows.runtime import Runtime
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
 
 PipelineOrChannel = Annotated[
     str, typer.Argument(help="Name of a pipeline or of a channel, or the path of a pipeline's file.")

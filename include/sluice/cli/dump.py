@@ -13,10 +13,10 @@ from rich.markup import escape
 from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json
 from sluice.cli.dumptable import describe_dump, listed
 from sluice.errors import SluiceError
-from sluice.flows.runtime import Runtime
 
 if TYPE_CHECKING:
     from sluice.flows.dump.progress import DumpView
+    from sluice.flows.runtime import Runtime
 
 dump_app = typer.Typer(
     no_args_is_help=True, help="Copy tables while the log is read: initial copies, repairs, backfills. No lock, no "
@@ -149,6 +149,7 @@ def work(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None
 def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
     from sluice.flows.dump.progress import one_view
     from sluice.flows.dump.worker import work as work_flow
+    from sluice.flows.runtime import Runtime
 
     failed: list[BaseException] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -10,7 +10,9 @@ from rich.table import Table
 
 from sluice.cli.console import AsJson, Pipeline, Yes, ask, open_pipeline, out, print_json
 from sluice.errors import ConfigError
-from sluice.operations.recover.plan import Measure, RecoveryPlan
+
+if TYPE_CHECKING:
+    from sluice.operations.recover.plan import Measure, RecoveryPlan
 
 _COLOURS = {"ok": "green", "warning": "yellow", "loss": "red"}
 

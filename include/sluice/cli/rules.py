@@ -11,9 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.console import AsJson, SafeConsole, console, open_pipeline, print_json
-from sluice.config.masking import Masking
+from sluice.config.folders import rules_folder
 from sluice.errors import ConfigError
-from sluice.flows.runtime import rules_folder
 
 if TYPE_CHECKING:
     from sluice.operations.ruledev.tryout import Sample, Tried
@@ -120,6 +119,8 @@ def try_out(
     masking = None
     if pipeline is not None:
         runtime = open_pipeline(pipeline)
+        from sluice.config.masking import Masking
+
         masking = Masking(runtime.pipeline.masked)
         numbers = runtime.store.batches()
         if batch is None and not numbers:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import AsJson, Pipeline, Verbose, err, log_to_stderr, out, print_json
-from sluice.config.connections import from_environment
-from sluice.config.loading import find_pipeline
-from sluice.config.pipeline import PipelineConfig
+from sluice.cli.console import AsJson, MonitorHost, MonitorPort, Pipeline, Verbose, err, log_to_stderr, out, print_json
 from sluice.errors import ConfigError
-from sluice.flows.runtime import Runtime, pipelines_folder
+
+if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineConfig
+    from sluice.flows.run import Step
+    from sluice.flows.runtime import Runtime
 
 
 def run(
@@ -47,12 +49,18 @@ def run(
             "--standby", help="Work only while no Airflow is heard of, and hand back when one is. Never ends."
         ),
     ] = False,
+    monitor_port: MonitorPort = None,
+    monitor_host: MonitorHost = "127.0.0.1",
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Drain, merge, load and acknowledge in this process, without Airflow, through the same flows."""
+    from sluice.config.connections import from_environment
+    from sluice.config.folders import pipelines_folder
+    from sluice.config.loading import find_pipeline
     from sluice.coordination.leases import owner_label
     from sluice.flows.run import run as run_flow
+    from sluice.flows.runtime import Runtime
     from sluice.flows.standby import LocalCopy, copies_folder, stand_by
 
     log_to_stderr(verbose)
@@ -67,7 +75,10 @@ def run(
 
     started = time.monotonic()
     changes = count = 0
-    with err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner:
+    with (
+        _monitored(pipeline, built, monitor_host, monitor_port) as tally,
+        err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner,
+    ):
         if standby:
             copy = LocalCopy(pipeline, copies_folder())
             steps = stand_by(lambda: copy.open(built), os.environ.get("SLUICE_INSTALLATION") or owner_label())
@@ -75,6 +86,7 @@ def run(
             runtime = built(find_pipeline(pipeline, pipelines_folder()))
             steps = run_flow(runtime, until_head=until_head, batches=batches)
         for step in steps:
+            tally.add(step)
             if step.phase == "acknowledged":
                 count += 1
                 changes += step.changes
@@ -90,6 +102,72 @@ def run(
                 spinner.update(f"batch {step.batch or ''} {step.phase}  {escape(str(step.position or ''))}")
     if not as_json:
         out.print(f"done: {count} batches, {changes} changes in {time.monotonic() - started:.1f} s", highlight=False)
+
+
+class _Tally:
+    """What this process has done, for its monitoring port: readiness and the seconds of its stages.
+
+    The loop writes it, requests read it.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._stage, self._since = "", 0.0
+        self._sums: dict[str, dict[str, float]] = {}
+
+    def add(self, step: Step) -> None:
+        """Note that the loop has come to another phase."""
+        now, stage = time.monotonic(), _stage_of(step.phase)
+        if self._stage:
+            sums = self._sums.setdefault(self._stage, {"seconds": 0.0, "batches": 0, "rows": 0})
+            sums["seconds"] += now - self._since
+            if stage != self._stage:  # two captures one after the other: the first found nothing
+                sums["batches"] += 1
+                sums["rows"] += step.changes
+        self.steps += 1
+        self._stage, self._since = stage, now
+
+    def stages(self) -> list[dict[str, Any]]:
+        """Return the sums in the form of :func:`sluice.operations.status.stages_claimed`."""
+        return [{"stage": stage, **sums} for stage, sums in list(self._sums.items())]
+
+
+def _stage_of(phase: str) -> str:
+    """Return the name of the stage, as Airflow's task has it, that a step announces; "" if it announces none."""
+    word, _, subject = phase.partition(" ")
+    name = {"draining": "drain", "merging": "merge", "applying": "rule", "loading": "load"}.get(word, "")
+    return f"{name}.{subject}" if name and subject else name
+
+
+@contextmanager
+def _monitored(
+    pipeline: str, built: Callable[[PipelineConfig], Runtime], host: str, port: int | None
+) -> Iterator[_Tally]:
+    """Serve the monitoring port inside of the block, if there is one."""
+    tally = _Tally()
+    if port is None:
+        yield tally
+        return
+    from sluice.config.folders import pipelines_folder
+    from sluice.config.loading import find_pipeline
+    from sluice.operations.metrics import Looks, Seen
+    from sluice.serve.monitor import MonitorServer, look
+
+    def seen(name: str) -> Seen:
+        return replace(look(built(find_pipeline(name, pipelines_folder()))), stages=tally.stages())
+
+    def not_ready() -> list[str]:
+        if not tally.steps:
+            return ["it has not begun: ZooKeeper or the source has not answered yet"]
+        return [error for one in looks.newest() for error in one.status.errors]
+
+    looks = Looks(lambda: [pipeline], seen)
+    server = MonitorServer(host, port, looks, not_ready=not_ready)
+    err.print(f"monitoring on {server.address}")
+    try:
+        yield tally
+    finally:
+        server.stop()
 
 
 @contextmanager

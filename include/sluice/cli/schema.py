@@ -11,10 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.console import AsJson, DryRun, Pipeline, Yes, log_to_stderr, open_pipeline, out, planned, print_json
-from sluice.config.channel import channel_json_schema
-from sluice.config.folders import channels_folder
-from sluice.config.loading import pipeline_json_schema, read_text
-from sluice.flows.runtime import pipelines_folder
+from sluice.config.folders import channels_folder, pipelines_folder
 
 schema_app = typer.Typer(
     help="The schema history: definitions as of the captured position. Without a command: the JSON Schema of the "
@@ -35,6 +32,9 @@ def schema_command(
     """Print the JSON Schema of the pipeline file, or work with a pipeline's schema history."""
     if context.invoked_subcommand is not None:
         return
+    from sluice.config.channel import channel_json_schema
+    from sluice.config.loading import pipeline_json_schema
+
     text = pipeline_json_schema()
     if write:
         (pipelines_folder() / "schema.json").write_text(text, encoding="utf-8")
@@ -101,6 +101,7 @@ def schema_set(
     as_json: AsJson = False,
 ) -> None:
     """Tell the history what a table was, where the log does not say and the server cannot any more."""
+    from sluice.config.loading import read_text
     from sluice.operations import control, schema
 
     sql = read_text(file)

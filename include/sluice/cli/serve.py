@@ -7,19 +7,18 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import structlog
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import Verbose, err, log_to_stderr, open_pipeline
-from sluice.config.loading import load_pipeline, yaml_files
-from sluice.config.readers import new_token as make_token
+from sluice.cli.console import MonitorHost, MonitorPort, Verbose, err, log_to_stderr, open_pipeline
+from sluice.config.folders import pipelines_folder
 from sluice.errors import ConfigError
-from sluice.flows.runtime import pipelines_folder
 
-_log = structlog.get_logger()
+if TYPE_CHECKING:
+    from sluice.serve.monitor import MonitorServer
+    from sluice.serve.servers import RunningService
 
 
 def serve(
@@ -53,6 +52,8 @@ def serve(
         str | None,
         typer.Option(metavar="NAME", help="Make a token for a reader, print it with its lines for the file, and end."),
     ] = None,
+    monitor_port: MonitorPort = None,
+    monitor_host: MonitorHost = "127.0.0.1",
     verbose: Verbose = False,
 ) -> None:
     """Let others read the stored batches of the pipelines by Arrow Flight, and by HTTP (docs/subscribe.md)."""
@@ -76,16 +77,33 @@ def serve(
         advertise,
     )
     running = RunningService(settings, open_pipeline, pipeline_names)
+    try:
+        monitor = _monitor(running, monitor_host, monitor_port) if monitor_port is not None else None
+    except ConfigError:
+        running.stop()
+        raise
     end_signals = _EndSignals()
     first, *others = running.addresses
     err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {first}")
     for address in others:
         err.print(f"and on {address}")
+    if monitor is not None:
+        err.print(f"monitoring on {monitor.address}")
     end_signals.wait()
+    if monitor is not None:
+        monitor.stop()
     if not running.stop():
         err.print("a stream whose client takes nothing was cut")
         sys.stderr.flush()
         os._exit(0)  # its thread waits inside gRPC, and an orderly end of the process would wait for it
+
+
+def _monitor(running: RunningService, host: str, port: int) -> MonitorServer:
+    from sluice.operations.metrics import Looks
+    from sluice.serve.monitor import MonitorServer, look
+
+    looks = Looks(pipeline_names, lambda name: look(open_pipeline(name)))
+    return MonitorServer(host, port, looks, not_ready=running.not_ready)
 
 
 class _EndSignals:
@@ -107,7 +125,9 @@ class _EndSignals:
 
 
 def _print_token(name: str) -> None:
-    token, digest = make_token()
+    from sluice.config.readers import new_token
+
+    token, digest = new_token()
     err.print("the token, which is shown only now:")
     print(token)
     err.print("for the file of --readers:")
@@ -120,10 +140,15 @@ def _print_token(name: str) -> None:
 
 def pipeline_names() -> list[str]:
     """Return the names in all files that can be read; log what is wrong with the others."""
+    import structlog
+
+    from sluice.config.loading import load_pipeline, yaml_files
+
+    log = structlog.get_logger()
     names = []
     for path in yaml_files(pipelines_folder()):
         try:
             names.append(load_pipeline(path).pipeline)
         except ConfigError as error:
-            _log.warning("pipeline_skipped", file=path.name, error=str(error))
+            log.warning("pipeline_skipped", file=path.name, error=str(error))
     return names

@@ -13,13 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.cli.console import AsJson, log_to_stderr, open_pipeline, out, print_error, print_json
-from sluice.config.loading import yaml_files
-from sluice.config.problems import shown
+from sluice.config.folders import pipelines_folder
 from sluice.errors import ConfigError
-from sluice.flows.runtime import Runtime, pipelines_folder
-from sluice.model.sizes import in_units
 
 if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
     from sluice.operations.status import Status
 
 
@@ -47,6 +45,8 @@ def status(
             time.sleep(1)
     if not runtimes:
         if not broken:
+            from sluice.config.problems import shown
+
             out.print(f"no pipeline in {escape(shown(str(pipelines_folder())))}: README says how to add one")
         raise typer.Exit(1 if broken else 0)
     if not watch:
@@ -81,6 +81,9 @@ def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
 
     Without --json the latter is printed here.
     """
+    from sluice.config.loading import yaml_files
+    from sluice.config.problems import shown
+
     found, broken = [], []
     for path in yaml_files(pipelines_folder()):
         try:
@@ -95,6 +98,7 @@ def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
 def _status_table(statuses: list[Status]) -> RenderableType:
     from sluice.cli.dumptable import in_a_line
     from sluice.cli.subscriptions import in_words_of
+    from sluice.model.sizes import in_units
     from sluice.operations.rule_stats import files_in_words, in_words
 
     table = Table(box=None, pad_edge=False)

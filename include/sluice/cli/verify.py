@@ -15,7 +15,6 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json
-from sluice.config.pipeline import parse_share
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -134,6 +133,8 @@ def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
 def _share(text: str) -> float:
     """Parse ``10%`` as 0.1. Raises ConfigError."""
     try:
+        from sluice.config.pipeline import parse_share
+
         return parse_share(f"{text.removesuffix('%')}%")
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -73,6 +73,16 @@ def from_environment(connection_id: str) -> Endpoint:
     return parse_connection(connection_id, text)
 
 
+OWN_TYPES = "sluice_"
+"""The prefix of the connection types that Sluice's Airflow provider adds: ``sluice_mysql`` is a connection of the kind
+``mysql``, with a form of its own."""
+
+
+def kind_of(connection_type: str) -> str:
+    """Return the kind that a connection type stands for, with underscores as in Airflow."""
+    return connection_type.replace("-", "_").removeprefix(OWN_TYPES)
+
+
 def parse_connection(connection_id: str, text: str) -> Endpoint:
     """Parse Airflow's JSON or URI notation. Errors never repeat the text, which holds a password."""
     text = text.strip()
@@ -85,7 +95,7 @@ def parse_connection(connection_id: str, text: str) -> Endpoint:
             port = data.get("port")
             return Endpoint(
                 connection_id=connection_id,
-                kind=data.get("conn_type") or "",
+                kind=kind_of(data.get("conn_type") or ""),
                 host=data.get("host") or "",
                 port=int(port) if port not in (None, "") else None,
                 user=data.get("login") or "",
@@ -106,7 +116,7 @@ def parse_connection(connection_id: str, text: str) -> Endpoint:
             hosts, port = unquote(parts.hostname or ""), parts.port
         return Endpoint(
             connection_id=connection_id,
-            kind=parts.scheme.replace("-", "_"),
+            kind=kind_of(parts.scheme),
             host=hosts,
             port=port,
             user=unquote(parts.username or ""),

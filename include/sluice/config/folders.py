@@ -6,15 +6,23 @@ import os
 from pathlib import Path
 
 
-def repository_folder(name: str, variable: str) -> Path:
-    """Return ``include/{name}`` of this repository, or the folder that the environment variable names."""
+def users_folder(name: str, variable: str) -> Path:
+    """Return a folder of the user's files: the one that the environment variable names, else the folder ``name`` in
+    ``include/`` of a checkout, or in Airflow's home (``AIRFLOW_HOME``, by default ``~/airflow``) if Sluice is installed
+    as a package.
+    """
     configured = os.environ.get(variable)
-    return Path(configured) if configured else Path(__file__).resolve().parents[2] / name
+    if configured:
+        return Path(configured)
+    root = Path(__file__).resolve().parents[2]
+    if root.name != "include":
+        root = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+    return root / name
 
 
 def pipelines_folder() -> Path:
-    """Return the folder of the pipeline files: ``SLUICE_PIPELINES``, else include/pipelines."""
-    return repository_folder("pipelines", "SLUICE_PIPELINES")
+    """Return the folder of the pipeline files: ``SLUICE_PIPELINES``, else ``pipelines`` (:func:`users_folder`)."""
+    return users_folder("pipelines", "SLUICE_PIPELINES")
 
 
 def channels_folder() -> Path:
@@ -24,13 +32,15 @@ def channels_folder() -> Path:
 
 
 def targets_folder() -> Path:
-    """Return the folder of the user's own kinds of targets: ``SLUICE_TARGETS``, else include/targets."""
-    return repository_folder("targets", "SLUICE_TARGETS")
+    """Return the folder of the user's own kinds of targets: ``SLUICE_TARGETS``, else ``targets``
+    (:func:`users_folder`).
+    """
+    return users_folder("targets", "SLUICE_TARGETS")
 
 
 def rules_folder() -> Path:
-    """Return the folder of engine.yaml and the rules: ``SLUICE_RULES``, else include/rules."""
-    return repository_folder("rules", "SLUICE_RULES")
+    """Return the folder of engine.yaml and the rules: ``SLUICE_RULES``, else ``rules`` (:func:`users_folder`)."""
+    return users_folder("rules", "SLUICE_RULES")
 
 
 def local_folder(uri: str) -> str:

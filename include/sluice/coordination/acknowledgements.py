@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.coordination.identity import Identity
@@ -26,6 +26,7 @@ class Acknowledgement:
     ``began`` is the batch that was the last one when the target joined; equal to ``batch`` as long as nothing was
     acknowledged. ``identity``: of the state that it belongs to; "" if an older version wrote it. ``restart``: the batch
     with which the target starts again from the snapshot, as those before it are gone; 0: it goes on with the next one.
+    ``changes``, ``size_bytes``: of all batches that were acknowledged since they are counted; for metrics only.
     """
 
     batch: BatchNumber
@@ -34,6 +35,8 @@ class Acknowledgement:
     version: int = -1
     identity: str = ""
     restart: int = 0
+    changes: int = field(default=0, compare=False)
+    size_bytes: int = field(default=0, compare=False)
 
     @property
     def following(self) -> int:
@@ -45,13 +48,23 @@ class Acknowledgement:
         """Parse a node's fields. Raises ConfigError for a position in a format that this version does not know."""
         position = Offset.from_json(data["position"])
         batch, began = BatchNumber(data["batch"]), BatchNumber(data["began"])
-        return cls(batch, position, began, version, data.get("identity", ""), data.get("restart", 0))
+        return cls(
+            batch,
+            position,
+            began,
+            version,
+            data.get("identity", ""),
+            data.get("restart", 0),
+            data.get("changes", 0),
+            data.get("size_bytes", 0),
+        )
 
     def encoded(self) -> bytes:
         """Return the content of its node."""
         data: dict[str, Any] = {"batch": self.batch, "position": self.position.to_json(), "began": self.began}
         if self.restart > self.batch:
             data["restart"] = self.restart
+        data |= {name: value for name, value in (("changes", self.changes), ("size_bytes", self.size_bytes)) if value}
         return ACKNOWLEDGEMENT.encode(data | ({"identity": self.identity} if self.identity else {}))
 
 
@@ -117,7 +130,14 @@ class Acknowledgements:
                 f"target {target} has acknowledged batch {before.batch}; batch {batch.number} cannot come next",
                 where=path,
             )
-        after = replace(before, batch=batch.number, position=batch.last, restart=0)
+        after = replace(
+            before,
+            batch=batch.number,
+            position=batch.last,
+            restart=0,
+            changes=before.changes + batch.changes,
+            size_bytes=before.size_bytes + batch.size_bytes,
+        )
         try:
             self._z.transact([Put(path, after.encoded(), before.version)])
         except Conflict as conflict:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.coordination.layout import CURSOR, Layout
 from sluice.coordination.port import Create, Put, Znodes
-from sluice.model.batches import BatchNumber
+from sluice.model.batches import Batch, BatchNumber
 from sluice.model.offset import Offset
 
 
@@ -17,7 +17,7 @@ class Cursor:
 
     ``schema``: file of the schema history that belongs to the position (:mod:`sluice.segments.schemas`), ``""`` for
     none. ``partner_batch``: the last batch of the channel's other pipeline that the source holds in whole there; 0: not
-    known.
+    known. ``changes``, ``size_bytes``: of all batches that were captured since they are counted; for metrics only.
     """
 
     position: Offset
@@ -25,19 +25,46 @@ class Cursor:
     version: int = -1
     schema: str = ""
     partner_batch: int = 0
+    changes: int = field(default=0, compare=False)
+    size_bytes: int = field(default=0, compare=False)
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Cursor:
         """Parse a node's fields. Raises ConfigError for a position in a format that this version does not know."""
         position = Offset.from_json(data["position"])
         return cls(
-            position, BatchNumber(data["next_batch"]), version, data.get("schema", ""), data.get("partner_batch", 0)
+            position,
+            BatchNumber(data["next_batch"]),
+            version,
+            data.get("schema", ""),
+            data.get("partner_batch", 0),
+            data.get("changes", 0),
+            data.get("size_bytes", 0),
+        )
+
+    def moved_to(self, position: Offset, *, schema: str = "", partner_batch: int = 0) -> Cursor:
+        """Return the cursor at another position, before the same batch."""
+        return replace(self, position=position, version=-1, schema=schema, partner_batch=partner_batch)
+
+    def moved_over(self, batch: Batch, *, schema: str, partner_batch: int) -> Cursor:
+        """Return the cursor behind ``batch``."""
+        behind = self.moved_to(batch.last, schema=schema, partner_batch=partner_batch)
+        return replace(
+            behind,
+            next_batch=BatchNumber(batch.number + 1),
+            changes=self.changes + batch.changes,
+            size_bytes=self.size_bytes + batch.size_bytes,
         )
 
     def encoded(self) -> bytes:
         """Return the content of its node."""
         data: dict[str, Any] = {"position": self.position.to_json(), "next_batch": self.next_batch}
-        more = {"schema": self.schema, "partner_batch": self.partner_batch}
+        more: dict[str, Any] = {
+            "schema": self.schema,
+            "partner_batch": self.partner_batch,
+            "changes": self.changes,
+            "size_bytes": self.size_bytes,
+        }
         return CURSOR.encode(data | {name: value for name, value in more.items() if value})
 
 

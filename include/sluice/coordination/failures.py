@@ -1,8 +1,6 @@
 """Present failures of a pipeline. Each part of its work (drain, merge, rules, load) notes its failure here.
 
-It removes the note when it works again.
-
-It removes the note when it works again.
+It removes the note when it works again. The failures are also counted, by part and by who has to act.
 
 A page can say so as soon as an attempt failed, whoever made it: a task of Airflow, a micro-batch loop, or the command
 line.
@@ -11,13 +9,24 @@ line.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from sluice.coordination.layout import FAILURE, Layout
+from sluice.coordination.layout import ERRORS, FAILURE, Layout
 from sluice.coordination.port import Create, Put, Remove, Znodes, committed
-from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
+from sluice.errors import (
+    CoordinationUnavailable,
+    Fault,
+    Fenced,
+    LeaseHeld,
+    OutOfOrder,
+    Paused,
+    Restarted,
+    SluiceError,
+    fault_of,
+)
 from sluice.model.stored_fields import known_fields
 
 NO_FAILURE = (Paused, Restarted, LeaseHeld, OutOfOrder, Fenced, CoordinationUnavailable)
@@ -35,6 +44,7 @@ class StageFailure:
             next.
         since: of the first attempt that failed here (ISO 8601); attempts: how many did.
         at: how far the part had come: once it is further, the failure is over.
+        fault: who has to act (:class:`sluice.errors.Fault`), "" if an older version noted it.
     """
 
     part: str
@@ -42,6 +52,7 @@ class StageFailure:
     since: str
     attempts: int = 1
     at: str = ""
+    fault: str = ""
 
     @property
     def target(self) -> str:
@@ -51,7 +62,8 @@ class StageFailure:
     def __str__(self) -> str:
         doing = f"loading into {self.target}" if self.target else self.part.replace("-", " ")
         times = "once" if self.attempts == 1 else f"{self.attempts} times"
-        return f"{doing} failed {times} since {self.since}, and has not gone on: {self.error}"
+        words = f" ({Fault(self.fault).words})" if self.fault in set(Fault) else ""
+        return f"{doing} failed {times} since {self.since}, and has not gone on{words}: {self.error}"
 
 
 class StageFailures:
@@ -78,7 +90,8 @@ class StageFailures:
                 if isinstance(error, SluiceError):
                     error.name_pipeline(self._at.pipeline)
                 said = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
-                self._note(part, said, progress())
+                self._note(part, said, progress(), fault_of(error))
+                self._count(part, fault_of(error))
             raise
         path = self._at.failure(part)
         if self._z.get(path) is not None:
@@ -88,13 +101,32 @@ class StageFailures:
         path = self._at.failure(part)
         return FAILURE.read(self._z, path, lambda data, _: StageFailure(**known_fields(StageFailure, data)))
 
-    def _note(self, part: str, error: str, at: str) -> None:
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Return how often each part failed since the pipeline began, by (part, who has to act)."""
+        return ERRORS.read(self._z, self._at.errors, lambda data, _: _counts(data)) or {}
+
+    def _count(self, part: str, fault: Fault) -> None:
+        """Count a failure. One that another process counts at the same time may be lost."""
+        path = self._at.errors
+        node = self._z.get(path)
+        known = ERRORS.parse(path, node.data, _counts) if node is not None and node.data else {}
+        known[part, fault.value] = known.get((part, fault.value), 0) + 1
+        counts = [{"part": one, "fault": whose, "count": count} for (one, whose), count in sorted(known.items())]
+        content = ERRORS.encode({"counts": counts})
+        self._z.ensure(self._at.home)
+        committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
+
+    def _note(self, part: str, error: str, at: str, fault: Fault) -> None:
         path, before = self._at.failure(part), self._of(part)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        made = StageFailure(part, error[:_MOST_WORDS], now, 1, at)
+        made = StageFailure(part, error[:_MOST_WORDS], now, 1, at, fault.value)
         if before is not None and before.at == at:
             made = replace(made, since=before.since, attempts=before.attempts + 1)
         content = FAILURE.encode(asdict(made))
         node = self._z.get(path)
         self._z.ensure(self._at.failures)
         committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
+
+
+def _counts(data: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    return {(one["part"], one["fault"]): one["count"] for one in data["counts"]}

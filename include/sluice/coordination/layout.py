@@ -9,6 +9,7 @@
     │   ├── channel                       the channel that it works in
     │   ├── holds                         targets in quarantine: they fail while the others continue
     │   ├── failures/{part}               what the capture, the merge, or the load of a target fails at now
+    │   ├── errors                        how often each part failed since the pipeline began, by who has to act
     │   ├── mapped                        column names of the mapping that were looked up and found
     │   ├── incomplete                    tables that may lack rows or values at a target
     │   ├── captures                      patterns of the captured tables when a capture last looked
@@ -137,6 +138,7 @@ PAUSE_SWITCH = Format("pause switch", is_written=False)
 # of the quarantine list the other fields are names of targets, one of which may be "version"
 QUARANTINE = Format("quarantine list", field="#version")
 FAILURE = Format("failure of a stage")
+ERRORS = Format("count of failures")
 MAPPED = Format("list of mapped names")
 INCOMPLETE = Format("list of incomplete tables")
 CAPTURES = Format("list of captured patterns", is_written=False)
@@ -162,7 +164,7 @@ SUBSCRIPTION = Format("subscription")
 SERVER = Format("subscription service")
 
 FORMATS = (
-    IDENTITY, PAUSE_SWITCH, QUARANTINE, FAILURE, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
+    IDENTITY, PAUSE_SWITCH, QUARANTINE, FAILURE, ERRORS, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
     MEMBER, OWNER, RESTART, BATCH, PROGRESS, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER,
 )  # fmt: skip
@@ -220,6 +222,11 @@ class Layout:
     def failures(self) -> str:
         """Folder of what the parts of the pipeline fail at."""
         return f"{self.home}/failures"
+
+    @property
+    def errors(self) -> str:
+        """The node that counts the failures of the pipeline."""
+        return f"{self.home}/errors"
 
     def failure(self, part: str) -> str:
         """Return the node that says what a part of the pipeline fails at."""

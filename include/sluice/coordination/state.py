@@ -236,7 +236,7 @@ class PipelineState:
         kept = cursor.schema if schema is None else schema
         if position == cursor.position:
             partner_batch = max(partner_batch, cursor.partner_batch)
-        moved = Cursor(position, cursor.next_batch, schema=kept, partner_batch=partner_batch)
+        moved = cursor.moved_to(position, schema=kept, partner_batch=partner_batch)
         return self._move(lease, f"moving the captured position to {position}", cursor, moved)
 
     def commit(
@@ -256,7 +256,7 @@ class PipelineState:
         ``schema``: see ``advance``.
         """
         kept = cursor.schema if schema is None else schema
-        moved = Cursor(batch.last, BatchNumber(batch.number + 1), schema=kept, partner_batch=partner_batch)
+        moved = cursor.moved_over(batch, schema=kept, partner_batch=partner_batch)
         steps = [*self.batches.created(batch), *also]
         return self._move(lease, f"recording batch {batch.number}", cursor, moved, steps)
 
@@ -277,14 +277,14 @@ class PipelineState:
         nowhere.
         """
         steps = [step for number in batches for step in self.batches.dropped(number)]
-        moved = Cursor(position, cursor.next_batch)
+        moved = cursor.moved_to(position)
         return self._move(lease, f"moving the captured position to {position}", cursor, moved, steps)
 
     def fail_over(
         self, lease: Lease, cursor: Cursor, position: Offset, connection: str, at_ms: int, *, schema: str
     ) -> Cursor:
         """Continue at ``position``, the same place in the log of another server, and read that server from now on."""
-        moved = Cursor(position, cursor.next_batch, schema=schema)
+        moved = cursor.moved_to(position, schema=schema)
         chosen = self.member.chosen(connection, at_ms)
         return self._move(lease, f"going on at {position} of {connection}", cursor, moved, [chosen])
 
@@ -476,6 +476,10 @@ class PipelineState:
         """Return what the pipeline fails at now: no part that has gone on since, and none of a quarantined target."""
         held = self.quarantine.all()
         return [one for one in self._failures.all() if one.target not in held and self._progress(one.part) == one.at]
+
+    def error_counts(self) -> dict[tuple[str, str], int]:
+        """Return how often each part failed since the pipeline began, by (part, who has to act)."""
+        return self._failures.counts()
 
     def _progress(self, part: str) -> str:
         """Return how far a part of the pipeline has come."""

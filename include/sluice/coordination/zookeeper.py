@@ -203,3 +203,10 @@ class ZookeeperZnodes:
             ) from error
         except KazooException as error:
             raise CoordinationUnavailable(f"{doing}: {type(error).__name__} {error}", where=self._hosts) from error
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Open a session and read the root. Raises CoordinationUnavailable, ConfigError."""
+    with connect(endpoint, session_timeout_s=10, connect_timeout_s=8) as znodes:
+        znodes.children("/")
+    return "ZooKeeper answers"

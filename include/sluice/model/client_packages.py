@@ -1,8 +1,17 @@
-"""The client packages that kinds of targets need, by the name of the extra that has each: hints name the packages
-themselves.
+"""The name under which Sluice is distributed, and the client packages that kinds of targets need.
+
+Hints name a command that works where it is printed: the extra where Sluice is installed as a package, the client
+packages themselves where it is on the ``PYTHONPATH`` (a checkout, Spark workers): an installer would look for the extra
+in a package index there, and might find somebody else's package.
 """
 
 from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+
+DISTRIBUTION = "sluice-cdc"
+"""The distribution name. ``sluice`` is another project's in the public index, and has nothing to do with this one."""
 
 CLIENT_PACKAGES = {
     "postgresql": ("psycopg[binary]>=3.2",),
@@ -10,6 +19,7 @@ CLIENT_PACKAGES = {
     "kafka-registry": ("confluent-kafka[schemaregistry]>=2.16", "fastavro>=1.13", "protobuf>=6"),
     "delta": ("deltalake>=1.6",),
     "mongodb": ("pymongo>=4.10",),
+    "oracle": ("oracledb>=3.3",),
     "rabbitmq": ("pika>=1.4", "rstream>=1.1"),
     "redis": ("redis>=8",),
     "iceberg": ("pyiceberg[pyiceberg-core,sql-sqlite]>=0.12,<0.13",),
@@ -17,9 +27,24 @@ CLIENT_PACKAGES = {
 """Kind -> its packages, equal to the extras of pyproject.toml, which a test compares."""
 
 
+def installed_version() -> str:
+    """Return the version of the installed distribution; "" where Sluice is on the path without being installed."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def install_command(extra: str) -> str:
-    """Return the command that installs the client packages of an extra."""
-    return "pip install " + " ".join(f"'{package}'" for package in CLIENT_PACKAGES[extra])
+    """Return the command that installs the client packages of an extra in this environment."""
+    version = installed_version()
+    packages = (f"{DISTRIBUTION}[{extra}]=={version}",) if version else CLIENT_PACKAGES[extra]
+    return f"{installer()} install " + " ".join(f"'{package}'" for package in packages)
+
+
+def installer() -> str:
+    """Return the command that installs packages into this environment: one that uv made may have no pip."""
+    return "pip" if importlib.util.find_spec("pip") is not None else "uv pip"
 
 
 def install_hint(extra: str) -> str:

@@ -38,7 +38,7 @@ from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Quest
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import Source
+from sluice.sources.base import Source, TellsRetention
 
 _log = structlog.get_logger()
 
@@ -82,6 +82,7 @@ class TargetStatus:
         starts_again: the batch with which it starts again from the snapshot, as those before it are gone
             (``on_lost_batches``); None: it does not.
         no_answer_since: since when it does not answer (ISO 8601); None: it answers.
+        changes, size_bytes: of all batches that it acknowledged since they are counted.
     """
 
     name: str
@@ -98,6 +99,8 @@ class TargetStatus:
     waits: str | None = None
     starts_again: int | None = None
     no_answer_since: str | None = None
+    changes: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,10 @@ class Status:
         failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
         incomplete: tables that may lack rows or values at a target, a sentence each.
         stages: how far each stage has come, in their order.
+        changes, size_bytes: of all batches that were captured since they are counted.
+        errors_counted: (part, who has to act, how often): the failures since the pipeline began.
+        retention_s: for how long the source keeps its log; purge_horizon_s: how long it keeps what is not captured yet,
+            at least (0: it may be gone). None: it is not known, or nothing removes it.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers
             that did not answer in time.
     """
@@ -181,6 +188,11 @@ class Status:
     failures: list[StageFailure] = field(default_factory=list)
     incomplete: list[str] = field(default_factory=list)
     stages: list[StageStatus] = field(default_factory=list)
+    changes: int = 0
+    size_bytes: int = 0
+    errors_counted: list[tuple[str, str, int]] = field(default_factory=list)
+    retention_s: float | None = None
+    purge_horizon_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as commands and the page show it."""
@@ -248,6 +260,7 @@ class _Source:
     now_ms: int
     head: Offset | None = None
     lag_bytes: Callable[[Offset], int | None] | None = None
+    retention_s: float | None = None
 
 
 def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
@@ -363,7 +376,8 @@ def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | Sluice
 
     def look(source: Source) -> _Source:
         with source.open() as session:
-            return _Source(int(time.time() * 1000), session.head, session.lag_bytes)
+            kept_s = session.retention_s() if isinstance(session, TellsRetention) else None
+            return _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s)
 
     try:
         name = server_name("source", runtime.resolver, connection)
@@ -476,6 +490,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
         switch, failures, incomplete = state.pause_switch.read(), state.failures(), state.incomplete.all()
+        errors_counted = [(*named, count) for named, count in sorted(state.error_counts().items())]
         silent: list[Silence] = []
         now, errors = _answered_source(asked_source, silent)
         disagree = _disagreements(runtime.name, asked_targets, silent)
@@ -550,7 +565,30 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         failures=failures,
         incomplete=[sentence(runtime.name, one) for one in incomplete],
         stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), found),
+        changes=cursor.changes if cursor else 0,
+        size_bytes=cursor.size_bytes if cursor else 0,
+        errors_counted=errors_counted,
+        retention_s=now.retention_s,
+        purge_horizon_s=_purge_horizon_s(cursor, now),
     )
+
+
+def _purge_horizon_s(cursor: Cursor | None, source: _Source) -> float | None:
+    """Return for how many seconds the source keeps the log that is not captured yet, at least; None: not known.
+
+    A log file is removed when its last write is older than the retention, so that its age is at most that of the first
+    change in it that is not captured.
+    """
+    if source.retention_s is None or source.head is None or cursor is None:
+        return None
+    if source.head.order == cursor.position.order:
+        return source.retention_s
+    if source.lag_bytes is not None and source.lag_bytes(cursor.position) is None:
+        return 0.0  # its file is no longer there
+    if not cursor.position.commit_time_us:
+        return None
+    age_s = max(source.now_ms / 1000 - cursor.position.commit_time_us / 1e6, 0.0)
+    return max(source.retention_s - age_s, 0.0)
 
 
 def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
@@ -603,6 +641,8 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
         quarantined=f"since {reason.since}, {reason.attempts} attempts: {reason.error}" if reason else None,
         waits=str(waiting) if waiting else None,
         starts_again=(acknowledged.restart or None) if acknowledged else None,
+        changes=acknowledged.changes if acknowledged else 0,
+        size_bytes=acknowledged.size_bytes if acknowledged else 0,
     )
 
 

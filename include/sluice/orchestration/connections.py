@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
-from sluice.config.connections import Endpoint, from_environment
+from sluice.config.connections import Endpoint, from_environment, kind_of
 from sluice.errors import ConfigError, MissingConnection
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ def from_airflow(connection_id: str) -> Endpoint:
             raise
     endpoint = Endpoint(
         connection_id=connection_id,
-        kind=found.conn_type or "",
+        kind=kind_of(found.conn_type or ""),
         host=found.host or "",
         port=found.port,
         user=found.login or "",

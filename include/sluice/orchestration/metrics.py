@@ -1,26 +1,8 @@
 """Lag and positions as Airflow metrics: StatsD or OpenTelemetry, whatever Airflow is set up for.
 
 Sent by every acknowledgement, and by the triggerer every ten seconds while a pipeline waits or holds, so that an alarm
-on them also
-works when nothing moves. Names (below Airflow's prefix; all gauges)::
-
-    sluice.{pipeline}.up                          1: source and ZooKeeper answer, 0: they don't
-    sluice.{pipeline}.paused                      1: a person paused it
-    sluice.{pipeline}.in_flight                   batches that some target has not acknowledged
-    sluice.{pipeline}.conflicts                   rows that both sites of its channel changed at the same time, of the pipeline that meets them
-    sluice.{pipeline}.captured_batch              last batch that was made
-    sluice.{pipeline}.{target}.delivered_batch    last batch that the target has acknowledged
-    sluice.{pipeline}.{target}.lag_seconds        age of the oldest change that the target lacks
-    sluice.{pipeline}.{target}.lag_bytes          log between the target and the source's head
-    sluice.{pipeline}.{target}.alert              1: the lag is above alert_lag
-    sluice.{pipeline}.{target}.quarantined        1: it fails, and the other targets go on without it
-    sluice.{pipeline}.rules.{rule}.rows_in        of the newest merged batch; so are rows_out, changed, errors, dead_letters and seconds
-    sluice.{pipeline}.files.copied                of the newest merged batch that names files; so are unchanged, missing, bytes ...
-    sluice.{pipeline}.files.in_progress           files that work units have copied of batches that are being merged
-    sluice.{pipeline}.subscriptions.{name}.lag_batches     batches that the subscription has not acknowledged
-    sluice.{pipeline}.subscriptions.{name}.lag_seconds     age of the oldest change of them
-    sluice.{pipeline}.subscriptions.{name}.alert           1: it has expired, or will soon
-"""  # noqa: E501
+on them also works when nothing moves. :mod:`sluice.operations.metrics` has the names, below ``sluice.``.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +14,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sluice.errors import SluiceError
+from sluice.operations.metrics import gauges
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
-    from sluice.operations.status import Status
 
 log = structlog.get_logger()
 
@@ -51,45 +33,6 @@ _asked: dict[str, float] = {}
 
 _behind: set[str] = set()
 """Pipelines with a subscription that lacked something when they were last asked."""
-
-
-def gauges(now: Status) -> dict[str, float]:
-    """Return the gauges of a pipeline by name."""
-    base = f"sluice.{now.pipeline}"
-    found: dict[str, float] = {
-        f"{base}.up": 0.0 if now.errors else 1.0,
-        f"{base}.paused": 1.0 if now.paused else 0.0,
-        f"{base}.in_flight": float(len(now.in_flight)),
-    }
-    if now.next_batch is not None:
-        found[f"{base}.captured_batch"] = float(now.next_batch - 1)
-    if now.conflicts is not None:
-        found[f"{base}.conflicts"] = float(now.conflicts)
-    for target in now.targets:
-        each = f"{base}.{target.name}"
-        found[f"{each}.alert"] = 1.0 if target.alert_since else 0.0
-        found[f"{each}.quarantined"] = 1.0 if target.quarantined else 0.0
-        if target.batch is not None:
-            found[f"{each}.delivered_batch"] = float(target.batch)
-        if target.lag_ms is not None:
-            found[f"{each}.lag_seconds"] = target.lag_ms / 1000
-        if target.lag_bytes is not None:
-            found[f"{each}.lag_bytes"] = float(target.lag_bytes)
-    for rule in now.rules:
-        found |= {
-            f"{base}.rules.{rule['name']}.{name}": float(rule[name])
-            for name in ("rows_in", "rows_out", "changed", "errors", "dead_letters", "seconds")
-            if rule.get(name) is not None
-        }
-    names = ("copied", "unchanged", "missing", "bytes", "bytes_per_s", "in_progress")
-    found |= {f"{base}.files.{name}": float(now.files[name]) for name in names if name in now.files}
-    for reader in now.subscriptions:
-        each = f"{base}.subscriptions.{reader.name}"
-        found[f"{each}.lag_batches"] = float(reader.lag_batches)
-        found[f"{each}.alert"] = 1.0 if reader.warning else 0.0
-        if reader.lag_ms is not None:
-            found[f"{each}.lag_seconds"] = reader.lag_ms / 1000
-    return found
 
 
 def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sluice.config.pipeline import PipelineConfig
     from sluice.flows.stages import Stage
 
-JOBS = Path(__file__).resolve().parents[3] / "spark_jobs"
+JOBS = Path(__file__).resolve().parent / "spark_jobs"
 
 _TERMINAL, _HELD = 65, 69
 """The exit codes of a job that needs a person (EX_DATAERR), and of one whose target is quarantined (EX_UNAVAILABLE)."""

@@ -6,6 +6,7 @@
 ``GET /v1/pipelines/{name}/changes``   documents; the query says of what
 ``POST /v1/changes``                   the same; the body is a ticket (:class:`sluice.serve.requests.ReadRequest`)
 ``GET /openapi.json``                  the description of all this
+``GET /healthz``, ``GET /readyz``      200: it works, and ZooKeeper answers; else 503. They ask for no login
 =====================================  ====================================================================================
 
 An error is JSON (RFC 9457): ``title`` (the class), ``detail``, ``retryable``, and what a program may act on
@@ -249,7 +250,24 @@ def application(reads: _Reads) -> FastAPI:
     app.add_exception_handler(SluiceError, _error_response)
     app.add_exception_handler(RequestValidationError, _told_of_query)
     app.include_router(_router)
+    app.include_router(_health)
     return app
+
+
+_health = APIRouter(include_in_schema=False)
+
+
+@_health.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """Answer as long as the server works."""
+    return {"status": "ok"}
+
+
+@_health.get("/readyz")
+def readyz(request: Request) -> JSONResponse:
+    """Answer 200 if ZooKeeper answers for every pipeline, else 503."""
+    ready = not _reads_of(request).service.not_ready()  # names of pipelines are for those who may read them
+    return JSONResponse({"status": "ok" if ready else "ZooKeeper does not answer"}, 200 if ready else 503)
 
 
 def _reads_of(request: Request) -> _Reads:

@@ -97,6 +97,10 @@ class RunningService:
             found.append(f"{'https' if self._settings.tls_cert is not None else 'http'}://{host}:{self._http.port}")
         return found
 
+    def not_ready(self) -> list[str]:
+        """See :meth:`sluice.serve.service.Service.not_ready`."""
+        return self._service.not_ready()
+
     def stop(self) -> bool:
         """Take no further requests, and wait for the open ones.
 

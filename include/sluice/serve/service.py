@@ -12,9 +12,10 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.coordination.shared_session import SharedSession, SharedSessions
-from sluice.errors import AccessDenied, ConfigError, TooManyReads
+from sluice.errors import AccessDenied, ConfigError, SluiceError, TooManyReads
 from sluice.flows.runtime import Runtime
 from sluice.model.tables import TableId
+from sluice.operations.server_questions import NoAnswer, server_questions
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches
 from sluice.serve.batch_rows import BatchRows
@@ -27,6 +28,9 @@ from sluice.serve.session import Session, connected
 from sluice.serve.table_index import TableIndex
 
 _log = structlog.get_logger()
+
+_READY_S = 5.0
+"""Seconds that ZooKeeper has to answer for the service to be ready."""
 
 
 @dataclass
@@ -203,6 +207,22 @@ class Service:
             except ConfigError as error:
                 _log.warning("pipeline_skipped", pipeline=name, error=str(error))
         return found
+
+    def not_ready(self) -> list[str]:
+        """Return which ensembles of ZooKeeper do not answer, a line each: without them nothing can be read."""
+        found = []
+        for place, names in self.places().items():
+            ask = partial(self._look, place)
+            try:
+                answer = server_questions.ask(f"ZooKeeper {place.endpoint.address}", ask, _READY_S)
+            except SluiceError as error:
+                found.append(f"{', '.join(names)}: {error}")
+            else:
+                found += [f"{', '.join(names)}: {answer}"] if isinstance(answer, NoAnswer) else []
+        return found
+
+    def _look(self, place: Place) -> None:
+        self.session_of(place).znodes.children(place.root)
 
     def session_of(self, place: Place) -> SharedSession:
         """Return the process's session there. Raises CoordinationUnavailable."""

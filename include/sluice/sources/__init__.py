@@ -24,6 +24,7 @@ class BuiltIn:
         place: module:class, imported at first use.
         reads_marks: it tells what Sluice wrote at the source from what applications write.
         executed: module:function that reads in an offset which transactions came up to it.
+        probe: module:function that logs in at a connection of this kind and says what answers; "": there is none.
         query: module:function that runs a person's query at a connection of this kind; "": it is asked as MySQL is.
     """
 
@@ -31,6 +32,7 @@ class BuiltIn:
     executed: str
     reads_marks: bool = False
     query: str = ""
+    probe: str = ""
 
 
 KINDS: Mapping[str, BuiltIn] = {
@@ -39,6 +41,12 @@ KINDS: Mapping[str, BuiltIn] = {
         "sluice.sources.mysql.position:executed",
         reads_marks=True,
         query="sluice.sources.mysql.server.query:query_rows",
+        probe="sluice.sources.mysql.server.connection:probe",
+    ),
+    "postgresql": BuiltIn(
+        "sluice.sources.postgresql.source:PostgreSQLSource",
+        "sluice.sources.postgresql.position:executed",
+        reads_marks=True,
     ),
     "memory": BuiltIn(
         "sluice.sources.memory.source:MemorySource", "sluice.sources.memory.position:executed", reads_marks=True

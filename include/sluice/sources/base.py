@@ -231,6 +231,14 @@ class SchemaHistory(Protocol):
         """Return the definition that a CREATE TABLE gives ``table`` among ``definitions``. Raises ConfigError."""
 
 
+@runtime_checkable
+class TellsRetention(Protocol):
+    """A session whose server removes its log after a time."""
+
+    def retention_s(self) -> float | None:
+        """Return for how many seconds the server keeps its log, at least; None: unknown, or nothing removes it."""
+
+
 class SourceSession(Protocol):
     """Connections of one piece of work.
 
@@ -493,6 +501,17 @@ class ChunkReader(SourceLoad, Protocol):
 
         Raises DumpRefused: the source cannot read rows under the request's condition.
         """
+
+
+@runtime_checkable
+class PreparesSource(Protocol):
+    """Optional, of a :class:`SourceSession`: it makes at the source what a capture needs there."""
+
+    def missing(self) -> list[str]:
+        """Return the statements that make it, in the order in which they have to run; empty: nothing is missing."""
+
+    def make(self, statement: str) -> None:
+        """Run one of them. Raises PreflightError if the login may not."""
 
 
 @runtime_checkable

@@ -29,26 +29,35 @@ class BuiltIn:
         place: module:class, imported at first use.
         maintains_files, marks_loads: as in the :class:`~sluice.targets.port.Capabilities` of the class; the contract
             suite compares them.
+        probe: module:function that logs in at a connection of this kind and says what answers; "": there is none.
     """
 
     place: str
     maintains_files: bool = False
     marks_loads: bool = False
+    probe: str = ""
 
 
 KINDS: Mapping[str, BuiltIn] = {
-    "clickhouse": BuiltIn("sluice.targets.clickhouse.target:ClickHouseTarget"),
+    "clickhouse": BuiltIn(
+        "sluice.targets.clickhouse.target:ClickHouseTarget", probe="sluice.targets.clickhouse.client:probe"
+    ),
     "delta": BuiltIn("sluice.targets.delta.target:DeltaTarget", maintains_files=True),
-    "elasticsearch": BuiltIn("sluice.targets.elasticsearch.target:ElasticsearchTarget"),
-    "http": BuiltIn("sluice.targets.http.target:HttpTarget"),
+    "elasticsearch": BuiltIn(
+        "sluice.targets.elasticsearch.target:ElasticsearchTarget", probe="sluice.targets.elasticsearch.client:probe"
+    ),
+    "http": BuiltIn("sluice.targets.http.target:HttpTarget", probe="sluice.targets.http.client:probe"),
     "iceberg": BuiltIn("sluice.targets.iceberg.target:IcebergTarget", maintains_files=True),
-    "kafka": BuiltIn("sluice.targets.kafka.target:KafkaTarget"),
+    "kafka": BuiltIn("sluice.targets.kafka.target:KafkaTarget", probe="sluice.targets.kafka.client:probe"),
     "memory": BuiltIn("sluice.targets.memory.target:MemoryTarget"),
-    "mongodb": BuiltIn("sluice.targets.mongodb.target:MongoTarget"),
+    "mongodb": BuiltIn("sluice.targets.mongodb.target:MongoTarget", probe="sluice.targets.mongodb.client:probe"),
     "mysql": BuiltIn("sluice.targets.mysql.target:MySQLTarget", marks_loads=True),
-    "postgresql": BuiltIn("sluice.targets.postgresql.target:PostgreSQLTarget"),
-    "rabbitmq": BuiltIn("sluice.targets.rabbitmq.target:RabbitMQTarget"),
-    "redis": BuiltIn("sluice.targets.redis.target:RedisTarget"),
+    "oracle": BuiltIn("sluice.targets.oracle.target:OracleTarget", probe="sluice.targets.oracle.connection:probe"),
+    "postgresql": BuiltIn(
+        "sluice.targets.postgresql.target:PostgreSQLTarget", probe="sluice.targets.postgresql.connection:probe"
+    ),
+    "rabbitmq": BuiltIn("sluice.targets.rabbitmq.target:RabbitMQTarget", probe="sluice.targets.rabbitmq.client:probe"),
+    "redis": BuiltIn("sluice.targets.redis.target:RedisTarget", probe="sluice.targets.redis.client:probe"),
 }
 """``type:`` in the pipeline file -> the kind."""
 

@@ -467,37 +467,6 @@ def test_schemas_that_the_server_does_not_log(tmp_path):
             assert [c.after["id"] for c in drain.changes(drain.all())] == [1, 2]
 
 
-def test_the_retention_of_a_managed_server(tmp_path):
-    """Its own table says when the log is purged, and binlog_expire_logs_seconds, 30 days, does not."""
-    with MySQLServer(tmp_path / "s", server_id=8) as server:
-        server.execute(
-            "CREATE TABLE mysql.rds_configuration (name VARCHAR(64) PRIMARY KEY, value VARCHAR(64))",
-            "INSERT INTO mysql.rds_configuration VALUES ('binlog retention hours', NULL)",
-            "CREATE USER reader@'%' IDENTIFIED BY 'r'",
-            "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO reader@'%'",
-        )
-
-        def said(login: str = "root") -> list[tuple[str, str, str]]:
-            endpoint = parse_connection("c", server.connection_json())
-            if login != "root":
-                endpoint = replace(endpoint, user=login, password="r")
-            with open_connection(endpoint) as connection:
-                found = preflight(connection, server_info(connection), PIPELINE, None)
-            return [(f.severity, f.setting, f.value) for f in found]
-
-        assert said() == [("warning", "binlog retention hours", "NULL")]
-        server.execute("UPDATE mysql.rds_configuration SET value = '2'")
-        assert said() == [("warning", "binlog retention hours", "2")]
-        server.execute("UPDATE mysql.rds_configuration SET value = '168'")
-        assert said() == []
-        server.execute(
-            "SET GLOBAL partial_revokes = ON",
-            "REVOKE SELECT ON mysql.* FROM reader@'%'",
-            "GRANT INSERT ON mysql.rds_configuration TO reader@'%'",
-        )
-        assert said("reader") == [("warning", "binlog retention hours", "not readable")]
-
-
 def test_a_log_inside_a_storage_engine_is_refused(mysql_source):
     """MariaDB 12.3 has it, which cannot be had here: only its setting is looked at."""
     with open_connection(parse_connection("c", mysql_source.connection_json())) as connection:

@@ -125,6 +125,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
         "failures": state.side.failures(),
         "failing": state._failures.all(),
+        "errors": state.error_counts(),
         "incomplete": state.incomplete.all(),
         "mapped": state.mapped_names.read(),
         "channel": state.require_channel(),

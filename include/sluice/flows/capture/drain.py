@@ -25,6 +25,7 @@ from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, u
 from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_chunks
 from sluice.flows.dump.start import captured_tables
 from sluice.flows.dump.table_list import remember_captured
+from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.lost_batches import BY_ITSELF
 from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
@@ -435,6 +436,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         if result.last != cursor.position:
             after = _partner_batch(cursor, result.partner)
             state.advance(lease, cursor, result.last, schema=schema, partner_batch=after)
+            release_delivered(runtime.source, pipeline.targets, state, source)
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
     _note_partner(result.manifest, cursor, result.partner)
     manifest = placer.interleave(result.manifest)

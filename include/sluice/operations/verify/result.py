@@ -107,7 +107,14 @@ class VerifyResult(_Stored):
         order = sorted(self.tables, key=lambda table: (not table.differing, not (table.skipped or table.undecided)))
         given = self.model_dump(mode="json", exclude={"tables"})
         tables = [table.model_dump(mode="json", exclude={"differences"}) for table in order[:most]]
-        return {**given, "outcome": self.outcome, "line": self.in_a_line(), "tables": tables, "count": len(order)}
+        return {
+            **given,
+            "outcome": self.outcome,
+            "line": self.in_a_line(),
+            "differing": self.differing,
+            "tables": tables,
+            "count": len(order),
+        }
 
     def in_a_line(self) -> str:
         """Format the result as one line for the status of a pipeline."""

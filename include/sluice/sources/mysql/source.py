@@ -68,6 +68,7 @@ from sluice.sources.mysql.server.connection import (
     connected,
     log_end,
     open_connection,
+    retention_s,
     rows_of,
     server_info,
     source_errors,
@@ -244,6 +245,11 @@ class MySQLSession:
     def head(self) -> Offset | None:
         """The end of the binary log; None if ``log_bin`` is off."""
         return self.info.head.as_offset() if self.info.head.file else None
+
+    def retention_s(self) -> float | None:
+        """Return for how many seconds the server keeps its binary log."""
+        with self._asking():
+            return retention_s(self.connection, self.info)
 
     @property
     def history(self) -> MySQLSchemaHistory:

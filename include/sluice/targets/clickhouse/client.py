@@ -6,14 +6,17 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from sluice.config.receiver import shown
+from sluice.config.connections import Endpoint
+from sluice.config.receiver import Receiver, shown
 from sluice.errors import ConfigError, LoadError
+from sluice.targets.clickhouse.options import ClickHouseOptions
 from sluice.targets.clickhouse.place import Place
 from sluice.targets.web.client import Again, Answer, Request, WebClient, may_pass_later
 
@@ -139,3 +142,12 @@ def connected(place: Place, *, slow: bool = False) -> Iterator[Client]:
 
 
 __all__ = ["CONSTRAINT", "OF_ROWS", "UNKNOWN_DATABASE", "UNKNOWN_TABLE", "Client", "Reply", "connected", "stream_of"]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    receiver = Receiver(endpoint, "docs/clickhouse-target.md")
+    receiver.require_usable()
+    options = ClickHouseOptions(retry_for=timedelta(0), timeout=timedelta(seconds=8))
+    with connected(Place(receiver, options, "", "probe")) as client:
+        return f"ClickHouse {client.ask('connecting', 'SELECT version() FORMAT JSONCompactEachRow').rows[0][0]}"

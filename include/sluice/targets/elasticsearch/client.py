@@ -6,10 +6,13 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from sluice.config.receiver import shown
+from sluice.config.connections import Endpoint
+from sluice.config.receiver import Receiver, shown
 from sluice.errors import LoadError, TargetUnavailable
+from sluice.targets.elasticsearch.options import ElasticsearchOptions
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.web.client import Again, Answer, Request, WebClient, may_pass_later
 
@@ -145,3 +148,13 @@ def connected(place: Place) -> Iterator[Client]:
 
 
 __all__ = ["Client", "Reply", "connected", "is_blocked", "reason"]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    receiver = Receiver(endpoint, "docs/elasticsearch-target.md", api_keys=True)
+    receiver.require_usable()
+    options = ElasticsearchOptions(retry_for=timedelta(0), timeout=timedelta(seconds=8))
+    with connected(Place(receiver, options, "", "probe")) as client:
+        said = client.ask("connecting", "GET", "/").document["version"]
+    return f"{str(said.get('distribution', 'elasticsearch')).capitalize()} {said.get('number', '')}"

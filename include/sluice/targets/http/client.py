@@ -5,17 +5,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import socket
+import ssl
 import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from sluice.config.connections import Endpoint
 from sluice.config.receiver import Receiver
-from sluice.errors import LoadError
+from sluice.errors import ConfigError, LoadError, TargetUnavailable
 from sluice.targets.http.options import HttpOptions, Signature
 from sluice.targets.web.client import NEVER, Again, Answer, Request, WebClient, may_pass_later
 
 _NOT_OF_A_ROW = frozenset({404, 405, 410})
 """Statuses that speak of the address, unless it names the row."""
 _CONFLICT = 409
+_PROBE_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +94,27 @@ def signature(how: Signature, secret: bytes, body: bytes, now: int) -> dict[str,
 
 
 __all__ = ["HttpClient", "Refusal", "signature"]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Connect to the receiver's port, with TLS where the address has it; nothing is sent to it.
+
+    Raises ConfigError, TargetUnavailable.
+    """
+    receiver = Receiver(endpoint)
+    receiver.require_usable()
+    parts = urlsplit(receiver.base)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((host, port), timeout=_PROBE_S) as plain:
+            if parts.scheme == "https":
+                receiver.tls.wrap_socket(plain, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(
+            f"connecting: the server's certificate is not accepted: {error.verify_message}",
+            where=receiver.base,
+            hint="name the certificate of its authority in the connection's extra: ca",
+        ) from None
+    except OSError as error:
+        raise TargetUnavailable(f"connecting: {error}", where=receiver.base) from None
+    return f"{host} accepts connections; nothing was sent"

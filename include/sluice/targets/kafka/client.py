@@ -239,3 +239,11 @@ def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None
         raise translated(found, endpoint, doing, where=where) from None
     except BufferError as error:
         raise TargetUnavailable(f"{doing}: {error}", where=where or None) from None
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return how many brokers the cluster has. Raises ConfigError, TargetUnavailable."""
+    asked = client("AdminClient", settings(endpoint), endpoint)
+    with errors(endpoint, "connecting", asked=asked):
+        found = asked.list_topics(timeout=ANSWER_S)
+    return f"Kafka, {len(found.brokers)} brokers"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pymongo
@@ -15,6 +16,7 @@ from pymongo import errors
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.targets.mongodb.options import MongoOptions
 from sluice.targets.mongodb.place import Namespace, Place
 
 _CONNECT_MS = 8_000
@@ -180,3 +182,9 @@ def connected(place: Place) -> Iterator[Client]:
 
 
 __all__ = ["DURABLE", "Client", "connected", "settings", "translated"]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    with connected(Place(endpoint, MongoOptions(timeout=timedelta(milliseconds=_CONNECT_MS)), "", "probe")) as client:
+        return f"MongoDB {client.command('connecting', 'admin', {'buildInfo': 1}).get('version', '')}"

@@ -141,3 +141,10 @@ def _names(error: psycopg.Error) -> str:
     named = (("constraint", diag.constraint_name), ("column", diag.column_name), ("type", diag.datatype_name))
     said = ", ".join(f"{what} {name}" for what, name in named if name)
     return f"{type(error).__name__}{f', {said}' if said else ''}"
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    with connect(endpoint, "sluice probe") as connection, errors(endpoint, "connecting"):
+        found = connection.execute("SHOW server_version").fetchone()
+    return f"PostgreSQL {found[0] if found else ''}"

@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.model.client_packages import install_hint
+from sluice.targets.rabbitmq.options import RabbitMQOptions
 from sluice.targets.rabbitmq.place import Place
 
 for _name in ("pika", "rstream"):  # they log what is raised here as well, with traces
@@ -353,3 +356,11 @@ __all__ = [
     "stream_library",
     "translated",
 ]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and open a channel. Raises ConfigError, TargetUnavailable."""
+    place = Place(endpoint, RabbitMQOptions(timeout=timedelta(seconds=8)), "", "probe")
+    place.require_usable()
+    with connected(place, "connecting"):
+        return f"RabbitMQ, virtual host {place.vhost}"

@@ -287,3 +287,10 @@ __all__ = [
     "settings",
     "translated",
 ]
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    given = {**settings(endpoint), "socket_connect_timeout": _CONNECT_S, "socket_timeout": _CONNECT_S}
+    with errors(endpoint, "connecting"), library().Redis(**given) as client:
+        return f"Redis {client.info('server').get('redis_version', '')}"

@@ -297,6 +297,28 @@ def server_info(connection: MySQLConnection) -> ServerInfo:
     )
 
 
+RDS_FOLDER = "/rdsdbbin/"
+"""Where Amazon RDS and Aurora install their servers. They purge by a setting of their own."""
+
+
+def retention_s(connection: Connection[Cursor], info: ServerInfo) -> float | None:
+    """Return for how many seconds the server keeps a closed log file; None: until somebody removes it.
+
+    Amazon RDS and Aurora purge by ``binlog retention hours`` of ``mysql.rds_configuration``, whatever
+    binlog_expire_logs_seconds says; without it as soon as they can (0). None there: the login may not read the setting.
+    """
+    if info.variables.get("basedir", "").startswith(RDS_FOLDER):
+        try:
+            found = rows_of(
+                connection, "SELECT value FROM mysql.rds_configuration WHERE name = 'binlog retention hours'"
+            )
+        except (pymysql.err.OperationalError, pymysql.err.ProgrammingError):  # the login may not read it
+            return None
+        return 3600.0 * float(found[0][0]) if found and found[0][0] is not None else 0.0
+    seconds = float(info.variables.get("binlog_expire_logs_seconds", "0") or 0)
+    return seconds or 86_400 * float(info.variables.get("expire_logs_days", "0") or 0) or None
+
+
 def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
     """Return collation id -> (collation, charset) of every collation the server has."""
     rows = rows_of(connection, "SELECT ID, COLLATION_NAME, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
@@ -310,3 +332,11 @@ def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
             if number is not None and charset is not None:
                 found[int(number)] = (str(name), str(charset))
     return found
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in and return the server's version. Raises ConfigError, SourceUnavailable."""
+    with open_connection(endpoint) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@version")
+        version = str((cursor.fetchone() or ("",))[0])
+    return f"{'MariaDB' if 'mariadb' in version.lower() else 'MySQL'} {version}"

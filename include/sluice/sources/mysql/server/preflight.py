@@ -17,16 +17,23 @@ from sluice.model.findings import Finding
 from sluice.model.tables import TableId
 from sluice.sources.base import raise_first
 from sluice.sources.mysql.position import Position
-from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, is_replica, rows_of
+from sluice.sources.mysql.server.connection import (
+    RDS_FOLDER,
+    ServerInfo,
+    first_that_works,
+    is_replica,
+    retention_s,
+    rows_of,
+)
 from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
 from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
 from sluice.sources.mysql.server.replication_filters import replication_findings
-from sluice.sources.mysql.server.retention import MANAGED, engine_findings, retention_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.mysql.server.two_way import two_way_findings
 from sluice.sources.table_filter import Selection
 
+SHORT_HORIZON_S = 86_400
 _ON = {"ON", "1", "TRUE", "YES"}
 
 
@@ -45,7 +52,7 @@ def preflight(
     who else uses it; ``two_way``: the server is a site of a channel.
     """
     selection = Selection.compile(pipeline.capture)
-    found = _log_settings(info) + engine_findings(info) + _row_image(info, pipeline) + _privileges(connection)
+    found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(connection, info)
     if any(finding.setting == "privileges" for finding in found):
         return sorted(found, key=lambda f: f.severity != "error")
     found += (
@@ -53,8 +60,7 @@ def preflight(
         + _replicates(connection, info)
         + _same_id(connection, server_id, _readers(pipeline))
     )
-    odd, managed = _special_tables(connection, (ENGINE, *ENGINES))
-    found += retention_findings(connection, info, managed=managed)
+    odd = _of_engines(connection, (ENGINE, *ENGINES))
     found += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
     if pipeline.capture.unlogged_cascades == "stop":
         found += _cascades(connection, info, selection)
@@ -67,20 +73,13 @@ def preflight(
     return sorted(found, key=lambda f: f.severity != "error")
 
 
-def _special_tables(connection: Any, engines: tuple[str, ...]) -> tuple[list[tuple[TableId, str]], bool]:
-    """Return every table of these engines, with its engine, and whether the server is a managed one; by one query."""
-    asked = (
-        "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES "
-        "WHERE ENGINE IN %s OR (TABLE_SCHEMA = %s AND TABLE_NAME = %s)"
-    )
-    found = rows_of(connection, asked, (engines, *MANAGED))
-    managed = [row for row in found if (str(row[0]), str(row[1])) == MANAGED]
-    odd = [
+def _of_engines(connection: Any, engines: tuple[str, ...]) -> list[tuple[TableId, str]]:
+    """Return every table of these engines, with its engine, by one query."""
+    asked = "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE ENGINE IN %s"
+    return [
         (TableId(str(schema), str(name)), str(engine))
-        for schema, name, engine in found
-        if str(engine).upper() in engines
+        for schema, name, engine in rows_of(connection, asked, (engines,))
     ]
-    return odd, bool(managed)
 
 
 def require_ready(
@@ -110,6 +109,11 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
         return [
             Finding("error", "log_bin", "OFF", "the server keeps no binary log", "start the server with log_bin=binlog")
         ]
+    if engine := have.get("binlog_storage_engine", ""):
+        why = "the binary log is kept inside a storage engine, and its files and positions cannot be read"
+        found.append(
+            Finding("error", "binlog_storage_engine", engine, why, "start the server without binlog_storage_engine")
+        )
     set_ = "SET GLOBAL" if info.is_mariadb else "SET PERSIST"
     expect(
         "binlog_format",
@@ -306,6 +310,46 @@ def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[F
             "capture.unlogged_cascades: ignore",
         )
     ]
+
+
+def _horizon(connection: Any, info: ServerInfo) -> list[Finding]:
+    seconds = retention_s(connection, info)
+    if info.variables.get("basedir", "").startswith(RDS_FOLDER):
+        if seconds is None:
+            return [
+                Finding(
+                    "warning",
+                    "binlog retention hours",
+                    "unknown",
+                    "this server is of Amazon RDS, which purges the log by this setting, and the login may not read it",
+                    "GRANT SELECT ON mysql.rds_configuration TO the pipeline's user, or look with "
+                    "CALL mysql.rds_show_configuration",
+                )
+            ]
+        if seconds < SHORT_HORIZON_S:
+            return [
+                Finding(
+                    "warning",
+                    "binlog retention hours",
+                    f"{seconds / 3600:g}" if seconds else "NULL",
+                    "this server is of Amazon RDS, which purges the log "
+                    + (f"after {seconds / 3600:g} h" if seconds else "as soon as it can")
+                    + ", whatever binlog_expire_logs_seconds says: a longer stop of this pipeline loses its position",
+                    "CALL mysql.rds_set_configuration('binlog retention hours', 168)",
+                )
+            ]
+        return []
+    if seconds is not None and seconds < SHORT_HORIZON_S:
+        return [
+            Finding(
+                "warning",
+                "binlog_expire_logs_seconds",
+                f"{seconds:.0f}",
+                f"the log is purged after {seconds / 3600:.1f} h: a longer stop of this pipeline loses its position",
+                f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_expire_logs_seconds = 604800",
+            )
+        ]
+    return []
 
 
 __all__ = ["Finding", "preflight", "require_ready"]

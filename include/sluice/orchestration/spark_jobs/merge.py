@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from _run import run
-
 from sluice.flows.transform.merge import merge
+from sluice.orchestration.spark_jobs._run import run
 
 if __name__ == "__main__":
     run("Merge one batch.", lambda runtime, arguments: merge(runtime, arguments.batch))

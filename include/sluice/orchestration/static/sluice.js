@@ -252,7 +252,7 @@ function render(card, status) {
   const notes = [
     ...silent.map((one) => el("li", { "data-silent": one.part }, el("b", {}, `The ${one.part.replace("zookeeper", "ZooKeeper").replace("store", "segment store")} has not answered since ${minute(one.since)}`), one.text)),
     ...(status.errors || []).filter((text) => !silent.some((one) => one.text === text)).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : status.state === "not_configured" ? "Not configured" : status.state === "stopped" ? "Stopped" : "Cannot read the state"), text)),
-    ...(status.failures || []).map((f) => el("li", {}, el("b", {}, `${f.part} failed ${f.attempts === 1 ? "once" : `${f.attempts} times`} since ${f.since}, and has not gone on`), f.error)),
+    ...(status.failures || []).map((f) => el("li", {}, el("b", {}, `${f.part} failed ${f.attempts === 1 ? "once" : `${f.attempts} times`} since ${f.since}, and has not gone on${{passing: " (it may pass by itself)", yours: " (a person has to fix the cause)", bug: " (this looks like a bug of Sluice: please report it)"}[f.fault] || ""}`), f.error)),
     ...lacks.map((text) => el("li", { class: "warn" }, el("b", {}, "Rows may lack values"), text)),
     ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => el("li", {}, el("b", {}, `${t.name} lags too far behind`), `since ${t.alert_since}`)),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from _run import run
-
 from sluice.flows.load.isolation import deliver
+from sluice.orchestration.spark_jobs._run import run
 
 if __name__ == "__main__":
     run(

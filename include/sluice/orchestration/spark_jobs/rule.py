@@ -4,9 +4,8 @@ own.
 
 from __future__ import annotations
 
-from _run import run
-
 from sluice.flows.transform.stages import apply_rule
+from sluice.orchestration.spark_jobs._run import run
 
 if __name__ == "__main__":
     run(

@@ -1,0 +1,55 @@
+"""Log in at a connection and say what answers: for the *Test* button of Airflow's form, and for ``sluice doctor``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sluice import sources
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError
+from sluice.targets import registry
+
+_ZOOKEEPER = "sluice.coordination.zookeeper:probe"
+_OTHER_NAMES: Mapping[str, str] = {
+    "mongo": "mongodb",
+    "postgres": "postgresql",
+    "https": "http",
+    "opensearch": "elasticsearch",
+    "amqp": "rabbitmq",
+}
+"""Connection types of Airflow's providers that have another name than the kind of target that uses them."""
+
+
+def testable_kinds() -> list[str]:
+    """Return the kinds of connections that can be tried."""
+    targets = {name for name, kind in registry.KINDS.items() if kind.probe}
+    return sorted({"zookeeper", *targets, *(name for name, kind in sources.KINDS.items() if kind.probe)})
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Log in at ``endpoint`` and return what answers, for example the server's version.
+
+    Raises:
+        ConfigError: the login is refused, the connection is incomplete, or its kind cannot be tried.
+        RetryableError: nothing answers in time.
+    """
+    kind = _OTHER_NAMES.get(endpoint.kind, endpoint.kind)
+    place = _ZOOKEEPER if kind == "zookeeper" else ""
+    if kind in sources.KINDS:
+        place = place or sources.KINDS[kind].probe
+    if kind in registry.KINDS:
+        place = place or registry.KINDS[kind].probe
+    if not place:
+        raise ConfigError(
+            f"connection {endpoint.connection_id!r}: connections of type {endpoint.kind or 'none'} cannot be tried",
+            hint=f"these can: {', '.join(testable_kinds())}",
+        )
+    return _function(place)(endpoint)
+
+
+def _function(place: str) -> Callable[[Endpoint], str]:
+    module, _, name = place.partition(":")
+    found: Any = getattr(importlib.import_module(module), name)
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""The entry points of ``spark-submit``: one file for each kind of stage."""

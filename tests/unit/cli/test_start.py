@@ -1,0 +1,64 @@
+"""A command starts with what it needs: help, completion and the version import no library of the data path."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from sluice import __version__
+from sluice.cli import all_commands
+from sluice.cli.command_list import COMMANDS
+
+HEAVY = (
+    "pyarrow",
+    "numpy",
+    "numba",
+    "duckdb",
+    "pymysql",
+    "kazoo",
+    "structlog",
+    "sluice.flows",
+    "sluice.config.pipeline",
+)
+LOOK = """
+import sys
+sys.argv = ["sluice", *sys.argv[1:]]
+from sluice.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+print("imported:", *(name for name in sys.modules), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["--version"], ["pause", "--help"], ["status", "--help"], ["verify", "--help"], ["serve", "--help"]],
+    ids=" ".join,
+)
+def test_help_and_version_import_no_library_of_the_data_path(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", LOOK, *command], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.partition("imported:")[2].split())
+    assert "sluice.cli" in imported
+    assert [name for name in HEAVY if name in imported] == []
+
+
+def test_every_command_can_be_made_and_stands_in_a_panel() -> None:
+    commands = all_commands().commands  # type: ignore[attr-defined]
+    assert list(commands) == list(COMMANDS)
+    for name, (panel, _) in COMMANDS.items():
+        assert commands[name].rich_help_panel == panel
+
+
+def test_the_version() -> None:
+    assert CliRunner().invoke(all_commands(), ["--version"]).output == f"sluice {__version__}\n"  # type: ignore[arg-type]
+
+
+def test_a_name_that_is_no_command_is_corrected() -> None:
+    done = CliRunner().invoke(all_commands(), ["statsu"])  # type: ignore[arg-type]
+    assert done.exit_code == 2
+    assert "status" in done.output
