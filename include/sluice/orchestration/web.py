@@ -116,6 +116,7 @@ def _described(pipeline: PipelineConfig) -> dict[str, Any]:
     return {
         "description": pipeline.description,
         "source": pipeline.source.connection,
+        "target_names": [target.name for target in pipeline.targets],
         "window": pipeline.window,
         "schedule": pipeline.schedule,
     }
