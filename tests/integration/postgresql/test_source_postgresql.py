@@ -133,6 +133,7 @@ def test_definitions_follow(shop: PgCase) -> None:
     shop.assert_same("orders")
 
 
+@pytest.mark.full
 def test_to_mysql(tmp_path: Path, postgresql_source: Any, mysql_target: Any, zookeeper: Any) -> None:
     """Tables are made, copied, and kept: the values are those that the server prints."""
     schema = "shop_to_mysql"
@@ -197,6 +198,7 @@ def test_a_run_that_is_killed_loses_and_doubles_nothing(shop: PgCase) -> None:
     assert len(seen) == len(set(seen))
 
 
+@pytest.mark.full
 def test_a_slot_that_the_server_gave_up_stops_the_pipeline(tmp_path: Path, server_folder: Path, zookeeper: Any) -> None:
     """``wal_status = lost``: with the choices of a purged log."""
     from devstack.postgresql import PostgreSQLServer

@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import structlog
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from psycopg import pq
 
 from sluice.kernels import kernel
-
-_log = structlog.get_logger()
 
 NOTHING = 0
 ENDED = -1
@@ -147,8 +144,7 @@ def _loaded() -> tuple[Library, Any] | None:
         address = [
             ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("PQgetCopyData", "PQfreemem")
         ]
-    except (OSError, AttributeError) as error:
-        _log.debug("libpq_not_found", error=str(error))
+    except (OSError, AttributeError):
         return None
     return (Library(address[0], address[1]), library) if address[0] and address[1] else None
 
