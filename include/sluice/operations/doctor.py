@@ -116,7 +116,9 @@ def variables(environment: Mapping[str, str]) -> list[Finding]:
         if environment.get(name)
     ]
     return found + [
-        _finding("warning", "environment", name, "", f"no part of Sluice reads this variable; a rule may{meant(name, known)}")
+        _finding(
+            "warning", "environment", name, "", f"no part of Sluice reads this variable; a rule may{meant(name, known)}"
+        )
         for name in unknown_variables(environment)
     ]
 
