@@ -14,7 +14,11 @@ from sluice.cli.console import AsJson, Pipeline, ask, err, log_to_stderr, open_p
 def check(
     pipeline: Pipeline,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Make missing tables and columns at the targets, after a question.")
+        bool,
+        typer.Option(
+            "--apply",
+            help="Make missing tables and columns at the targets, and what the source needs, after a question.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -26,11 +30,12 @@ def check(
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)
     report = run_check(runtime)
-    if apply and report.statements:
-        for target, statement in report.statements:
-            err.print(f"[dim]{escape(target)}[/] {escape(statement)};", highlight=False)
+    missing = [*(("the source", statement) for statement in report.at_source), *report.statements]
+    if apply and missing:
+        for place, statement in missing:
+            err.print(f"[dim]{escape(place)}[/] {escape(statement)};", highlight=False)
         if not yes:
-            ask(f"Run these {len(report.statements)} statements?")
+            ask(f"Run these {len(missing)} statements?")
         make_missing(runtime, report)
         report = run_check(runtime)
     if as_json:
@@ -46,10 +51,9 @@ def check(
                 f"[{colour[f.severity]}]{f.severity}[/]", escape(f.part), escape(f.setting), escape(f.value), why
             )
         out.print(table)
-        if report.statements:
+        if count := len(report.at_source) + len(report.statements):
             out.print(
-                f"`sluice check {escape(pipeline)} --apply` runs the {len(report.statements)} statements that make "
-                "what is missing"
+                f"`sluice check {escape(pipeline)} --apply` runs the {count} statements that make what is missing"
             )
     if report.failed:
         raise typer.Exit(1)

@@ -193,11 +193,11 @@ class StartPosition(StrictModel):
 class SourceConfig(StrictModel):
     """The server whose log is captured."""
 
-    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB).")
+    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB) or postgresql.")
     connection: ConnectionId = Field(
         "",
         validate_default=False,
-        description="Id of the Airflow connection (type mysql); AIRFLOW_CONN_<ID> works without Airflow.",
+        description="Id of the Airflow connection (type mysql or postgres); AIRFLOW_CONN_<ID> works without Airflow.",
     )
     connections: tuple[ConnectionId, ...] = Field(
         (),
@@ -217,6 +217,14 @@ class SourceConfig(StrictModel):
     server_id: Annotated[Integer, Field(ge=1, le=2**32 - 1)] | Literal["auto"] = Field(
         "auto",
         description="Replica server id; auto derives a stable one from the pipeline's name and checks for a clash.",
+    )
+    slot: str = Field(
+        "",
+        pattern=r"^[a-z0-9_]{0,63}$",
+        description="PostgreSQL: name of the replication slot. Default: sluice_ and the pipeline's name.",
+    )
+    publication: str = Field(
+        "", max_length=63, description="PostgreSQL: name of the publication. Default: the name of the slot."
     )
     start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",

@@ -44,7 +44,7 @@ from sluice.operations.channel import ends_of, members, ring, sent_to_itself
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
 from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
 from sluice.operations.stage_placement import placement_remarks
-from sluice.sources.base import SourceSession, SourceTable
+from sluice.sources.base import PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import other_writers, refuses
 
@@ -53,10 +53,14 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of ``sluice check``: findings line by line, and what would be copied where."""
+    """The result of ``sluice check``: findings line by line, and what would be copied where.
+
+    ``at_source``: statements that would make what a capture needs at the source, in order.
+    """
 
     findings: tuple[Finding, ...]
     copies: tuple[PlannedCopy, ...]
+    at_source: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -79,6 +83,7 @@ class CheckReport:
         return {
             "findings": [finding.to_json() for finding in self.findings],
             "tables": [copy.to_json() for copy in self.copies],
+            "source_statements": list(self.at_source),
             "statements": [{"target": target, "statement": statement} for target, statement in self.statements],
         }
 
@@ -113,10 +118,21 @@ def check(runtime: Runtime) -> CheckReport:
     findings += _guard("rules", lambda: _rules(runtime))
     for one in asked[3:]:
         findings += one.findings()
+    at_source: list[str] = []
+    if runtime.source.keeps_for_us and not any(f.setting in _SILENT for f in findings if f.part == "source"):
+        findings += _guard("source", lambda: _missing_at_source(runtime, at_source))
     copies: list[PlannedCopy] = []
     if not any(f.severity == "error" and (f.part != "source" or f.setting in _SILENT) for f in findings):
         findings += _guard("mapping", lambda: _tables(runtime, copies))
-    return CheckReport(tuple(findings), tuple(copies))
+    return CheckReport(tuple(findings), tuple(copies), tuple(at_source))
+
+
+def _missing_at_source(runtime: Runtime, statements: list[str]) -> list[Finding]:
+    """Add the statements that make what a capture needs at the source."""
+    with runtime.source.open() as session:
+        if isinstance(session, PreparesSource):
+            statements += session.missing()
+    return []
 
 
 def _places(runtime: Runtime) -> list[Finding]:
@@ -166,11 +182,18 @@ class _Asked:
 
 
 def make_missing(runtime: Runtime, report: CheckReport) -> None:
-    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay.
+    """Run the statements of a report at the source, then its DDL at the targets.
+
+    Raises PreflightError, LoadError that name the statement; those before it stay.
 
     Tables and columns that a target lacked are noted first: rows that it held before have no values in them, see
     :mod:`sluice.flows.incomplete_tables`.
     """
+    if report.at_source:
+        with runtime.source.open() as session:
+            assert isinstance(session, PreparesSource), "it proposed the statements"
+            for statement in report.at_source:
+                session.make(statement)
     with runtime.state() as state:
         for copy in report.copies:
             note_absent(state, copy.target, copy.remarks, [copy.plan])

@@ -43,6 +43,11 @@ KINDS: Mapping[str, BuiltIn] = {
         query="sluice.sources.mysql.server.query:query_rows",
         probe="sluice.sources.mysql.server.connection:probe",
     ),
+    "postgresql": BuiltIn(
+        "sluice.sources.postgresql.source:PostgreSQLSource",
+        "sluice.sources.postgresql.position:executed",
+        reads_marks=True,
+    ),
     "memory": BuiltIn(
         "sluice.sources.memory.source:MemorySource", "sluice.sources.memory.position:executed", reads_marks=True
     ),

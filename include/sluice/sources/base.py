@@ -504,6 +504,17 @@ class ChunkReader(SourceLoad, Protocol):
 
 
 @runtime_checkable
+class PreparesSource(Protocol):
+    """Optional, of a :class:`SourceSession`: it makes at the source what a capture needs there."""
+
+    def missing(self) -> list[str]:
+        """Return the statements that make it, in the order in which they have to run; empty: nothing is missing."""
+
+    def make(self, statement: str) -> None:
+        """Run one of them. Raises PreflightError if the login may not."""
+
+
+@runtime_checkable
 class DigestReader(Protocol):
     """Optional, of a :class:`ChunkReader`: the server computes checksums of ranges itself, without sending their
     rows.

@@ -10,9 +10,9 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -90,6 +90,15 @@ def postgresql(server_folder: Path) -> Iterator[PostgreSQLServer]:
 
 
 @pytest.fixture(scope="session")
+def postgresql_source(server_folder: Path) -> Iterator[PostgreSQLServer]:
+    """A PostgreSQL whose log can be decoded; connection id ``test_postgresql_source``."""
+    options = {"wal_level": "logical", "max_replication_slots": 40, "max_wal_senders": 20}
+    with _postgresql(server_folder / "postgresql-source", "find_postgresql", options) as server:
+        os.environ["AIRFLOW_CONN_TEST_POSTGRESQL_SOURCE"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
 def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
     """A PostgreSQL whose database has PostGIS. Skips what needs it where it cannot be had."""
     with _postgresql(server_folder / "postgis", "find_postgis") as server:
@@ -98,7 +107,7 @@ def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
 
 
 @contextlib.contextmanager
-def _postgresql(folder: Path, find: str) -> Iterator[PostgreSQLServer]:
+def _postgresql(folder: Path, find: str, options: Mapping[str, Any] | None = None) -> Iterator[PostgreSQLServer]:
     """``find``: of ``devstack.postgresql``."""
     pytest.importorskip("psycopg", reason="psycopg is not installed: make venv")
     from devstack import postgresql
@@ -107,7 +116,7 @@ def _postgresql(folder: Path, find: str) -> Iterator[PostgreSQLServer]:
         found = getattr(postgresql, find)()
     except SluiceError as error:
         pytest.skip(f"no {folder.name} to be had: {error.message}")
-    with postgresql.PostgreSQLServer(folder, distribution=found) as server:
+    with postgresql.PostgreSQLServer(folder, distribution=found, options=options or {}) as server:
         yield server
 
 
@@ -216,6 +225,30 @@ def ferretdb(server_folder: Path) -> Iterator[FerretDBServer]:
     with mongodb.FerretDBServer(server_folder / "ferretdb") as server:
         os.environ["AIRFLOW_CONN_TEST_FERRETDB"] = server.connection_json()
         yield server
+
+
+@pytest.fixture(scope="session")
+def h2() -> Iterator[Any]:
+    """H2 in Oracle mode. Skips what needs it where it cannot be fetched."""
+    pytest.importorskip("oracledb", reason="oracledb is not installed: make venv")
+    from tests.support.twins.oracle_twin import OracleTwin
+
+    try:
+        twin = OracleTwin().start()
+    except FetchFailed as error:
+        pytest.skip(f"there is no H2: {error}")
+    yield twin
+    twin.close()
+
+
+@pytest.fixture
+def oracle_twin(h2: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """H2 in Oracle mode, which ``oracledb.connect`` leads to."""
+    from sluice.targets.oracle import session
+
+    monkeypatch.setattr("oracledb.connect", h2.connect)
+    yield h2
+    session.kept.end()
 
 
 @pytest.fixture(scope="session")

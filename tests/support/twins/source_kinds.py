@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.model.changes import Change
+from sluice.model.dumps import Marking
 from sluice.model.load_marks import COLUMN, TABLE, MarkRules
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
@@ -23,6 +25,8 @@ from sluice.segments.writer import SegmentWriter
 from sluice.sources import open_source
 from sluice.sources.base import Source, SourceSession, StreamLimits, StreamResult
 from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
+from sluice.sources.postgresql.decoder.scanner import MARK_PREFIX
+from sluice.sources.postgresql.server.slot import slot_name
 from sluice.sources.table_filter import Selection
 from tests.support.twins.servers import TwinSource
 
@@ -68,6 +72,10 @@ class SourceCase(ABC):
         """Make a table."""
         self.execute(f"CREATE TABLE `{name}` (id INT NOT NULL{' PRIMARY KEY' if key else ''}, v VARCHAR(40))")
 
+    def whole_images(self, name: str) -> tuple[str, ...]:
+        """Return the statements after which the log has a table's whole rows."""
+        return ()
+
     @abstractmethod
     def commit(self, *writes: Write) -> None:
         """One transaction."""
@@ -76,6 +84,8 @@ class SourceCase(ABC):
     def load(self, token: str, *writes: Write) -> None:
         """One transaction that Sluice marked as its own with ``token``."""
 
+    marking: ClassVar[Marking] = Marking.TABLE
+    """How a dump of it is marked."""
     loads: MarkRules | None = None
     """What the source does with marked transactions."""
 
@@ -182,6 +192,82 @@ class ServerCase(SourceCase):
     def lost(self, at: Offset) -> Offset:
         base, _, _ = at.row_place[0].rpartition(".")
         return Offset.from_json({**at.to_json(), "file": f"{base}.000000", "last_event": None, "gtid_set": ""})
+
+
+@dataclass
+class PostgreSQLCase(SourceCase):
+    """PostgreSQL: a schema, a slot and a publication of the schema's tables."""
+
+    marking: ClassVar[Marking] = Marking.SNAPSHOT
+    server: Any = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return parse_connection("test", self.server.connection_json())
+
+    def execute(self, *statements: str) -> None:
+        with self.server.connect(options=f"-c search_path={self.schema}") as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def create(self, name: str, *, key: bool = True) -> None:
+        self.execute(
+            f"CREATE TABLE {name} (id INT NOT NULL{' PRIMARY KEY' if key else ''}, v VARCHAR(40))",
+            *self.whole_images(name),
+        )
+
+    def whole_images(self, name: str) -> tuple[str, ...]:
+        return (f"ALTER TABLE {name} REPLICA IDENTITY FULL",)
+
+    def commit(self, *writes: Write) -> None:
+        self._transact(writes)
+
+    def load(self, token: str, *writes: Write) -> None:
+        self._transact(writes, token)
+
+    def _transact(self, writes: Sequence[Write], token: str = "") -> None:
+        words = {
+            "insert": "INSERT INTO {} VALUES (%(id)s, %(v)s)",
+            "update": "UPDATE {} SET v = %(v)s WHERE id = %(id)s",
+            "delete": "DELETE FROM {} WHERE id = %(id)s",
+        }
+        with self.server.connect() as connection, connection.transaction():
+            if token:
+                connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MARK_PREFIX, token))
+            for verb, name, values in writes:
+                sql = words[verb].format(f'"{self.schema}"."{name}"')
+                connection.execute(sql, dict(zip(("id", "v"), values, strict=False)))
+
+    def lost(self, at: Offset) -> Offset:
+        [(head,)] = self.server.execute("SELECT pg_current_wal_flush_lsn()::text")
+        self.server.execute(f"SELECT pg_replication_slot_advance('{self.slot}', '{head}')")
+        return at
+
+    @property
+    def slot(self) -> str:
+        return slot_name(self.config)
+
+
+@contextmanager
+def postgresql_case(server: Any) -> Iterator[PostgreSQLCase]:
+    """A source at a real PostgreSQL, with a schema, a slot and a publication of its own."""
+    schema = f"c{os.getpid()}_{next(_numbers)}"
+    made = PostgreSQLCase(schema, pipeline(f"contract_{schema}", "postgresql", schema), server=server)
+    server.execute(
+        f"CREATE SCHEMA {schema}",
+        f"CREATE PUBLICATION {made.slot} FOR TABLES IN SCHEMA {schema} WITH (publish_via_partition_root = true)",
+        f"SELECT pg_create_logical_replication_slot('{made.slot}', 'pgoutput')",
+    )
+    try:
+        yield made
+    finally:
+        server.execute(
+            "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots "
+            f"WHERE slot_name = '{made.slot}' AND active_pid IS NOT NULL",
+            f"SELECT pg_drop_replication_slot('{made.slot}')",
+            f"DROP PUBLICATION {made.slot}",
+            f"DROP SCHEMA {schema} CASCADE",
+        )
 
 
 @contextmanager

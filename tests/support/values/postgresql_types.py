@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Types = Mapping[str, tuple[str, Sequence[str]]]
+
 USERS = (
     "CREATE TYPE mood AS ENUM ('sad', 'o''k', 'Happy', 'happy')",
     "CREATE TYPE addr AS (street text, number int)",
@@ -15,7 +17,7 @@ USERS = (
 )
 """Statements that make the user's types, in the search path's first schema."""
 
-BOTH: Mapping[str, tuple[str, Sequence[str]]] = {
+BOTH: Types = {
     "bool": ("boolean", ("true", "false")),
     "i2": ("smallint", ("-32768", "32767", "0")),
     "i4": ("integer", ("-2147483648", "2147483647", "0")),
@@ -107,7 +109,7 @@ BOTH: Mapping[str, tuple[str, Sequence[str]]] = {
 }  # fmt: skip
 """Name of a column -> type, and values that other kinds of targets have, too."""
 
-BEYOND: Mapping[str, tuple[str, Sequence[str]]] = {
+BEYOND: Types = {
     "f4": ("real", ("3.4028235e38", "1e-45", "'NaN'", "'-0'", "'-Infinity'", "0.1")),
     "f8": ("double precision", ("1.7976931348623157e308", "5e-324", "'NaN'", "'-0'", "'Infinity'", "0.1")),
     "d_far": ("date", ("'4713-01-01 BC'", "'5874897-12-31'", "'infinity'", "'-infinity'", "'0001-12-31 BC'")),
@@ -120,14 +122,14 @@ BEYOND: Mapping[str, tuple[str, Sequence[str]]] = {
 """Name of a column -> type, and values that PostgreSQL alone has."""
 
 
-def make(server: Any, schema: str, table: str, types: Mapping[str, tuple[str, Sequence[str]]], *more: str) -> int:
+def make(server: Any, schema: str, table: str, types: Types, *more: str) -> int:
     """Make the table with a row for each value, and one of NULLs. Returns the number of rows."""
     columns = ", ".join(f'"{name}" {kind}' for name, (kind, _) in types.items())
     server.execute(f'SET search_path = "{schema}"', f"CREATE TABLE {table} (id int PRIMARY KEY, {columns})", *more)
     return insert(server, schema, table, types)
 
 
-def insert(server: Any, schema: str, table: str, types: Mapping[str, tuple[str, Sequence[str]]], first: int = 0) -> int:
+def insert(server: Any, schema: str, table: str, types: Types, first: int = 0) -> int:
     """Insert a row for each value, the values of all columns side by side, and one of NULLs. Returns their number."""
     count = max(len(values) for _, values in types.values())
     rows = []
@@ -141,13 +143,16 @@ def insert(server: Any, schema: str, table: str, types: Mapping[str, tuple[str, 
     return count + 1
 
 
-def texts(server: Any, schema: str, table: str, names: Sequence[str]) -> dict[int, dict[str, str | None]]:
+def texts(
+    server: Any, schema: str, table: str, names: Sequence[str], database: str = "postgres"
+) -> dict[int, dict[str, str | None]]:
     """The server's own text of each value, by id and column, in a session like the log's."""
-    shown = ", ".join(f'CASE WHEN "{name}" IS NOT NULL THEN format(\'%s\', "{name}") END' for name in names)
+    shown = ", ".join(f'CASE WHEN "{name}" IS DISTINCT FROM NULL THEN format(\'%s\', "{name}") END' for name in names)
     settings = (
         "SET timezone = 'UTC'", "SET datestyle = 'ISO,YMD'", "SET intervalstyle = 'postgres'",
         "SET extra_float_digits = 1", "SET bytea_output = 'hex'", "SET lc_monetary = 'C'",
         "SET search_path = pg_catalog",
     )  # fmt: skip
-    found = server.execute(*settings, f'SELECT id, {shown} FROM "{schema}"."{table}" ORDER BY id')
+    asked = f'SELECT id, {shown} FROM "{schema}"."{table}" ORDER BY id'
+    found = server.execute(*settings, asked, database=database)
     return {row[0]: dict(zip(names, row[1:], strict=True)) for row in found}

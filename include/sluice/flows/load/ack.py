@@ -7,11 +7,12 @@ from typing import Any
 
 import structlog
 
-from sluice.coordination.state import PipelineState
 from sluice.errors import OutOfOrder
 from sluice.flows.checkpoints import CheckpointCheck, require_own
+from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import log_batch
+from sluice.flows.stage_notes import stage_notes
 from sluice.model.offset import Offset
 
 _log = structlog.get_logger()
@@ -59,11 +60,11 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
                 hint=f"clear the task load.{target} of this run",
             )
         while process is None or process.batch < batch:
-            process = state.acks.acknowledge(
-                target, state.batches.require(process.following if process else batch), seen=process
-            )
+            record = state.batches.require(process.following if process else batch)
+            process = state.acks.acknowledge(target, record, seen=process)
+            stage_notes.delivered(runtime, target, record.first_commit_time_us)
         state.forget()
-        release_delivered(runtime, state)
+        release_delivered(runtime.source, runtime.pipeline.targets, state)
     log_batch(
         _log,
         "batch_acknowledged",
@@ -73,28 +74,3 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
         position=str(process.position),
     )
     return AckOutcome(target, process.batch, process.position)
-
-
-def release_delivered(runtime: Runtime, state: PipelineState) -> None:
-    """Tell a source that keeps its log for this pipeline how much every target has, so that it may drop it.
-
-    Does nothing for other sources.
-    """
-    source = runtime.source
-    if not source.keeps_for_us:
-        return
-    targets = runtime.pipeline.targets
-    acknowledged = [found for found in (state.acks.get(target.name) for target in targets) if found is not None]
-    if len(acknowledged) < len(targets):
-        return  # a target that joins starts at the captured position
-    positions = [found.position for found in acknowledged]
-    done = min(found.batch for found in acknowledged)
-    cursor = state.cursor()
-    if cursor is not None:  # a seek may move it before the acknowledged position
-        positions.append(cursor.position)
-    waiting = map(state.batches.get, (number for number in state.batches.numbers() if number > done))
-    positions += [batch.first for batch in waiting if batch and not batch.dropped]
-    if len({position.log_epoch for position in positions}) != 1:
-        return  # after a seek to another log the old one is gone anyway
-    with source.open() as session:
-        session.release(min(positions, key=lambda position: position.order))

@@ -39,7 +39,7 @@ def inexact(values: pa.Array) -> np.ndarray[Any, Any]:
     """Return a mask of the rows whose text the server would store as another document."""
     found = pc.fill_null(pc.match_substring_regex(values, _SUSPECT), False).to_numpy(zero_copy_only=False).copy()
     for row in np.flatnonzero(found):
-        found[row] = any(True for _ in _decimals(values[int(row)].as_py()))
+        found[row] = bool(_decimals(values[int(row)].as_py()))
     return np.asarray(found)
 
 
@@ -54,33 +54,53 @@ def quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"
 
 
-def _decimals(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, digits) of each number that the server would print differently after reading it from this text."""
+def _decimals(text: str) -> list[tuple[str, str]]:
+    """Return (path, digits) of each number that the server would print differently after reading it from this text.
+
+    Of a key that an object has twice, which a PostgreSQL ``json`` may have, the server keeps the last value.
+    """
+    found: list[tuple[list[int | str], str]] = []
+    for path, number, again in _odd_numbers(text):
+        if again:
+            found = [one for one in found if one[0][: len(path)] != path]
+        else:
+            found.append((path, number))
+    return [(_path(path), number) for path, number in found]
+
+
+def _odd_numbers(text: str) -> Iterator[tuple[list[int | str], str, bool]]:
+    """Yield (path, digits, False) of each such number, and (path, "", True) where a key comes again."""
     steps: list[int | str] = []
     """The steps of the path: an array's index, or an object's key (as JSON prints it)."""
     in_object: list[bool] = []
+    keys: list[set[str]] = []
     key: str | None = None
     for match in _TOKEN.finditer(text):
         token = match[0]
         first = token[0]
         if first == '"':
             if in_object and in_object[-1] and key is None:
-                key = token
-                steps[-1] = token
+                key = _step(token)
+                steps[-1] = key
+                if key in keys[-1]:
+                    yield list(steps), "", True
+                keys[-1].add(key)
         elif first in "{[":
             in_object.append(first == "{")
             steps.append("" if first == "{" else 0)
+            keys.append(set())
             key = None
         elif first in "}]":
             in_object.pop()
             steps.pop()
+            keys.pop()
             key = ""
         elif first == ",":
             key = None
             if not in_object[-1]:
                 steps[-1] = int(steps[-1]) + 1
         elif first != ":" and _reads_otherwise(token):
-            yield _path(steps), token
+            yield list(steps), token, False
 
 
 def _reads_otherwise(number: str) -> bool:
@@ -92,7 +112,7 @@ def _reads_otherwise(number: str) -> bool:
 
 
 def _path(steps: list[int | str]) -> str:
-    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{_step(step)}" for step in steps)
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
 
 
 def _step(key: str) -> str:

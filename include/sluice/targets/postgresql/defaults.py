@@ -11,9 +11,10 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.tables import ENUM_ERROR_VALUE
-from sluice.model.temporal import is_special
+from sluice.model.temporal import is_special, time_text
 
 K = ColumnKind
+_MICROS = 6
 _NOW = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s*\d?\s*\))?", re.I)
 
 
@@ -66,6 +67,8 @@ def literal(value: pa.Scalar, made: ColumnType) -> str:
     """
     if not value.is_valid:
         return "NULL"
+    if made.native == "boolean":
+        return "true" if value.as_py() else "false"
     kind = value.type
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
         if is_special(pa.repeat(value, 1)).any():
@@ -77,7 +80,8 @@ def literal(value: pa.Scalar, made: ColumnType) -> str:
         )
         return text_literal(text + ("+00" if pa.types.is_timestamp(kind) and kind.tz else ""))
     if pa.types.is_duration(kind):
-        return f"'{value.cast(pa.int64()).as_py()} microseconds'"
+        micros = int(value.cast(pa.int64()).as_py())
+        return f"'{time_text(micros, _MICROS)}'" if made.native else f"'{micros} microseconds'"
     found = value.as_py()
     if made.kind is K.BIT:
         return f"B'{found:0{made.length or 1}b}'"

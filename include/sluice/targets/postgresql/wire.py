@@ -143,7 +143,7 @@ def encode(field: pa.Field, values: pa.Array, target: PgType, *, zero_dates: str
     if pa.types.is_timestamp(kind) and word.startswith("timestamp"):
         return _timestamp(_calendar(_micros(values), zero_dates), target)
     if pa.types.is_duration(kind) and word in {"interval", "time without time zone"}:
-        return _time(pc.cast(values, pa.duration("us")), target)
+        return _time(pc.cast(values, pa.duration("us")), target, ends_days=made is not None and bool(made.native))
     if _is_bytes(kind) and word == "bytea":
         return _bytes(values)
     if _is_bytes(kind) and word == "geometry":
@@ -388,7 +388,8 @@ def _timestamp(values: pa.Array, target: PgType) -> Column:
     return _fixed(_since_2000(numbers, np.int64(_EPOCH_US)).astype(">i8"), valid)
 
 
-def _time(values: pa.Array, target: PgType) -> Column:
+def _time(values: pa.Array, target: PgType, *, ends_days: bool = False) -> Column:
+    """Encode times; ``ends_days``: 24:00:00 is a time of a day, as it is for PostgreSQL."""
     valid, numbers = _valid(values), _numbers(values, "i8")
     if target.numbers and target.numbers[0] < 6:
         _refuse(
@@ -396,7 +397,7 @@ def _time(values: pa.Array, target: PgType) -> Column:
             f"has more digits of a second than {target.declared}",
         )
     if target.word != "interval":
-        _refuse(valid & ((numbers < 0) | (numbers > _DAY_US)), "is no time of a day")
+        _refuse(valid & ((numbers < 0) | (numbers > _DAY_US - (not ends_days))), "is no time of a day")
         return _fixed(numbers.astype(">i8"), valid)
     out = np.zeros(len(numbers), np.dtype([("us", ">i8"), ("days", ">i4"), ("months", ">i4")]))
     out["us"] = numbers

@@ -14,12 +14,13 @@ from sluice.model.definitions import ColumnDefinition
 from sluice.model.exact_values import AS_TYPED
 from sluice.model.row_effects import Ran
 from sluice.model.tables import TableId
-from sluice.postgresql.column_types import neutral_column
+from sluice.postgresql.column_types import neutral_column, neutral_type
 from sluice.postgresql.source_words import PostgreSQLWords
 from sluice.sources.postgresql.snapshot.condition import rendered
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText, after, among, upto
 from sluice.sources.postgresql.snapshot.watermarks import after_low
 from sluice.sources.postgresql.values.decode import decode
+from sluice.targets.postgresql.defaults import default_of
 
 TABLE = TableId("shop", "orders")
 KEYS = PostgresKeyText()
@@ -181,3 +182,9 @@ def test_constant_defaults(words: str, default: str | None, value: Any) -> None:
 )
 def test_defaults_that_are_not_known(words: str, default: str) -> None:
     assert WORDS.default_value(ColumnDefinition("c", words, default=default)).value is None
+
+
+def test_a_default_is_written_in_the_words_of_the_column() -> None:
+    column = ColumnDefinition("c", "boolean", default="true")
+    made = neutral_type(column.type)
+    assert default_of(column, made, WORDS.default_value(column)).rows == "true"

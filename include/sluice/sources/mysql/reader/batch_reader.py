@@ -8,10 +8,8 @@ the stages overlap.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic
@@ -27,6 +25,7 @@ from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.base import ChangeSink, StreamLimits, StreamResult
+from sluice.sources.decoding_batch import DecodingBatch
 from sluice.sources.mysql.catalog.history_tracker import Rereader, once
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import row_layout as planning
@@ -59,8 +58,6 @@ _PROGRESS_EVERY_S = 0.25
 _REMEMBERED_LAYOUTS = 10_000
 _LOOK_S = 0.005
 """How often a batch whose time is over looks whether it still has to stay open."""
-_WORKERS = 2
-_QUEUED_ARENAS = 2
 
 
 def capture(
@@ -96,7 +93,7 @@ def capture(
         return StreamResult(start.as_offset(), None, 0, 0, 0, True, "head")
     reading = replace(reading, history=once(reading.history) if reading.history is not None else None)
     endpoint, mariadb, tell = reading.endpoint, is_mariadb(start.server_uuid), progress or _quiet
-    with _Batch(writer_factory) as batch:
+    with DecodingBatch(writer_factory, decode_arena) as batch:
         ahead, stream = ReadTotals(start), opened.log
         backlog = backlog or Backlog()
         pieces = _pieces(reading, start, backlog)
@@ -150,7 +147,7 @@ def _read_ahead(
     start: Position,
     pieces: Sequence[BinlogRange],
     readers: int,
-    batch: _Batch[M],
+    batch: DecodingBatch[M, RowEvents],
     progress: Callable[..., None],
 ) -> ReadTotals:
     """Read ``pieces`` in parallel into the batch; what was accepted of them."""
@@ -191,69 +188,6 @@ def _quiet(**_: Any) -> None:
     return None
 
 
-class _Batch(Generic[M]):
-    """The writer and the workers that feed it. The writer is made at the first change."""
-
-    def __init__(self, factory: Callable[[], ChangeSink[M]]) -> None:
-        self._factory = factory
-        self.writer: ChangeSink[M] | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._slots = threading.Semaphore(_WORKERS + _QUEUED_ARENAS)
-        self._jobs: list[Future[None]] = []
-        self._finished = False
-        self._opening = threading.Lock()
-
-    def __enter__(self) -> _Batch[M]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-        if self.writer is not None and not self._finished:
-            self.writer.abort()
-
-    def open(self) -> ChangeSink[M]:
-        """Return the writer; any thread may ask."""
-        with self._opening:
-            if self.writer is None:
-                self.writer = self._factory()
-            return self.writer
-
-    def seal(self, rows: RowEvents, *, last: bool = False) -> None:
-        """Decode and write in a worker; waits while too many are waiting. The last small arena is done right here."""
-        writer = self.open()
-        if last and self._pool is None:
-            _write(rows, writer)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="decode")
-        for job in [j for j in self._jobs if j.done()]:
-            job.result()
-            self._jobs.remove(job)
-        self._slots.acquire()
-        job = self._pool.submit(_write, rows, writer)
-        job.add_done_callback(lambda _: self._slots.release())
-        self._jobs.append(job)
-
-    def wait(self) -> None:
-        """Wait until the workers are done; raise what they raised."""
-        for job in self._jobs:
-            job.result()
-        self._jobs.clear()
-
-    def finish(self, *args: Any, **named: Any) -> M:
-        """Write the manifest."""
-        assert self.writer is not None
-        manifest = self.writer.finish(*args, **named)
-        self._finished = True
-        return manifest
-
-
-def _write(rows: RowEvents, writer: ChangeSink[Any]) -> None:
-    for schema, table in decode_arena(rows, writer.buckets):
-        writer.add(schema, table, in_order=True)
-
-
 _WITH_TRANSACTIONS = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", "xtradb"})
 """Engines that take rows back when a transaction is rolled back."""
 
@@ -265,7 +199,7 @@ class BinlogReader(Generic[M]):
         self,
         catalog: TableResolver,
         reading: LogReading,
-        batch: _Batch[M],
+        batch: DecodingBatch[M, RowEvents],
         ahead: ReadTotals,
         layouts: dict[bytes, planning.RowLayout] | None = None,
     ) -> None:

@@ -15,6 +15,7 @@ from sluice.sources.postgresql.snapshot.key_text import after, both, upto
 
 NULLS = ("NULL",)
 """Upper bound of the chunk of rows that have no place in an index's order."""
+_ALIAS = "_sluice"
 _CAST_ALIKE = frozenset({
     ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.INT, ColumnKind.BIGINT, ColumnKind.DECIMAL, ColumnKind.FLOAT,
     ColumnKind.DOUBLE, ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP, ColumnKind.TIME, ColumnKind.BLOB,
@@ -32,7 +33,7 @@ def expression(column: Column) -> str:
     name = quoted(column.name)
     if column.kind in _CAST_ALIKE or column.native.startswith(("text", "character varying", "numeric")):
         return f"{name}::text"
-    return f"CASE WHEN {name} IS NOT NULL THEN format('%s', {name}) END"
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN format('%s', {name}) END"  # a row with a NULL is not NULL
 
 
 def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
@@ -85,13 +86,13 @@ def selection_sql(live: CatalogTable, columns: tuple[Column, ...], *conditions: 
 def border_sql(live: CatalogTable, key: ChunkKey, rows: int, *conditions: str) -> str:
     """Return the select of the key of the last of the next ``rows`` rows."""
     exprs = ", ".join(map(expression, key.columns))
-    order = ", ".join(quoted(name) for name in key.names)
+    order = ", ".join(f"{_ALIAS}.{quoted(name)}" for name in key.names)  # without it: of the texts that are selected
     return f"SELECT {exprs} FROM {_from(live)} WHERE {both(*conditions)} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
 
 
 def _from(live: CatalogTable) -> str:
     """Return the table; of one that others inherit from its own rows alone, as the log has each under its own name."""
-    return quoted_table(live.id) if live.partitioned else f"ONLY {quoted_table(live.id)}"
+    return f"{'' if live.partitioned else 'ONLY '}{quoted_table(live.id)} AS {_ALIAS}"
 
 
 def range_of(request: TableRequest, key: ChunkKey) -> tuple[str, str]:

@@ -1,0 +1,52 @@
+"""How much of its log a source may drop: what every target has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluice.config.pipeline import TargetConfig
+from sluice.coordination.state import PipelineState
+from sluice.model.offset import Offset
+from sluice.sources.base import Source, SourceSession
+
+
+def release_delivered(
+    source: Source, targets: Sequence[TargetConfig], state: PipelineState, session: SourceSession | None = None
+) -> None:
+    """Tell a source that keeps its log for this pipeline how much every target has, so that it may drop it.
+
+    Does nothing for other sources. ``session``: an open one of the source; None: one is opened for it.
+    """
+    if not source.keeps_for_us:
+        return
+    delivered = delivered_position(targets, state)
+    if delivered is None:
+        return
+    if session is not None:
+        session.release(delivered)
+        return
+    with source.open() as opened:
+        opened.release(delivered)
+
+
+def delivered_position(targets: Sequence[TargetConfig], state: PipelineState) -> Offset | None:
+    """Return the place up to which every target has everything; None if that is not known.
+
+    With the last captured batch at every target that is the captured position, which moves on where nothing is
+    captured, too.
+    """
+    acknowledged = [found for found in (state.acks.get(target.name) for target in targets) if found is not None]
+    if len(acknowledged) < len(targets):
+        return None  # a target that joins starts at the captured position
+    done = min(found.batch for found in acknowledged)
+    cursor = state.cursor()
+    if cursor is not None and done >= cursor.next_batch - 1:
+        return cursor.position
+    positions = [found.position for found in acknowledged]
+    if cursor is not None:  # a seek may move it before the acknowledged position
+        positions.append(cursor.position)
+    waiting = map(state.batches.get, (number for number in state.batches.numbers() if number > done))
+    positions += [batch.first for batch in waiting if batch and not batch.dropped]
+    if len({position.log_epoch for position in positions}) != 1:
+        return None  # after a seek to another log the old one is gone anyway
+    return min(positions, key=lambda position: position.order)

@@ -1,0 +1,158 @@
+"""What changed between two definitions of a table, told by the numbers of its columns, and a statement that says so.
+
+The log of PostgreSQL has no DDL: a changed definition is noticed when the next row of its table comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sluice.errors import SchemaUnknown
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.type_names import pg_type
+from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable
+
+_K = ChangeKind
+
+
+def table_change(before: KnownTable | None, after: KnownTable, where: str) -> tuple[TableChange, str] | None:
+    """Return what makes ``after`` of ``before`` (None: there was no such table), and a statement that does it.
+
+    None if nothing changed. Raises SchemaUnknown if it cannot be told whether a column was renamed or replaced.
+    """
+    new = after.definition
+    if before is None:
+        return TableChange(new.table, (_K.CREATE_TABLE,), None, new), create_text(new)
+    old = before.definition
+    renamed, dropped = renames(before, after, where)
+    columns = column_changes(old, new, {name.lower(): now for name, now in renamed.items()}, dropped)
+    kinds = list(dict.fromkeys(_K.WIDEN_COLUMN if _is_wider(one) else one.kind for one in columns))
+    if tuple(renamed.get(name, name) for name in old.primary_key) != new.primary_key:
+        kinds.append(_K.PRIMARY_KEY)
+    moved = old.table != new.table
+    if moved:
+        kinds.append(_K.RENAME_TABLE)
+    if not kinds:
+        return None
+    change = TableChange(old.table, tuple(kinds), old, new, columns, new.table if moved else None)
+    return change, "; ".join(_statements(change, renamed))
+
+
+def _is_wider(change: ColumnChange) -> bool:
+    return (
+        change.kind is _K.CHANGE_COLUMN
+        and change.old is not None
+        and change.new is not None
+        and (widens(change.old, change.new))
+    )
+
+
+def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
+    """Return True if every value of the old type is the same value of the new one."""
+    if old.labels or new.labels:
+        return bool(old.labels) and new.labels[: len(old.labels)] == old.labels
+    one, other = pg_type(old.type), pg_type(new.type)
+    if one.word in _INTEGERS and other.word in _INTEGERS:
+        return _INTEGERS.index(one.word) <= _INTEGERS.index(other.word)
+    if (one.word, other.word) == ("real", "double precision"):
+        return True
+    if one.word == other.word == "character varying":
+        return not other.numbers or (bool(one.numbers) and other.numbers >= one.numbers)
+    if one.word == "character varying" and other.word == "text":
+        return True
+    if one.word == other.word == "numeric" and one.numbers and other.numbers:
+        (p1, s1), (p2, s2) = (*one.numbers, 0)[:2], (*other.numbers, 0)[:2]
+        return s2 >= s1 and p2 - s2 >= p1 - s1
+    if one.word == other.word and one.word in _TIMED:
+        return (other.numbers or (_MICROS,)) >= (one.numbers or (_MICROS,))
+    return old.type == new.type
+
+
+_INTEGERS = ("smallint", "integer", "bigint")
+_TIMED = {"timestamp without time zone", "timestamp with time zone", "time without time zone", "time with time zone"}
+_MICROS = 6
+
+
+def renames(before: KnownTable, after: KnownTable, where: str) -> tuple[dict[str, str], set[str]]:
+    """Return the renamed columns (old name -> new name), and those whose name another column has now, in lower case.
+
+    Raises SchemaUnknown if the number of a column is not known and it may be another one under a new name.
+    """
+    was = {one.number: one for one in before.attributes if one.number != UNKNOWN_NUMBER}
+    now = {one.number: one for one in after.attributes if one.number != UNKNOWN_NUMBER}
+    renamed = {was[n].name: now[n].name for n in was.keys() & now.keys() if was[n].name != now[n].name}
+    names = {one.name: one for one in after.attributes}
+    replaced = set()
+    for one in was.values():
+        there = names.get(one.name)
+        if one.name not in renamed and there is not None and there.number not in {one.number, UNKNOWN_NUMBER}:
+            replaced.add(one.name.lower())
+    gone = [one for one in before.attributes if one.name not in names and one.name not in renamed]
+    fresh = [
+        one
+        for one in after.attributes
+        if one.number == UNKNOWN_NUMBER and one.name not in {a.name for a in before.attributes}
+    ]
+    for one in fresh:
+        like = [two for two in gone if (two.type_oid, two.typmod) == (one.type_oid, one.typmod)]
+        if like:
+            raise SchemaUnknown(
+                f"{after.definition.table} lost column {like[0].name} and has a new one, {one.name}, of the same type, "
+                "and both are gone by now: whether it was renamed cannot be told",
+                where=where,
+                hint="`sluice seek PIPELINE` to the position behind it, then `sluice verify PIPELINE --repair`",
+            )
+    return renamed, replaced
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+def create_text(table: TableDefinition) -> str:
+    """Return a CREATE TABLE for a definition."""
+    parts = [_column_text(column) for column in table.columns]
+    if table.primary_key:
+        parts.append(f"PRIMARY KEY ({', '.join(map(quoted, table.primary_key))})")
+    return f"CREATE TABLE {quoted_table(table.table)} ({', '.join(parts)})"
+
+
+def _column_text(column: ColumnDefinition) -> str:
+    text = f"{quoted(column.name)} {column.type}"
+    if column.generated is not None:
+        text += f" GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.stored else 'VIRTUAL'}"
+    elif column.default is not None:
+        text += f" DEFAULT {column.default}"
+    return text if column.nullable else f"{text} NOT NULL"
+
+
+def _statements(change: TableChange, renamed: dict[str, str]) -> Iterator[str]:
+    """Yield a statement for each kind of change, renames first."""
+    assert change.after is not None
+    table = quoted_table(change.table)
+    if change.renamed_to is not None:
+        yield f"ALTER TABLE {table} RENAME TO {quoted_table(change.renamed_to)}"
+        table = quoted_table(change.renamed_to)
+    for old, new in renamed.items():
+        yield f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(new)}"
+    parts = []
+    for one in change.columns:
+        if one.kind is _K.DROP_COLUMN and one.old is not None:
+            parts.append(f"DROP COLUMN {quoted(one.old.name)}")
+        elif one.kind is _K.ADD_COLUMN and one.new is not None:
+            parts.append(f"ADD COLUMN {_column_text(one.new)}")
+        elif one.kind in {_K.WIDEN_COLUMN, _K.CHANGE_COLUMN} and one.new is not None:
+            parts.append(f"ALTER COLUMN {quoted(one.new.name)} TYPE {one.new.type}")
+        elif one.kind in {_K.ALLOW_NULL, _K.REQUIRE_VALUE} and one.new is not None:
+            word = "DROP" if one.kind is _K.ALLOW_NULL else "SET"
+            parts.append(f"ALTER COLUMN {quoted(one.new.name)} {word} NOT NULL")
+        elif one.kind is _K.COLUMN_ATTRIBUTES and one.new and one.old and one.new.default != one.old.default:
+            word = f"SET DEFAULT {one.new.default}" if one.new.default is not None else "DROP DEFAULT"
+            parts.append(f"ALTER COLUMN {quoted(one.new.name)} {word}")
+    if _K.PRIMARY_KEY in change.kinds:
+        key = ", ".join(map(quoted, change.after.primary_key))
+        parts.append(f"ADD PRIMARY KEY ({key})" if key else "DROP CONSTRAINT IF EXISTS primary_key")
+    if parts:
+        yield f"ALTER TABLE {table} {', '.join(parts)}"
+
+
+__all__ = ["create_text", "renames", "table_change", "widens"]

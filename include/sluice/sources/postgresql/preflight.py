@@ -1,0 +1,346 @@
+"""Pre-flight: is the server set up so that its log can be read without loss, and is the stored position still good?
+
+Runs before every capture (a few round trips) and in ``sluice check``. Errors stop the capture; warnings are logged and
+shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluice.config.pipeline import Event, PipelineConfig
+from sluice.errors import ConfigError, LogPurged, LostPosition, WrongServer
+from sluice.model.findings import Finding
+from sluice.postgresql.connection import Connection
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.sources.postgresql.catalog.table import CatalogTable, read_tables
+from sluice.sources.postgresql.position import Position, lsn_text
+from sluice.sources.postgresql.server import publication as publications
+from sluice.sources.postgresql.server import slot as slots
+from sluice.sources.postgresql.server.info import OLDEST, ServerInfo
+from sluice.sources.postgresql.server.publication import Publication, publication_name, read_publication
+from sluice.sources.postgresql.server.slot import PLUGIN, Slot, read_slot, slot_name
+from sluice.sources.table_filter import Selection
+
+_APPLY = "`sluice check PIPELINE --apply` makes it"
+_THEN_REPAIR = "then, with the pipeline running, `sluice verify PIPELINE --repair`"
+_CHOICES = (
+    f"choose: `sluice seek PIPELINE latest`, {_THEN_REPAIR}; or a new copy of the tables: `sluice recover PIPELINE` "
+    "plans it"
+)
+_SHOWN = 5
+_NEARLY_LOST = 0.25
+"""A slot warns when less than this part of ``max_slot_wal_keep_size`` is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the server has of a pipeline: its slot, its publication, and the captured tables."""
+
+    info: ServerInfo
+    slot: Slot | None
+    publication: Publication | None
+    tables: Sequence[CatalogTable]
+
+
+def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfig) -> Setup:
+    """Ask the server for all of it."""
+    selection = Selection.compile(pipeline.capture)
+    return Setup(
+        info,
+        read_slot(connection, slot_name(pipeline), info.version_number),
+        read_publication(connection, publication_name(pipeline), info.version_number),
+        [one for one in read_tables(connection, selection.wants) if not one.partition],
+    )
+
+
+def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
+    """Return all findings, errors first. ``at``: the captured position, None before the first capture."""
+    found = server_findings(setup.info)
+    if not any(one.severity == "error" for one in found):
+        found += _slot_findings(setup, pipeline, at)
+        found += _publication_findings(setup, pipeline, at)
+        found += _identity_findings(setup, pipeline)
+    return sorted(found, key=lambda one: one.severity != "error")
+
+
+def server_findings(info: ServerInfo) -> list[Finding]:
+    """Return what of the server, and of the login, does not do."""
+    if info.version_number < OLDEST:
+        return [Finding("error", "server_version", info.version, "the log of versions before 14 lacks what is needed")]
+    found = []
+    if info.in_recovery:
+        found.append(
+            Finding(
+                "error",
+                "pg_is_in_recovery",
+                "true",
+                "the server is a standby; this version reads the log of a primary",
+                "give the connection of the primary",
+                ConfigError,
+            )
+        )
+    if info.settings.get("wal_level") != "logical":
+        found.append(
+            Finding(
+                "error",
+                "wal_level",
+                info.settings.get("wal_level", ""),
+                "the log does not say which rows changed",
+                "ALTER SYSTEM SET wal_level = 'logical', and restart the server",
+            )
+        )
+    if not info.replicates:
+        found.append(
+            Finding(
+                "error",
+                "privileges",
+                info.user,
+                "the login may not read the log",
+                f"ALTER ROLE {quoted(info.user)} REPLICATION (on Amazon RDS: GRANT rds_replication TO "
+                f"{quoted(info.user)})",
+            )
+        )
+    return found
+
+
+# -- the slot ----------------------------------------------------------------------------------------------------------
+def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Position) -> list[Finding]:
+    """Return why the log cannot be read on from ``at``, if so."""
+    if at.server != info.server:
+        return [
+            Finding(
+                "error",
+                "server",
+                info.server,
+                f"another server answers: the position {at} belongs to {at.server}",
+                f"point the connection at the right server; else `sluice seek PIPELINE latest`, {_THEN_REPAIR}",
+                WrongServer,
+            )
+        ]
+    if at.timeline != info.timeline:
+        return [
+            Finding(
+                "error",
+                "timeline",
+                str(info.timeline),
+                f"a standby was promoted, or the server was restored: the position is {at}",
+                f"`sluice recover PIPELINE` goes on where the timelines part, if nothing is missing; else {_CHOICES}",
+                WrongServer,
+            )
+        ]
+    if at.lsn > info.head:
+        return [
+            Finding(
+                "error",
+                "position",
+                lsn_text(at.lsn),
+                f"the server's log ends at {lsn_text(info.head)}: it lost the end of it, or was restored from a backup",
+                _CHOICES,
+                LostPosition,
+            )
+        ]
+    if slot is None:
+        return [
+            Finding(
+                "error",
+                "slot",
+                name,
+                "the slot was dropped: the server has not kept the log since",
+                f"{_CHOICES}. `sluice check PIPELINE --apply` makes the slot anew first",
+                LostPosition,
+            )
+        ]
+    if slot.is_lost:
+        return [
+            Finding(
+                "error",
+                "slot",
+                name,
+                f"the server has removed the log that it kept for the slot ({slot.lost_by or 'wal_status is lost'}): "
+                "max_slot_wal_keep_size was reached, mostly",
+                f"SELECT pg_drop_replication_slot('{name}'); `sluice check PIPELINE --apply` makes it anew; then "
+                f"{_CHOICES}",
+                LogPurged,
+            )
+        ]
+    if slot.confirmed > at.lsn:
+        return [
+            Finding(
+                "error",
+                "slot",
+                name,
+                f"the slot begins at {lsn_text(slot.confirmed)}, behind the captured position {lsn_text(at.lsn)}: it "
+                "was made anew, or another program reads it",
+                _CHOICES,
+                LostPosition,
+            )
+        ]
+    return []
+
+
+def _slot_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
+    name, slot, info = slot_name(pipeline), setup.slot, setup.info
+    if at is not None and (lost := position_findings(info, slot, name, at)):
+        return lost
+    if slot is None:
+        return [Finding("error", "slot", name, "the server keeps its log for a slot, and there is none", _APPLY)]
+    if (slot.plugin, slot.kind, slot.database) != (PLUGIN, "logical", info.database):
+        return [
+            Finding(
+                "error",
+                "slot",
+                name,
+                f"it is a {slot.kind} slot of database {slot.database or '-'} with plugin {slot.plugin or '-'}",
+                f"give another name (source.slot), or drop it: SELECT pg_drop_replication_slot('{name}')",
+            )
+        ]
+    return _limit_findings(info, slot)
+
+
+def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
+    limit = int(info.settings.get("max_slot_wal_keep_size", "-1"))
+    if slot.status in {"unreserved", "extended"} or (
+        limit > 0 and slot.left is not None and slot.left < limit * 2**20 * _NEARLY_LOST
+    ):
+        return [
+            Finding(
+                "warning",
+                "wal_status",
+                slot.status,
+                f"the server keeps {info.head - slot.restart:,} bytes of log for the slot"
+                + (f", and removes it in {slot.left:,} bytes" if slot.left is not None else ""),
+                "let the pipeline catch up, or raise max_slot_wal_keep_size",
+            )
+        ]
+    if limit < 0:
+        return [
+            Finding(
+                "warning",
+                "max_slot_wal_keep_size",
+                "-1",
+                "the server keeps its log for the slot without a limit: a pipeline that stands still fills the disk",
+                "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()",
+            )
+        ]
+    return []
+
+
+# -- the publication ---------------------------------------------------------------------------------------------------
+def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
+    name, found = publication_name(pipeline), setup.publication
+    if found is None:
+        return [Finding("error", "publication", name, "it says what the server sends, and there is none", _APPLY)]
+    findings = []
+    captured = {one.id for one in setup.tables if one.logged}
+    lacking = sorted(captured - found.tables)
+    if lacking:
+        findings.append(
+            Finding(
+                "error" if at is None else "warning",
+                "publication",
+                name,
+                f"it lacks {len(lacking)} captured table(s), whose changes do not come: {_some(lacking)}",
+                f"{publications.addition(name, lacking[:_SHOWN])}: {_APPLY.replace('makes it', 'runs it')}; "
+                "rows from before need a copy: `sluice dump start PIPELINE`",
+            )
+        )
+    wanted = {one.value for one in pipeline.capture.events if one is not Event.DDL}
+    if missing := sorted(wanted - found.operations):
+        findings.append(
+            Finding(
+                "error",
+                "publication",
+                name,
+                f"it does not publish {', '.join(missing)}",
+                f"ALTER PUBLICATION {quoted(name)} SET (publish = 'insert, update, delete, truncate')",
+            )
+        )
+    if cut := sorted(captured & set(found.cut)):
+        findings.append(
+            Finding(
+                "error",
+                "publication",
+                name,
+                f"it leaves out rows or columns of {_some(cut)}, so that copies and changes would differ",
+                "take the column list or the WHERE away; rules and mapping of the pipeline leave rows and columns out",
+            )
+        )
+    if found.generated:
+        findings.append(
+            Finding(
+                "error",
+                "publication",
+                name,
+                "it sends generated columns, which a target computes itself",
+                f"ALTER PUBLICATION {quoted(name)} SET (publish_generated_columns = none)",
+            )
+        )
+    if not found.via_root and (roots := [one.id for one in setup.tables if one.partitioned]):
+        findings.append(
+            Finding(
+                "error",
+                "publication",
+                name,
+                f"changes of partitioned tables come under the names of their partitions: {_some(roots)}",
+                f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true)",
+            )
+        )
+    return findings
+
+
+def _identity_findings(setup: Setup, pipeline: PipelineConfig) -> list[Finding]:
+    """Return the tables whose own UPDATE and DELETE the server refuses as soon as they are published."""
+    if not {Event.UPDATE, Event.DELETE} & set(pipeline.capture.events):
+        return []
+    without = without_identity(setup.tables)
+    if not without:
+        return []
+    shown = "; ".join(f"ALTER TABLE {quoted_table(one.id)} REPLICA IDENTITY FULL" for one in without[:_SHOWN])
+    return [
+        Finding(
+            "error",
+            "replica identity",
+            str(len(without)),
+            f"tables without a replica identity: once published, the server refuses every UPDATE and DELETE of them: "
+            f"{_some([one.id for one in without])}",
+            f"add a primary key, or: {shown}; or exclude them (capture.exclude)",
+        )
+    ]
+
+
+def without_identity(tables: Sequence[CatalogTable]) -> list[CatalogTable]:
+    """Return tables that have no replica identity."""
+    return [one for one in tables if one.logged and not one.identity_columns]
+
+
+def _some(tables: Sequence[object]) -> str:
+    shown = ", ".join(map(str, tables[:_SHOWN]))
+    return shown + (f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else "")
+
+
+# -- what makes it -----------------------------------------------------------------------------------------------------
+def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
+    """Return the statements that make the slot and the publication, in the order in which they have to run.
+
+    Nothing for tables without an identity: once they are published, their applications' own updates fail.
+    """
+    if any(one.severity == "error" for one in server_findings(setup.info)) or _identity_findings(setup, pipeline):
+        return []
+    statements = []
+    name, captured = publication_name(pipeline), {one.id for one in setup.tables if one.logged}
+    if setup.publication is None:
+        if captured:
+            statements.append(publications.creation(name, captured))
+    elif lacking := sorted(captured - setup.publication.tables):
+        statements.append(publications.addition(name, lacking))
+    if setup.slot is None:
+        statements.append(slots.creation(slot_name(pipeline), setup.info.version_number))
+    return statements
+
+
+__all__ = [
+    "Setup", "missing_statements", "position_findings", "preflight", "read_setup", "server_findings",
+    "without_identity",
+]  # fmt: skip

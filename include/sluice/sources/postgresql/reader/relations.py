@@ -1,0 +1,273 @@
+"""Relation messages at work in a capture: how rows are decoded, and what changed in definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import structlog
+
+from sluice.errors import SchemaUnknown, UnknownEvent, UnsupportedType
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, SchemaStatement, TableChange
+from sluice.model.tables import TableId
+from sluice.postgresql.names import quoted_table
+from sluice.sources.postgresql.catalog.changed_definition import table_change
+from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable, PostgreSQLDefinitions
+from sluice.sources.postgresql.catalog.table import PRIMARY, Attribute, CatalogTable, schema_of
+from sluice.sources.postgresql.decoder.messages import Relation
+from sluice.sources.postgresql.decoder.scanner import Scanner
+from sluice.sources.postgresql.decoder.table_plan import TablePlan
+from sluice.sources.postgresql.position import Position, lsn_text
+from sluice.sources.table_filter import Selection
+
+_log = structlog.get_logger()
+
+CatalogLookup = Callable[[TableId], CatalogTable | None]
+TypeLookup = Callable[[int, int], tuple[str, tuple[str, ...]]]
+"""(OID, modifier) -> the type's words and the labels of an enumerated one."""
+
+
+@dataclass
+class RelationPlans:
+    """Plans of one connection to the log, which sends each relation once, and again when something of it changes.
+
+    ``names``: table of each relation that is captured, by OID.
+    """
+
+    by_relation: dict[Relation, TablePlan]
+    names: dict[int, TableId]
+
+    @classmethod
+    def empty(cls) -> RelationPlans:
+        """Return no plans."""
+        return cls({}, {})
+
+    def remembered(self, relation: Relation, plan: TablePlan) -> TablePlan:
+        """Return the plan that the relation had, if it is the same: rows of one plan are decoded together."""
+        known = self.by_relation.get(relation)
+        if known is not None and known.schema == plan.schema:
+            return known
+        self.by_relation[relation] = plan
+        return plan
+
+
+class RelationTracker:
+    """One batch's view of the definitions. See :class:`sluice.sources.postgresql.decoder.scanner.RelationReader`.
+
+    Args:
+        definitions: gives the history as of the batch's start; called when it is needed. None: there is none, and the
+            catalog is believed.
+        note: takes a statement that changed definitions.
+    """
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        plans: RelationPlans,
+        selection: Selection,
+        position: Position,
+        *,
+        catalog: CatalogLookup,
+        types: TypeLookup,
+        definitions: Callable[[], PostgreSQLDefinitions] | None,
+        note: Callable[[SchemaStatement], None],
+    ) -> None:
+        self._scanner = scanner
+        self._plans = plans
+        self._selection = selection
+        self._position = position
+        self._catalog = catalog
+        self._types = types
+        self._load = definitions
+        self._known: PostgreSQLDefinitions | None = None
+        self._note = note
+
+    @property
+    def changed(self) -> PostgreSQLDefinitions | None:
+        """The definitions, if something changed them."""
+        return self._known if self._known is not None and self._known.touched else None
+
+    @property
+    def _definitions(self) -> PostgreSQLDefinitions:
+        if self._known is None:
+            self._known = self._load() if self._load is not None else PostgreSQLDefinitions()
+        return self._known
+
+    # -- relations -----------------------------------------------------------------------------------------------------
+    def relation(self, relation: Relation, lsn: int) -> TablePlan | None:
+        """Return the plan of a relation's rows, and note what changed since it was known; None if it is not wanted.
+
+        Raises SchemaUnknown, UnknownEvent, UnsupportedType; BeginsBatch if the change has to stand first in a batch.
+        """
+        table, where = relation.table, f"the transaction committed at {lsn_text(lsn)}"
+        met_before = relation.oid in self._plans.names
+        renamed_from = self._plans.names.get(relation.oid, table)
+        if not self._selection.wants(table) and not self._selection.wants(renamed_from):
+            return None
+        stored = self._definitions.known.get(table)
+        if stored is None or (stored.oid and stored.oid != relation.oid):
+            other = self._definitions.by_oid(relation.oid)
+            stored = other if other is not None else stored
+        if stored is not None and not met_before and _fits(stored, relation):
+            now = stored
+        else:
+            now = self._present(relation, stored)
+            self._change(relation, stored, now, where)
+        self._plans.names[relation.oid] = table
+        plan = _plan(relation, now, where)
+        if not self._selection.wants(table):
+            return None
+        return self._plans.remembered(relation, plan)
+
+    def _present(self, relation: Relation, stored: KnownTable | None) -> KnownTable:
+        """Return the definition as of the rows that follow: the catalog's, if the log says the same."""
+        live = self._catalog(relation.table)
+        if live is not None and live.oid == relation.oid:
+            found = KnownTable.of(live)
+            if _fits(found, relation):
+                return found
+            return self._older(relation, stored, found)
+        return self._older(relation, stored, None)
+
+    def _older(self, relation: Relation, stored: KnownTable | None, live: KnownTable | None) -> KnownTable:
+        """Return a definition that the catalog does not have any more, as far as the log and its neighbours tell it."""
+        attributes, columns = [], []
+        for one in relation.columns:
+            for known in (live, stored):
+                at = _place(known, one.name, one.type_oid, one.typmod)
+                if known is not None and at is not None:
+                    attributes.append(known.attributes[at])
+                    columns.append(known.definition.column(one.name))
+                    break
+            else:
+                words, labels = self._types(one.type_oid, one.typmod)
+                attributes.append(Attribute(UNKNOWN_NUMBER, one.name, one.type_oid, one.typmod))
+                columns.append(ColumnDefinition(one.name, words, labels=labels))
+        names = [one.name for one in relation.columns]
+        key: tuple[str, ...] = tuple(one.name for one in relation.columns if one.identity)
+        for known in (stored, live):
+            if known is not None and set(known.definition.primary_key) <= set(names):
+                key = known.definition.primary_key
+                break
+        else:
+            key = () if relation.replica_identity == "f" else key
+        indexes = (IndexDefinition(PRIMARY, tuple((name, 0) for name in key), unique=True),) if key else ()
+        definition = TableDefinition(relation.table, tuple(columns), indexes)
+        return KnownTable(relation.oid, definition, tuple(attributes))
+
+    def _change(self, relation: Relation, stored: KnownTable | None, now: KnownTable, where: str) -> None:
+        """Note what made ``now`` of the stored definition."""
+        if self._load is None:
+            return
+        if stored is not None and not stored.attributes:  # set by a person, without numbers
+            stored = None if stored.definition.columns != now.definition.columns else replace(now)
+            if stored is None:
+                self._definitions.put_known(now)
+                return
+        found = table_change(stored, now, where)
+        if found is None:
+            if stored is None or stored != now:
+                self._definitions.put_known(now)
+            return
+        change, sql = found
+        if self._selection.ddl:
+            self._scanner.require_first()
+            if stored is not None and self._scanner.has_rows_of(relation.oid):
+                raise UnknownEvent(
+                    f"a transaction changes rows of {relation.table}, then its definition, then rows again",
+                    where=where,
+                    hint="such a transaction cannot be captured: `sluice seek PIPELINE` to the position behind it, "
+                    "then `sluice verify PIPELINE --repair`",
+                )
+            self._say(change, sql)
+        if change.renamed_to is not None:
+            self._definitions.forget(change.table)
+        self._definitions.put_known(now)
+        _log.info("definition_changed", table=str(relation.table), statement=sql[:500], position=where)
+
+    def _say(self, change: TableChange, sql: str) -> None:
+        lsn, time_us, xid = self._scanner.txn
+        wanted = next((one for one in change.tables if self._selection.wants(one)), change.table)
+        self._note(
+            SchemaStatement(
+                position=self._position.at(lsn, time_us).as_offset(),
+                schema=wanted.schema,
+                table=wanted,
+                sql=sql,
+                seq=0,
+                gtid=xid,
+                commit_time_us=time_us,
+                changes=(change,),
+            )
+        )
+
+    # -- truncates -----------------------------------------------------------------------------------------------------
+    def emptied(self, oids: tuple[int, ...]) -> set[int]:
+        """Return those of ``oids`` that are captured."""
+        names = self._plans.names
+        return {oid for oid in oids if oid in names and self._selection.wants(names[oid])}
+
+    def truncate(self, oids: tuple[int, ...], lsn: int) -> bool:
+        """Note a TRUNCATE. Return True if a captured table is emptied."""
+        tables = sorted(self._plans.names[oid] for oid in self.emptied(oids))
+        if tables and self._selection.ddl:
+            for table in tables:
+                found = self._definitions.find(table)
+                change = TableChange(table, (ChangeKind.TRUNCATE_TABLE,), found, found)
+                self._say(change, f"TRUNCATE TABLE {quoted_table(table)}")
+        return bool(tables)
+
+
+def _place(known: KnownTable | None, name: str, type_oid: int, typmod: int) -> int | None:
+    if known is None:
+        return None
+    for at, one in enumerate(known.attributes):
+        if (one.name, one.type_oid, one.typmod) == (name, type_oid, typmod):
+            return at
+    return None
+
+
+def _fits(known: KnownTable, relation: Relation) -> bool:
+    """Return True if a definition is that of the relation: same name, columns, types and key."""
+    if known.oid != relation.oid or known.definition.table != relation.table:
+        return False
+    if len(known.attributes) != len(relation.columns):
+        return False
+    keyed = {one.name for one in relation.columns if one.identity}
+    if relation.replica_identity == "d" and keyed != set(known.definition.primary_key):
+        return False
+    return all(
+        (one.name, one.type_oid, one.typmod) == (two.name, two.type_oid, two.typmod)
+        for one, two in zip(known.attributes, relation.columns, strict=True)
+    )
+
+
+def _plan(relation: Relation, now: KnownTable, where: str) -> TablePlan:
+    """Return how the rows are decoded. Raises UnsupportedType, SchemaUnknown."""
+    schema = schema_of(now.definition)
+    by_name = {column.name: column for column in schema.columns}
+    sent = [one.name for one in relation.columns]
+    if set(sent) != set(by_name):
+        lacking = sorted(set(by_name) - set(sent))
+        why = f"without {', '.join(lacking)}" if lacking else f"with {', '.join(sorted(set(sent) - set(by_name)))}"
+        raise UnsupportedType(
+            f"the log sends rows of {relation.table} {why}",
+            where=where,
+            hint="the publication may have no column list for a captured table, and publish no generated columns",
+        )
+    identity = np.array([one.identity for one in relation.columns], np.uint8)
+    keyed = {one.name for one in relation.columns if one.identity}
+    if schema.primary_key and relation.replica_identity != "f" and not set(schema.primary_key) <= keyed and keyed:
+        raise SchemaUnknown(
+            f"rows of {relation.table} are told apart by {', '.join(sorted(keyed))}, and its key is known as "
+            f"{', '.join(schema.primary_key)}",
+            where=where,
+            hint=f"ALTER TABLE {quoted_table(relation.table)} REPLICA IDENTITY DEFAULT or FULL",
+        )
+    columns = tuple(by_name[name] for name in sent)
+    return TablePlan(replace(schema, columns=columns), identity)
+
+
+__all__ = ["CatalogLookup", "RelationPlans", "RelationTracker", "TypeLookup"]

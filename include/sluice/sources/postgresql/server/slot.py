@@ -1,0 +1,92 @@
+"""The slot of a pipeline: what the server keeps for it, and how far it may forget."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+
+import psycopg
+
+from sluice.config.pipeline import PipelineConfig
+from sluice.postgresql.connection import Connection
+from sluice.sources.postgresql.position import lsn_number, lsn_text
+from sluice.sources.postgresql.server.connection import rows_of
+
+PLUGIN = "pgoutput"
+_LONGEST = 63
+_FAILOVER = 170_000
+"""The first version whose slots may go along to a standby."""
+
+
+def slot_name(pipeline: PipelineConfig) -> str:
+    """Return ``source.slot``, else a name made of the pipeline's: letters, digits and underscores."""
+    if pipeline.source.slot:
+        return pipeline.source.slot
+    name = "sluice_" + re.sub(r"[^a-z0-9_]", "_", pipeline.pipeline.lower())
+    if len(name) > _LONGEST or name != f"sluice_{pipeline.pipeline}":
+        name = f"{name[: _LONGEST - 9]}_{zlib.crc32(pipeline.pipeline.encode()):08x}"
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot.
+
+    Attributes:
+        plugin, kind, database: what it decodes with, logical or physical, and of which database.
+        active_pid: the server process that reads it, None if nobody does.
+        restart: the server keeps its log from there on. confirmed: transactions that committed before it are never sent
+            again.
+        status: reserved, extended, unreserved, lost. lost_by: why a lost one was invalidated, if the server says it.
+        left: bytes of log until it may be lost, None without a limit.
+    """
+
+    name: str
+    plugin: str
+    kind: str
+    database: str
+    active_pid: int | None
+    restart: int
+    confirmed: int
+    status: str
+    left: int | None
+    lost_by: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the server has removed what it should keep."""
+        return self.status == "lost" or bool(self.lost_by)
+
+
+_SLOT = """
+SELECT slot_name::text, coalesce(plugin, '')::text, slot_type::text, coalesce(database, '')::text, active_pid,
+       coalesce(restart_lsn, '0/0')::text, coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(wal_status, '')::text,
+       safe_wal_size, {reason}
+FROM pg_replication_slots WHERE slot_name = %s"""
+
+
+def read_slot(connection: Connection, name: str, version_number: int) -> Slot | None:
+    """Return a slot, None if there is none of that name."""
+    reason = "coalesce(invalidation_reason, '')::text" if version_number >= _FAILOVER else "''"
+    for row in rows_of(connection, _SLOT.format(reason=reason), (name,)):
+        made, plugin, kind, database, pid, restart, confirmed, status, left, lost_by = row
+        return Slot(
+            made, plugin, kind, database, pid, lsn_number(restart), lsn_number(confirmed), status, left, lost_by
+        )
+    return None
+
+
+def creation(name: str, version_number: int) -> str:
+    """Return the statement that makes a slot. From version 17 on it goes along to standbys that take slots over."""
+    more = ", failover => true" if version_number >= _FAILOVER else ""
+    return f"SELECT pg_create_logical_replication_slot('{name}', '{PLUGIN}'{more})"
+
+
+def advance(connection: Connection, name: str, lsn: int) -> bool:
+    """Let the server forget what is in front of ``lsn``. Return False if another connection reads the slot."""
+    try:
+        rows_of(connection, "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (name, lsn_text(lsn)))
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True

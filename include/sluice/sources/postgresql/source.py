@@ -1,0 +1,458 @@
+"""The PostgreSQL source: sessions of the port :mod:`sluice.sources.base`, and what they have open."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from sluice.config.connections import ConnectionResolver, Endpoint
+from sluice.config.pipeline import PipelineConfig, StartPosition
+from sluice.errors import ConfigError, PreflightError
+from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.dialects import POSTGRESQL, Dialect
+from sluice.model.dumps import Marking
+from sluice.model.findings import Finding
+from sluice.model.load_marks import MarkRules
+from sluice.model.offset import Offset
+from sluice.model.row_effects import ColumnEffect, Ran
+from sluice.model.schema_changes import TableChange
+from sluice.model.tables import TableId, TableSchema
+from sluice.postgresql.connection import Connection
+from sluice.sources.base import (
+    Asked,
+    Blindness,
+    ChangeSink,
+    M,
+    SourceIdentity,
+    SourceTable,
+    StreamLimits,
+    StreamResult,
+    TableFilter,
+    raise_first,
+)
+from sluice.sources.postgresql.catalog import table_list
+from sluice.sources.postgresql.catalog.changed_definition import widens
+from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
+from sluice.sources.postgresql.catalog.table import read_table, schema_of
+from sluice.sources.postgresql.decoder.scanner import Scanner
+from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
+from sluice.sources.postgresql.log_watch import PostgreSQLLogWatch
+from sluice.sources.postgresql.position import Position
+from sluice.sources.postgresql.preflight import missing_statements, position_findings, preflight, read_setup
+from sluice.sources.postgresql.protocol.replication import ReplicationStream, released_here
+from sluice.sources.postgresql.reader.batch_reader import Lookups, OpenLog, capture
+from sluice.sources.postgresql.reader.relations import RelationPlans
+from sluice.sources.postgresql.server.connection import open_session, rows_of, source_errors
+from sluice.sources.postgresql.server.info import ServerInfo, log_end, server_info
+from sluice.sources.postgresql.server.publication import publication_name
+from sluice.sources.postgresql.server.slot import Slot, advance, read_slot, slot_name
+from sluice.sources.postgresql.snapshot.chunk_reader import (
+    PostgresChunkReader,
+    PostgresLoad,
+    open_chunk_reader,
+    open_load,
+)
+from sluice.sources.postgresql.snapshot.chunk_table import PostgresChunkTable, open_chunk_table
+from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText
+from sluice.sources.postgresql.snapshot.watermarks import after_low
+
+_log = structlog.get_logger()
+
+KEPT_S = 60.0
+"""How long a log that is not read stays open: the server decodes again what it kept for the slot when it is opened."""
+
+
+@dataclass(frozen=True)
+class PostgreSQLSource:
+    """The source of one pipeline. See :class:`sluice.sources.base.Source`."""
+
+    kind: ClassVar[str] = "postgresql"
+    keeps_for_us: ClassVar[bool] = True
+    watermark_table: ClassVar[None] = None
+    pipeline: PipelineConfig
+    resolver: ConnectionResolver
+    loads: MarkRules | None = None
+
+    @cached_property
+    def endpoint(self) -> Endpoint:
+        """The server and the database; looked up once."""
+        return self.resolver(self.pipeline.source.connection)
+
+    @property
+    def where(self) -> str:
+        """``host:port`` of the server."""
+        return self.endpoint.address
+
+    @property
+    def keys(self) -> PostgresKeyText:
+        """The writer of keys."""
+        return PostgresKeyText()
+
+    @property
+    def slot(self) -> str:
+        """The name of the pipeline's slot."""
+        return slot_name(self.pipeline)
+
+    def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> PostgreSQLDefinitions:
+        """Return the definitions with the numbers of their columns."""
+        return PostgreSQLDefinitions.from_stored(base, parts)
+
+    def stored_table(self, definition: TableDefinition) -> TableSchema:
+        """Return the columns that the log has for this definition. Raises UnsupportedType."""
+        return schema_of(definition)
+
+    def dialect(self, at: Offset) -> Dialect:
+        """Return PostgreSQL's, wherever ``at`` is."""
+        return POSTGRESQL
+
+    def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+        """Return an unknown effect for each column that has another type, unless that only widens it.
+
+        The log does not say how the values were converted (``USING``).
+        """
+        why = "the log does not say how values became another type"
+        return tuple(
+            ColumnEffect(change.table, one.old, one.new, unknown=why)
+            for one in change.columns
+            if one.old is not None and one.new is not None and one.old.type != one.new.type
+            and not widens(one.old, one.new)
+        )  # fmt: skip
+
+    @property
+    def watch_key(self) -> str:
+        """The connection as JSON. Holds the password."""
+        at = self.endpoint
+        return json.dumps([self.kind, at.host, at.port, at.user, at.password, at.schema, dict(at.extra)], default=str)
+
+    def watch(self) -> PostgreSQLLogWatch:
+        """Return a watch of the end of this server's log."""
+        return PostgreSQLLogWatch(self.endpoint)
+
+    @contextmanager
+    def open(self, *, to_stream: bool = False) -> Iterator[PostgreSQLSession]:
+        """Connect to the server. The log is opened when it is first read."""
+        with ExitStack() as opened:
+            connection = open_session(self.endpoint, f"sluice {self.pipeline.pipeline}")
+            opened.callback(connection.close)
+            session = PostgreSQLSession(self, connection, to_stream=to_stream)
+            opened.callback(session.close)
+            yield session
+
+    @contextmanager
+    def open_chunks(self, marking: Marking, owner: str) -> Iterator[PostgresChunkReader]:
+        """Open two connections: one for questions, one for the rows of chunks."""
+        with open_chunk_reader(self.endpoint, marking, self.pipeline.pipeline) as reader:
+            yield reader
+
+    @contextmanager
+    def open_replica(self, connection: str) -> Iterator[PostgresLoad]:
+        """Connect to a standby, to ask for its load and lag."""
+        with open_load(self.resolver(connection)) as load:
+            yield load
+
+    def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
+        """Return a mask of the changes that the snapshot in ``low`` does not see."""
+        assert isinstance(rows, pa.Table)
+        return after_low(low, rows)
+
+
+class PostgreSQLSession:
+    """See :class:`sluice.sources.base.SourceSession`."""
+
+    def __init__(self, source: PostgreSQLSource, connection: Connection, *, to_stream: bool) -> None:
+        self.source = source
+        self.connection = connection
+        self._to_stream = to_stream
+        self._log: OpenLog | None = None
+        self._log_at: Offset | None = None
+        self._kept_since = 0.0
+
+    def close(self) -> None:
+        """Close the connection to the log, if it is open."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        with source_errors(self.source.endpoint, "asking the source"):
+            yield
+
+    @cached_property
+    def info(self) -> ServerInfo:
+        """The server's description of itself."""
+        with self._asking():
+            return server_info(self.connection)
+
+    @property
+    def identity(self) -> SourceIdentity:
+        """The system identifier, dialect and version."""
+        info = self.info
+        return SourceIdentity(info.server, POSTGRESQL, info.version)
+
+    @property
+    def head(self) -> Offset | None:
+        """The end of the durable log; None if ``wal_level`` keeps it from being decoded."""
+        info = self.info
+        return info.position.as_offset() if info.settings.get("wal_level") == "logical" else None
+
+    @property
+    def history(self) -> PostgreSQLSchemaHistory:
+        """The schema history: the log names columns, but does not describe them in full."""
+        return PostgreSQLSchemaHistory(self.connection, self)
+
+    def _slot(self) -> Slot | None:
+        with self._asking():
+            return read_slot(self.connection, self.source.slot, self.info.version_number)
+
+    def keeps(self, at: Offset) -> bool:
+        """Return True if the slot still sends what comes after ``at``."""
+        return not position_findings(self.info, self._slot(), self.source.slot, Position.of(at))
+
+    def is_same_log(self, at: Offset) -> bool:
+        """Return False for a position of another server or timeline."""
+        position = Position.of(at)
+        return (position.server, position.timeline) == (self.info.server, self.info.timeline)
+
+    def lag_bytes(self, at: Offset) -> int | None:
+        """Return the bytes of log between ``at`` and the head; None if the slot does not keep them.
+
+        In a session whose log stays open the head is asked for again.
+        """
+        if self._log is None:
+            if not self.keeps(at):
+                return None
+            return max(self.info.head - Position.of(at).lsn, 0)
+        with self._asking():
+            return max(log_end(self.connection) - Position.of(at).lsn, 0)
+
+    # -- before reading ------------------------------------------------------------------------------------------------
+    def preflight(self, at: Offset | None) -> list[Finding]:
+        """Check the server's settings, the login, the slot, the publication and the identities of captured tables."""
+        info = self.info
+        with self._asking():
+            setup = read_setup(self.connection, info, self.source.pipeline)
+        return preflight(setup, self.source.pipeline, Position.of(at) if at is not None else None)
+
+    def replication_findings(self) -> list[Finding]:
+        """Return nothing: a physical standby has all that its primary has."""
+        return []
+
+    def require_ready(self, at: Offset | None) -> None:
+        """Raise the first error of the pre-flight; log its warnings."""
+        raise_first(self.preflight(at), f"source {self.source.pipeline.source.connection} ({self.info.version})")
+
+    def missing(self) -> list[str]:
+        """Return the statements that make the slot and the publication, in order; nothing if both are there."""
+        info = self.info
+        with self._asking():
+            return missing_statements(read_setup(self.connection, info, self.source.pipeline), self.source.pipeline)
+
+    def make(self, statement: str) -> None:
+        """Run one of the statements of :meth:`missing`. Raises PreflightError if the login may not."""
+        with source_errors(self.source.endpoint, f"running {statement}"):
+            rows_of(self.connection, "SET default_transaction_read_only = off")
+            rows_of(self.connection, statement)
+
+    def confirm(self, at: Offset) -> None:
+        """Compare the slot with what was read up to ``at``. Raises LostPosition, WrongServer."""
+        raise_first(position_findings(self.info, self._slot(), self.source.slot, Position.of(at)), self.source.where)
+
+    def goes_on(self, at: Offset) -> bool:
+        """Return True if the log has been open at ``at`` for less than :data:`KEPT_S` seconds."""
+        return self._log is not None and self._log_at == at and time.monotonic() - self._kept_since < KEPT_S
+
+    def look_again(self) -> None:
+        """Forget the server's description, so that the next question reads it."""
+        self.__dict__.pop("info", None)
+
+    def resolve_start(self, start: str | StartPosition) -> Offset:
+        """Return the head, where the slot begins, or an LSN of this timeline. Raises LostPosition, ConfigError."""
+        info = self.info
+        if start in {"latest", "dump"}:
+            return info.position.as_offset()
+        slot = self._slot()
+        if slot is None:
+            raise PreflightError(
+                f"the server keeps its log for a slot, and there is no slot {self.source.slot}",
+                where=self.source.where,
+                hint="`sluice check PIPELINE --apply` makes it",
+            )
+        if start == "earliest":
+            at = info.position.at(slot.confirmed)
+        elif isinstance(start, StartPosition) and start.file is not None:
+            at = Position.of(Offset.at(info.server, start.file, start.offset))
+        else:
+            raise ConfigError(
+                "a PostgreSQL source starts at latest, earliest, dump, or {file: timeline1.000001, offset: LSN as a "
+                "number}",
+                where=self.source.where,
+            )
+        raise_first(position_findings(info, slot, slot.name, at), self.source.where)
+        return at.as_offset()
+
+    def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
+        """Return ``at`` at the same server and timeline. Raises LostPosition, ConfigError for another one."""
+        position = Position.of(at)
+        if not self.is_same_log(at):
+            raise ConfigError(
+                f"the position {position} is of another timeline or server than {self.info.position}",
+                where=self.source.where,
+                hint="a promoted standby cannot be read on by itself in this version: `sluice seek PIPELINE latest`, "
+                "then, with the pipeline running, `sluice verify PIPELINE --repair`",
+            )
+        self.confirm(at)
+        return at
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+    def stream(
+        self,
+        start: Offset,
+        limits: StreamLimits,
+        wanted: TableFilter,
+        sink: Callable[[], ChangeSink[M]],
+        *,
+        definitions: Callable[[], Definitions] | None = None,
+        one_reader: bool = False,
+        progress: Callable[..., None] | None = None,
+    ) -> StreamResult[M]:
+        """Capture from the log that is open at ``start``, or from a new connection.
+
+        There is one reader, as a slot has.
+        """
+        position = Position.of(start)
+        if limits.stop_at is not None and not limits.stop_at.follows(start):
+            return StreamResult(start, None, 0, 0, 0, True, "head")
+        log = self._opened(start, position)
+        self._log = None
+        kept = False
+        try:
+            result = capture(
+                log,
+                position,
+                limits,
+                wanted,
+                sink,
+                lookups=Lookups(lambda table: read_table(self.connection, table), self._type),
+                definitions=(lambda: _own(definitions())) if definitions is not None else None,
+                progress=progress,
+            )
+            kept = self._to_stream
+            if kept:
+                self._log, self._log_at, self._kept_since = log, result.last, time.monotonic()
+            return result
+        finally:
+            if not kept:
+                log.close()
+
+    def _opened(self, start: Offset, position: Position) -> OpenLog:
+        if self.goes_on(start) and self._log is not None:
+            return self._log
+        self.close()
+        self.confirm(start)
+        stream = ReplicationStream(
+            self.source.endpoint,
+            slot=self.source.slot,
+            publications=[publication_name(self.source.pipeline)],
+            start=position.lsn,
+        )
+        return OpenLog(stream, Scanner(position, marks=self.source.loads), RelationPlans.empty())
+
+    def _type(self, oid: int, modifier: int) -> tuple[str, tuple[str, ...]]:
+        """Return a type's words, and the labels of an enumerated one."""
+        with self._asking():
+            [(words, labels)] = rows_of(
+                self.connection,
+                "SELECT format_type(%s::oid, %s), (SELECT array_agg(enumlabel::text ORDER BY enumsortorder) FROM "
+                "pg_enum WHERE enumtypid = %s::oid)",
+                (oid, modifier, oid),
+            )
+        return str(words), tuple(labels or ())
+
+    def release(self, delivered: Offset) -> None:
+        """Let the server forget what is in front of ``delivered``.
+
+        A log that this process has open says so with its next status; otherwise the slot is moved on, if nobody reads
+        it.
+        """
+        position, slot = Position.of(delivered), self._slot()
+        if slot is None or not self.is_same_log(delivered) or slot.confirmed >= position.lsn:
+            return
+        if released_here(self.source.endpoint, slot.name, position.lsn):
+            return
+        with self._asking():
+            if not advance(self.connection, slot.name, position.lsn):
+                _log.info("slot_not_released", slot=slot.name, position=str(position), reason="it is being read")
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+    def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
+        """Return the tables that ``wants`` accepts, with definitions and estimates of the catalog."""
+        with self._asking():
+            return table_list.source_tables(self.connection, wants)
+
+    def table_rows(self) -> dict[TableId, int]:
+        """Return the server's last count of the rows of every table."""
+        with self._asking():
+            return table_list.table_rows(self.connection)
+
+    def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
+        """Return the planner's present estimate of these tables."""
+        with self._asking():
+            return table_list.estimates(self.connection, tables)
+
+    def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        """Select one row of each table, and return the tables that have none."""
+        with self._asking():
+            return table_list.empty_tables(self.connection, tables)
+
+    def keyless(self) -> set[TableId]:
+        """Return the tables without a primary key and without a unique key of whole columns that are never null."""
+        with self._asking():
+            return table_list.keyless_tables(self.connection)
+
+    def create_statement(self, table: TableId, named: TableId) -> str:
+        """Return a CREATE TABLE under the other name."""
+        with self._asking():
+            return table_list.create_statement(self.connection, table, named)
+
+    def blindness(self) -> Blindness | None:
+        """Return the GRANT that the login lacks; None if it may select everywhere."""
+        with self._asking():
+            return table_list.blindness(self.connection)
+
+    def numbering(self) -> tuple[int, int] | None:
+        """Return None: sequences are no part of the log."""
+        with self._asking():
+            return table_list.numbering(self.connection)
+
+    def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
+        """Let the server compare text keys by their collations."""
+        with self._asking():
+            yield from table_list.same_keys(fields, asked)
+
+    # -- dumps ---------------------------------------------------------------------------------------------------------
+    def choose_marking(self) -> Marking:
+        """Return the only way: the snapshot in which a chunk is read. It needs nothing at the server."""
+        return Marking.SNAPSHOT
+
+    def chunk_table(self, table: TableId) -> PostgresChunkTable:
+        """Read the table's definition and indexes. Raises DumpRefused if it is missing."""
+        with self._asking():
+            return open_chunk_table(self.source.endpoint, self.connection, table)
+
+
+def _own(definitions: Definitions) -> PostgreSQLDefinitions:
+    assert isinstance(definitions, PostgreSQLDefinitions)
+    return definitions
+
+
+__all__ = ["PostgreSQLSession", "PostgreSQLSource"]

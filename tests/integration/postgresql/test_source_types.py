@@ -1,0 +1,142 @@
+"""Every built-in type of PostgreSQL, copied and then changed in the log, arrives at PostgreSQL and at MySQL as the value
+that the source's own text tells.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pipelines.dumping import dumped
+from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
+from tests.support.values import postgresql_types as types
+
+STREAMED = 1_000
+"""The first id of the rows that come by the log."""
+
+
+def change(made: PgCase, kinds: types.Types) -> None:
+    """Insert every value, then give rows the values of others, NULL among them, and delete some."""
+    count = types.insert(made.source, made.schema, "t", kinds, first=STREAMED)
+    every = ", ".join(f'"{name}" = b."{name}"' for name in kinds)
+    made.write(
+        f"UPDATE t AS a SET {every} FROM t AS b WHERE a.id >= {STREAMED} AND a.id % 2 = 0 "
+        f"AND b.id = (a.id - {STREAMED} + 1) % {count}",
+        f"UPDATE t SET id = id + 5000 WHERE id = {STREAMED + 1}",
+        f"DELETE FROM t WHERE id = {STREAMED + count - 1}",
+    )
+
+
+def carried(made: PgCase, kinds: types.Types) -> None:
+    """A copy of rows that were there before, and changes of the log."""
+    made.prepare()
+    made.run_until_head()
+    assert dumped(made, tables=[f"{made.schema}.t"]).state == "done"
+    change(made, kinds)
+    made.run_until_head()
+
+
+@pytest.mark.promise("B50")
+def test_every_type_arrives_at_postgresql(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
+    kinds = types.BOTH | types.BEYOND
+    with pg_case(tmp_path, postgresql_source, zookeeper, schema="every_type") as made:
+        made.write(*types.USERS)
+        types.make(made.source, made.schema, "t", kinds)
+        carried(made, kinds)
+        ours = types.texts(made.source, made.schema, "t", list(kinds))
+        theirs = types.texts(made.source, made.schema, "t", list(kinds), database=COPY)
+        assert sorted(theirs) == sorted(ours)
+        for number, row in ours.items():
+            differ = {name: (text, theirs[number][name]) for name, text in row.items() if theirs[number][name] != text}
+            assert not differ, f"row {number}: {differ}"
+        declared = dict(
+            made.source.execute(
+                "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attnum > 0 AND "
+                f"attrelid = '{made.schema}.t'::regclass",
+                database=COPY,
+            )
+        )
+        kept = {name: declared[name] for name in ("bool", "iv_s3", "r4", "a4", "js", "ch", "t_3", "n", "mood", "addr")}
+        assert kept == {
+            "bool": "boolean", "iv_s3": "interval second(3)", "r4": "int4range", "a4": "integer[]", "js": "json",
+            "ch": "character(4)", "t_3": "time(3) without time zone", "n": "numeric", "mood": "text", "addr": "text",
+        }  # fmt: skip
+
+
+MYSQL = types.BOTH
+
+
+def form(name: str, text: str | None) -> Any:
+    """The source's text of a value in one form with what :func:`mysql_rows` reads."""
+    kind = types.BOTH[name][0]
+    if text is None:
+        return None
+    if kind == "boolean":
+        return "1" if text == "t" else "0"
+    if kind.startswith("character("):
+        return text.rstrip(" ")
+    if name in {"b_1", "b_64"}:
+        return str(int(text, 2))
+    if kind in {"json", "jsonb"}:
+        return json.loads(text, parse_float=Decimal)
+    if kind == "bytea":
+        return text[2:].upper()
+    if kind.startswith(("time", "timestamp")) and kind != "time with time zone":
+        return _micros(text.removesuffix("+00"))
+    return text
+
+
+def _micros(text: str) -> str:
+    whole, _, fraction = text.partition(".")
+    return f"{whole}.{fraction.ljust(6, '0')}"
+
+
+def mysql_rows(made: PgCase) -> dict[int, dict[str, Any]]:
+    shown = []
+    for name, (kind, _) in MYSQL.items():
+        column = f"`{name}`"
+        if kind == "bytea":
+            shown.append(f"HEX({column})")
+        elif name in {"b_1", "b_64"}:
+            shown.append(f"CAST({column} + 0 AS CHAR)")
+        else:
+            shown.append(f"CAST({column} AS CHAR)")
+    found = {}
+    for number, *values in made.target.execute(f"SELECT id, {', '.join(shown)} FROM `{made.schema}`.t"):
+        row = dict(zip(MYSQL, values, strict=True))
+        for name, value in row.items():
+            kind = MYSQL[name][0]
+            if value is None:
+                continue
+            if kind in {"json", "jsonb"}:
+                row[name] = json.loads(value, parse_float=Decimal)
+            elif kind.startswith(("time", "timestamp")) and kind != "time with time zone":
+                row[name] = _micros(value)
+        found[number] = row
+    return found
+
+
+@pytest.mark.promise("B50")
+def test_every_type_arrives_at_mysql(
+    tmp_path: Path, postgresql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_target, options="CHARACTER SET utf8mb4")
+    with pg_case(tmp_path, postgresql_source, zookeeper, schema=schema, target=mysql_target, kind="mysql") as made:
+        made.write(*types.USERS)
+        types.make(made.source, made.schema, "t", MYSQL)
+        carried(made, MYSQL)
+        ours = types.texts(made.source, made.schema, "t", list(MYSQL))
+        theirs = mysql_rows(made)
+        assert sorted(theirs) == sorted(ours)
+        for number, row in ours.items():
+            wanted = {name: form(name, text) for name, text in row.items()}
+            differ = {
+                name: (text, theirs[number][name]) for name, text in wanted.items() if theirs[number][name] != text
+            }
+            assert not differ, f"row {number}: {differ}"
+        said = made.cli("check", made.name)
+        assert "it is the text of interval" in said.stdout
