@@ -21,8 +21,8 @@ SERVERS = {
     "kafka": "Kafka",
     "redis_server": "Redis",
     "clickhouse": "ClickHouse",
-    "elasticsearch": "Elasticsearch",
-    "opensearch": "Opensearch",
+    "elasticsearch": "cluster ",
+    "opensearch": "cluster ",
     "ferretdb": "MongoDB",
     "rabbitmq": "RabbitMQ",
 }
