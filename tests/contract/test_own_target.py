@@ -102,7 +102,8 @@ def test_a_name_is_taken_once(folder: Path) -> None:
 def test_an_unknown_type_names_the_known_ones(folder: Path) -> None:
     config = TargetConfig(name="t", type="nosuch", connection="c")
     with pytest.raises(
-        ConfigError, match=r"lines, memory, mongodb, mysql, postgresql, rabbitmq, redis; `sluice targets new nosuch`"
+        ConfigError,
+        match=r"lines, memory, mongodb, mysql, oracle, postgresql, rabbitmq, redis; `sluice targets new nosuch`",
     ):
         open_target(config, lambda _: None, "p")  # type: ignore[arg-type,return-value]
 

@@ -1,5 +1,5 @@
 """The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka,
-Redis, RabbitMQ, HTTP, Elasticsearch, OpenSearch, ClickHouse, MongoDB, Delta, Iceberg.
+Redis, RabbitMQ, HTTP, Elasticsearch, OpenSearch, ClickHouse, MongoDB, Delta, Iceberg, and Oracle on H2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
 KNOWN = {
-    "clickhouse", "delta", "elasticsearch", "http", "iceberg", "kafka", "memory", "mongodb", "mysql", "postgresql",
+    "clickhouse", "delta", "elasticsearch", "http", "iceberg", "kafka", "memory", "mongodb", "mysql", "oracle", "postgresql",
     "rabbitmq", "redis",
 }  # fmt: skip
 
@@ -106,6 +106,18 @@ def test_postgresql(check: Check, postgresql_bench: Bench) -> None:
     if not check.applies(postgresql_bench):
         pytest.skip("the target does not offer it")
     check.run(postgresql_bench)
+
+
+@pytest.mark.parametrize("consistency", ["row", "batch"])
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_oracle(check: Check, consistency: str, oracle_twin: Any) -> None:
+    """H2 in Oracle mode stands in for a server: no Oracle server was ever asked."""
+    from tests.support.benches.oracle_bench import OracleBench
+
+    bench = OracleBench(oracle_twin, consistency)
+    if not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)
 
 
 KAFKA: dict[str, tuple[str, dict[str, Any]]] = {

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from sluice.config.pipeline import TargetConfig
 from sluice.coordination.state import PipelineState
-from sluice.flows.runtime import Runtime
 from sluice.model.offset import Offset
-from sluice.sources.base import SourceSession
+from sluice.sources.base import Source, SourceSession
 
 
-def release_delivered(runtime: Runtime, state: PipelineState, session: SourceSession | None = None) -> None:
+def release_delivered(
+    source: Source, targets: Sequence[TargetConfig], state: PipelineState, session: SourceSession | None = None
+) -> None:
     """Tell a source that keeps its log for this pipeline how much every target has, so that it may drop it.
 
     Does nothing for other sources. ``session``: an open one of the source; None: one is opened for it.
     """
-    if not runtime.source.keeps_for_us:
+    if not source.keeps_for_us:
         return
-    delivered = delivered_position(runtime, state)
+    delivered = delivered_position(targets, state)
     if delivered is None:
         return
     if session is not None:
         session.release(delivered)
         return
-    with runtime.source.open() as opened:
+    with source.open() as opened:
         opened.release(delivered)
 
 
-def delivered_position(runtime: Runtime, state: PipelineState) -> Offset | None:
+def delivered_position(targets: Sequence[TargetConfig], state: PipelineState) -> Offset | None:
     """Return the place up to which every target has everything; None if that is not known.
 
     With the last captured batch at every target that is the captured position, which moves on where nothing is
     captured, too.
     """
-    targets = runtime.pipeline.targets
     acknowledged = [found for found in (state.acks.get(target.name) for target in targets) if found is not None]
     if len(acknowledged) < len(targets):
         return None  # a target that joins starts at the captured position

@@ -19,6 +19,7 @@ CLIENT_PACKAGES = {
     "kafka-registry": ("confluent-kafka[schemaregistry]>=2.16", "fastavro>=1.13", "protobuf>=6"),
     "delta": ("deltalake>=1.6",),
     "mongodb": ("pymongo>=4.10",),
+    "oracle": ("oracledb>=3.3",),
     "rabbitmq": ("pika>=1.4", "rstream>=1.1"),
     "redis": ("redis>=8",),
     "iceberg": ("pyiceberg[pyiceberg-core,sql-sqlite]>=0.12,<0.13",),

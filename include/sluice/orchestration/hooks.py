@@ -98,6 +98,14 @@ class MongoDBHook(SluiceHook):
     hook_name = "Sluice: MongoDB"
 
 
+class OracleHook(SluiceHook):
+    """An Oracle database."""
+
+    conn_type = "sluice_oracle"
+    default_conn_name = "oracle_default"
+    hook_name = "Sluice: Oracle"
+
+
 class RabbitMQHook(SluiceHook):
     """A RabbitMQ broker."""
 

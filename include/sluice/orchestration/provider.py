@@ -130,6 +130,19 @@ def connection_types() -> list[dict[str, Any]]:
             labels={"schema": "Database of the user"},
         ),
         _type(
+            "OracleHook", "sluice_oracle", "Sluice: Oracle",
+            {"host": "ora.example.com", "port": "1521", "login": "sluice", "schema": "FREEPDB1"},
+            {
+                "protocol": _choice("Protocol", ("tcp", "tcps"), "tcps: TLS"),
+                "wallet_location": _text("Wallet", "Folder that has ewallet.pem"),
+                "wallet_password": _text("Password of the wallet", secret=True),
+                "ssl_server_dn_match": _flag("Compare the server's name", "With its certificate"),
+                "sid": _text("SID", "Instead of a service"),
+                "dsn": _text("Connect descriptor", "Instead of host, port and service"),
+            },
+            labels={"schema": "Service"},
+        ),
+        _type(
             "RabbitMQHook", "sluice_rabbitmq", "Sluice: RabbitMQ",
             {"host": "mq.example.com", "port": "5671", "login": "sluice", "schema": "/"},
             {"ssl": _flag("TLS"), **_CERTIFICATES, "stream_port": _text("Port of streams", "5551 with TLS, else 5552")},

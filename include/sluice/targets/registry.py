@@ -52,6 +52,7 @@ KINDS: Mapping[str, BuiltIn] = {
     "memory": BuiltIn("sluice.targets.memory.target:MemoryTarget"),
     "mongodb": BuiltIn("sluice.targets.mongodb.target:MongoTarget", probe="sluice.targets.mongodb.client:probe"),
     "mysql": BuiltIn("sluice.targets.mysql.target:MySQLTarget", marks_loads=True),
+    "oracle": BuiltIn("sluice.targets.oracle.target:OracleTarget", probe="sluice.targets.oracle.connection:probe"),
     "postgresql": BuiltIn(
         "sluice.targets.postgresql.target:PostgreSQLTarget", probe="sluice.targets.postgresql.connection:probe"
     ),

@@ -319,7 +319,7 @@ def test_unknown_options_and_types(tmp_path: Path, mysql_target: Any) -> None:
         _ = Delivery(tmp_path, mysql_target, target={"options": {"ack_shema": "x"}}).target
     with pytest.raises(
         ConfigError,
-        match=r"did you mean 'mysql'.*known types: clickhouse, delta, elasticsearch, http, iceberg, kafka, memory, mongodb, mysql, postgresql, rabbitmq, redis",
+        match=r"did you mean 'mysql'.*known types: clickhouse, delta, elasticsearch, http, iceberg, kafka, memory, mongodb, mysql, oracle, postgresql, rabbitmq, redis",
     ):
         _ = Delivery(tmp_path, mysql_target, target={"type": "mysqll"}).target
 

@@ -309,7 +309,7 @@ def test_odd_names(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> Non
     assert postgresql.execute(f'SELECT count(*) FROM "{db}"."ta""ble %s" WHERE "POINTS" = 2') == [(2,)]
     long = TableSchema(TableId(db, "ü" * 32), schema.columns, schema.primary_key)
     pipe.begin(1)
-    with pytest.raises(MappingError, match="64 bytes, and PostgreSQL cuts names after 63"):
+    with pytest.raises(MappingError, match="64 bytes, and PostgreSQL takes 63"):
         pipe.plan(pipe.merge(pipe.write({long: [{"_op": "i", 'I"d %': 1}]})))
 
 

@@ -228,6 +228,30 @@ def ferretdb(server_folder: Path) -> Iterator[FerretDBServer]:
 
 
 @pytest.fixture(scope="session")
+def h2() -> Iterator[Any]:
+    """H2 in Oracle mode. Skips what needs it where it cannot be fetched."""
+    pytest.importorskip("oracledb", reason="oracledb is not installed: make venv")
+    from tests.support.twins.oracle_twin import OracleTwin
+
+    try:
+        twin = OracleTwin().start()
+    except FetchFailed as error:
+        pytest.skip(f"there is no H2: {error}")
+    yield twin
+    twin.close()
+
+
+@pytest.fixture
+def oracle_twin(h2: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """H2 in Oracle mode, which ``oracledb.connect`` leads to."""
+    from sluice.targets.oracle import session
+
+    monkeypatch.setattr("oracledb.connect", h2.connect)
+    yield h2
+    session.kept.end()
+
+
+@pytest.fixture(scope="session")
 def rabbitmq(server_folder: Path) -> Iterator[RabbitMQServer]:
     """A RabbitMQ; connection id ``test_rabbitmq``. Skips what needs it where it, or its clients, cannot be had."""
     for name in ("pika", "rstream"):

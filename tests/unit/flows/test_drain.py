@@ -143,7 +143,7 @@ def test_a_source_keeps_its_log_until_every_target_has_it(made: Serverless) -> N
     made.case.commit(("insert", "a", (2, "y")))
     made.drain(deliver=False)
     with made.runtime().state() as state:
-        release_delivered(made.runtime(), state)
+        release_delivered(made.runtime().source, made.runtime().pipeline.targets, state)
         process = state.acks.get("t")
     assert process is not None
     assert made.case.store.released == process.position.row_place[1] == len(made.case.store.log) - 1

@@ -23,9 +23,9 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.port import BatchInput, NoFacts, SchemaChange, SourceStatement
 from sluice.targets.postgresql.collations import Collations, clause, locale_of
-from sluice.targets.postgresql.name_clashes import refuse_clashes
-from sluice.targets.postgresql.names import Naming, Route
 from sluice.targets.postgresql.target import PostgreSQLTarget
+from sluice.targets.sql.name_clashes import refuse_clashes
+from sluice.targets.sql.names import Naming, Route
 
 NOWHERE = Offset.at("u", "binlog.000001", 4)
 READS_NOTHING: Any = None

@@ -11,7 +11,7 @@ from sluice.errors import LoadError
 from sluice.model.tables import TableId
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, UniqueKey, Wanted
 from sluice.targets.postgresql.ddl import Follower
-from sluice.targets.postgresql.names import Naming
+from sluice.targets.sql.names import Naming
 from tests.support.tables.planned_changes import planned_changes
 
 T = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9), KEY by_a (a))"

@@ -277,16 +277,17 @@ class PostgreSQLSession:
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
         """Return the head, where the slot begins, or an LSN of this timeline. Raises LostPosition, ConfigError."""
-        info, slot = self.info, self._slot()
+        info = self.info
+        if start in {"latest", "dump"}:
+            return info.position.as_offset()
+        slot = self._slot()
         if slot is None:
             raise PreflightError(
                 f"the server keeps its log for a slot, and there is no slot {self.source.slot}",
                 where=self.source.where,
                 hint="`sluice check PIPELINE --apply` makes it",
             )
-        if start in {"latest", "dump"}:
-            at = info.position
-        elif start == "earliest":
+        if start == "earliest":
             at = info.position.at(slot.confirmed)
         elif isinstance(start, StartPosition) and start.file is not None:
             at = Position.of(Offset.at(info.server, start.file, start.offset))

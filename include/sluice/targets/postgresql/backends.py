@@ -1,40 +1,12 @@
-"""The sessions in use of this process: they can be interrupted, and asked who holds the lock that one waited for."""
+"""Other sessions of the server: who holds the lock that a session waited for, and the end of older loaders."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import psycopg
 
 from sluice.targets.postgresql.session import Session
-
-_lock = threading.Lock()
-_used: dict[int, tuple[Session, tuple[str, str]]] = {}
-
-
-@contextmanager
-def in_use(session: Session, owner: tuple[str, str]) -> Iterator[None]:
-    """Register ``session`` as used by ``owner`` (pipeline, target) inside the context."""
-    with _lock:
-        _used[id(session)] = (session, owner)
-    try:
-        yield
-    finally:
-        with _lock:
-            _used.pop(id(session), None)
-
-
-def interrupt(owner: tuple[str, str]) -> int:
-    """End the current statements of sessions of ``owner``; return how many sessions there are."""
-    with _lock:
-        found = [session for session, whose in _used.values() if whose == owner]
-    for session in found:
-        with suppress(psycopg.Error):  # it has ended already
-            session.connection.cancel()
-    return len(found)
-
 
 _OLDEST = """SELECT pid, COALESCE(usename::text, '?'), COALESCE(application_name, ''), COALESCE(state, 'at work'), left(COALESCE(query, ''), 120),
   COALESCE(extract(epoch FROM now() - xact_start), 0)::int FROM pg_stat_activity

@@ -11,14 +11,14 @@ from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
-from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.names import LONGEST_BYTES, quoted, quoted_table
 from sluice.postgresql.type_names import LABEL, pg_type
 from sluice.targets.port import TableFinding
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import is_sent, lost, made_type, takes
 from sluice.targets.postgresql.defaults import default_of
-from sluice.targets.postgresql.names import refuse_long
+from sluice.targets.sql.names import refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
 
 
@@ -179,7 +179,7 @@ class Wanted:
 
 def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
     """Check one table. Raises MappingError with the statement that would fix it."""
-    refuse_long(plan)
+    refuse_long(plan, LONGEST_BYTES, "PostgreSQL")
     if info is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
@@ -215,7 +215,7 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
     for plan in plans:
         info = infos.get(plan.target)
         try:
-            refuse_long(plan)
+            refuse_long(plan, LONGEST_BYTES, "PostgreSQL")
         except MappingError as error:
             found.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue

@@ -24,7 +24,7 @@ from sluice.postgresql.names import quoted, quoted_table
 from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.keys import read_keys, shown
-from sluice.targets.postgresql.range_delete import TOLD_ALIKE, spelt, stretches
+from sluice.targets.postgresql.range_delete import TOLD_ALIKE, stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
 from sluice.targets.sql.compare import (
@@ -35,7 +35,7 @@ from sluice.targets.sql.compare import (
     first_of,
     sorted_out,
 )
-from sluice.targets.sql.rows import at_target, sent_fields
+from sluice.targets.sql.rows import at_target, sent_fields, spelt
 from sluice.targets.sql.tables import TargetTable
 
 KEYS_AT_A_TIME = 10_000

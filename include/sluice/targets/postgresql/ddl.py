@@ -25,7 +25,6 @@ from sluice.targets.postgresql.conversions import excluded, is_done, rendered
 from sluice.targets.postgresql.defaults import Default, default_of
 from sluice.targets.postgresql.extras import Index
 from sluice.targets.postgresql.held import Exists, PostgresHeld
-from sluice.targets.postgresql.names import Naming
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
 from sluice.targets.schema.plan import (
     AlterTable,
@@ -38,6 +37,7 @@ from sluice.targets.schema.plan import (
     type_of,
 )
 from sluice.targets.schema.policy import added_by_hand, not_filled, not_followed, require_held
+from sluice.targets.sql.names import Naming
 
 K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {

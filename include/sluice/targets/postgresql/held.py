@@ -15,8 +15,8 @@ from sluice.targets.port import SchemaChange
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.column_types import holds_all, own_type
 from sluice.targets.postgresql.extras import index_name
-from sluice.targets.postgresql.names import Naming
 from sluice.targets.schema.policy import Answer, OnlyColumns, has
+from sluice.targets.sql.names import Naming
 
 Exists = Callable[[str, tuple[object, ...]], bool]
 """A function that returns True if a query with these parameters has a row."""

@@ -9,7 +9,6 @@ reads each value as text of its own column's type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from sluice.targets.port import KeyRange, WriteResult
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
 from sluice.targets.postgresql.keys import texts
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
-from sluice.targets.sql.rows import sent_fields
+from sluice.targets.sql.rows import sent_fields, spelt
 from sluice.targets.sql.tables import TargetTable
 
 K = ColumnKind
@@ -72,12 +71,6 @@ def _but_kept(stage: Stage, item: KeyRange, statements: Sequence[str]) -> int:
     same = " AND ".join(f"t.{quoted(n)} = {c.compared}" for n, c in zip(item.names, columns, strict=True))
     with stage.unordered(), stage.rows(kept, columns) as staged:
         return sum(staged.run(f"{sql} AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {same})") for sql in statements)
-
-
-def spelt(table: TargetTable, item: KeyRange) -> KeyRange:
-    """Return the range with the names of the columns as the target spells them."""
-    there = {name.casefold(): name for name in table.columns}
-    return replace(item, names=tuple(there[name.casefold()] for name in item.names))
 
 
 def stretches(table: TargetTable, item: KeyRange) -> list[str]:

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import psycopg
@@ -24,10 +23,10 @@ from sluice.targets.postgresql import range_delete, references
 from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.connection import DATA_ERRORS, Refused, errors
 from sluice.targets.postgresql.session import Session
-from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn, row_text
-from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing
+from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
+from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing, patterns
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.rows import leaving_unique_values, sent_fields
+from sluice.targets.sql.rows import leaving_unique_values, only, row_text, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 
 NOT_FOUND = "02000"
@@ -85,14 +84,14 @@ class RowWriter(SqlRowWriter):
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""
         gone = pc.equal(rows["_op"], "d")
-        removed = _only(rows, gone)
-        leaving = leaving_unique_values(item.table, _only(rows, pc.invert(gone)) if item.table.unique_keys else rows)
+        removed = only(rows, gone)
+        leaving = leaving_unique_values(item.table, only(rows, pc.invert(gone)) if item.table.unique_keys else rows)
         sent = sum(self._delete(item.table, some) for some in (removed, leaving))
         return WriteResult(0, removed.num_rows, statements=sent)
 
     def put(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""
-        live = _only(rows, pc.not_equal(rows["_op"], "d"))
+        live = only(rows, pc.not_equal(rows["_op"], "d"))
         if not live.num_rows:
             return WriteResult()
         with self.session.foreign_keys(checked=item.table.generation is not None):
@@ -162,9 +161,9 @@ class RowWriter(SqlRowWriter):
         sent = [column for column, _ in columns]
         names = [name for _, name in columns]
         new = pc.and_(pc.equal(rows["_op"], "i"), pc.is_null(rows["_before"]))
-        fresh = _only(rows, new) if table.key else rows
+        fresh = only(rows, new) if table.key else rows
         if not stage.is_few(fresh, sent) and self._attempt(lambda: stage.copy(fresh, sent, names)):
-            rows = _only(rows, pc.invert(new)) if table.key else rows.slice(0, 0)
+            rows = only(rows, pc.invert(new)) if table.key else rows.slice(0, 0)
         if not rows.num_rows:
             return
         with stage.rows(rows, sent) as staged:
@@ -229,7 +228,7 @@ class RowWriter(SqlRowWriter):
         fresh = np.array(some.fresh)
         was = some.origins
         statements = []
-        for pattern, which in _patterns(np.column_stack([lacks, fresh])):
+        for pattern, which in patterns(np.column_stack([lacks, fresh])):
             sent = [pair for pair, absent in zip(columns, pattern[:-1], strict=True) if not absent]
             absent = [name for (_, name), lost in zip(columns, pattern[:-1], strict=True) if lost]
             rows = leaving.take(pa.array(which))
@@ -264,7 +263,7 @@ class RowWriter(SqlRowWriter):
         columns, keys = _columns(table, some.rows.schema), _key(table, some.rows.schema)
         key = {name for _, name in keys}
         done = 0
-        for pattern, which in _patterns(some.lacks[~some.away]):
+        for pattern, which in patterns(some.lacks[~some.away]):
             sent = [pair for pair, absent in zip(columns, pattern, strict=True) if not absent and pair[1] not in key]
             if not sent:
                 continue
@@ -293,11 +292,6 @@ class RowWriter(SqlRowWriter):
             some.table,
             f"the target has {count} of {rows.num_rows} rows of which the log only contains the changed columns; {of}",
         )
-
-
-def _only(rows: pa.Table, mask: Any) -> pa.Table:
-    """Return the rows of a mask; all of them without a copy."""
-    return rows if pc.all(mask).as_py() else rows.filter(mask)
 
 
 def _columns(table: TargetTable, schema: pa.Schema) -> list[tuple[StagedColumn, str]]:
@@ -339,16 +333,6 @@ def _merge(table: TargetTable, columns: Sequence[tuple[StagedColumn, str]]) -> s
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(quoted(name) for _, name in columns)}) OVERRIDING SYSTEM VALUE "
         f"VALUES ({', '.join(column.value for column, _ in columns)})"
     )
-
-
-def _patterns(flags: np.ndarray[Any, Any]) -> Iterator[tuple[list[bool], np.ndarray[Any, Any]]]:
-    """Yield each distinct row of ``flags`` with the numbers of the rows that are equal to it."""
-    if not len(flags):
-        return
-    different, which = np.unique(flags.astype(bool), axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    for number, pattern in enumerate(different):
-        yield [bool(flag) for flag in pattern], np.flatnonzero(which == number)
 
 
 def _not_found(table: TargetTable, message: str) -> LoadError:

@@ -25,7 +25,7 @@ from sluice.postgresql.names import quoted, quoted_table
 from sluice.postgresql.type_names import LABEL, PgType, pg_type
 from sluice.targets.postgresql import wire
 from sluice.targets.postgresql.connection import Binary
-from sluice.targets.sql.rows import target_type, user_fields
+from sluice.targets.sql.rows import row_text, target_type
 from sluice.targets.sql.tables import TargetTable
 
 PARAMETER_ROWS = 1_000
@@ -224,20 +224,3 @@ class Staged:
         else:
             self.cursor.execute(statement.replace("%", "%%").replace(ROWS, self.source), self.parameters)
         return int(self.cursor.rowcount)
-
-
-def row_text(rows: pa.Table, number: int, table: TargetTable, *, hidden: bool = False) -> str:
-    """Return a row for display: its key, or the first columns of a table without one."""
-    wanted = {name.casefold() for name in table.key}
-    fields = [f for f in user_fields(rows.schema) if true_name(f).casefold() in wanted] or user_fields(rows.schema)[:5]
-    if hidden:
-        return f"with ({', '.join(map(true_name, fields))}) = ***"
-    values = [_shown(rows[field.name][number]) for field in fields]
-    return f"with ({', '.join(map(true_name, fields))}) = ({', '.join(values)})"
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value.as_py())[:80]
-    except (ValueError, OverflowError):  # a date that no calendar has
-        return "?"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import structlog
@@ -19,7 +18,6 @@ from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted_table
 from sluice.targets.port import (
-    BatchInput,
     Capabilities,
     Consistency,
     Feature,
@@ -38,15 +36,16 @@ from sluice.targets.postgresql.compare import PostgreSQLComparer
 from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, connect, errors
 from sluice.targets.postgresql.conversions import CONVERSIONS
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
-from sluice.targets.postgresql.name_clashes import refuse_clashes
-from sluice.targets.postgresql.names import Naming, Route
 from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
+from sluice.targets.sql import sessions_in_use
 from sluice.targets.sql.checkpoints import TAKING_OVER
+from sluice.targets.sql.folding_target import FoldingTarget
 from sluice.targets.sql.foreign_keys import ordered
+from sluice.targets.sql.names import Naming
 from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TargetTable
-from sluice.targets.sql.target import SqlOptions, SqlTarget
+from sluice.targets.sql.target import SqlOptions
 
 _log = structlog.get_logger()
 
@@ -97,8 +96,8 @@ class PostgreSQLOptions(SqlOptions):
     )
 
 
-class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
-    """One PostgreSQL database. See :class:`SqlTarget`."""
+class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
+    """One PostgreSQL database. See :class:`sluice.targets.sql.target.SqlTarget`."""
 
     Options: ClassVar[type[SqlOptions]] = PostgreSQLOptions
     kept: ClassVar[SessionPool[Any]] = kept
@@ -133,56 +132,24 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
     def _acks(self) -> AckTable:
         return AckTable(self.options.ack_schema, *self.owner)
 
-    def examine(self, batch: BatchInput) -> None:
-        """See :meth:`sluice.targets.sql.loader.SqlLoader.examine`."""
-        if self.naming.folds:
-            refuse_clashes(self.naming, batch, self.owner[0])
-
-    def _refuse_clash(self, tables: Sequence[PlannedTable]) -> None:
-        routes = [Route(plan.source, plan.target) for plan in tables]
-        self.naming.refuse_clash(routes, (), self.owner[0])
-
-    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        """Compare with the target's catalogs. Raises MappingError."""
-        plans = [self.naming.plan(plan) for plan in tables]
+    def _compared(self, session: Session, plans: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         places = [plan.target for plan in plans]
-        self._refuse_clash(tables)
-        with self.session("reading the target's tables") as session:
-            found = compare_all(plans, read_tables(session.cursor, places), self._wanted(session))
-            if self.options.foreign_keys == "ordered":
-                found = ordered(found, read_references(session.cursor, places))
-            return {plan.target: self._called(found[place], plan) for plan, place in zip(tables, places, strict=True)}
+        found = compare_all(plans, read_tables(session.cursor, places), self._wanted(session))
+        if self.options.foreign_keys == "ordered":
+            return ordered(found, read_references(session.cursor, places))
+        return found
 
-    def _called(self, table: TargetTable, plan: PlannedTable) -> TargetTable:
-        """Return the table as the pipeline knows it, with its name at the target."""
-        return replace(table, table=plan.target, named=table.table) if table.table != plan.target else table
+    def _reviewed(self, session: Session, plans: Sequence[PlannedTable]) -> list[TableFinding]:
+        infos = read_tables(session.cursor, [plan.target for plan in plans])
+        return review(plans, infos, self._wanted(session))
 
-    def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
-        """See :meth:`SqlTarget.replaceable`."""
+    def _replaceable(self, session: Session, plan: PlannedTable, *, listed: bool) -> tuple[TargetTable | None, str]:
         place = self.naming.table(plan.target)
-        with self.session("reading the target's tables") as session:
-            info = read_tables(session.cursor, [place]).get(place)
-            table, why = range_delete.replaceable(plan, info, listed=listed)
-            return replace(table, named=place) if table is not None else None, why
-
-    def refuses_listed(self, table: PlannedTable) -> str:
-        """See :meth:`sluice.targets.port.ListReconciler.refuses_listed`: texts are told apart, though not sorted, as at
-        the source.
-        """
-        return self.replaceable(table, listed=True)[1]
+        return range_delete.replaceable(plan, read_tables(session.cursor, [place]).get(place), listed=listed)
 
     def comparer(self) -> PostgreSQLComparer:
         """See :class:`sluice.targets.port.Comparer`."""
         return PostgreSQLComparer(self, self.options.zero_dates)
-
-    def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
-        """Return missing tables and columns, losses and triggers, with the DDL that corrects them."""
-        self._refuse_clash(tables)
-        plans = {self.naming.table(plan.target): plan.target for plan in tables}
-        with self.session("reading the target's tables") as session:
-            infos = read_tables(session.cursor, list(plans))
-            found = review([self.naming.plan(plan) for plan in tables], infos, self._wanted(session))
-        return [replace(finding, table=plans[finding.table]) for finding in found]
 
     def apply(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
@@ -267,7 +234,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
     @contextmanager
     def _in_use(self, session: Session, doing: str) -> Iterator[None]:
         session.wait_for_locks(self.options.lock_wait)
-        with backends.in_use(session, self.owner):
+        with sessions_in_use.in_use(session, self.owner):
             yield
 
     def _errors(self, doing: str, where: str | None = None) -> AbstractContextManager[None]:
@@ -288,8 +255,8 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         return True
 
     def interrupt(self) -> None:
-        """See :class:`SqlTarget`."""
-        backends.interrupt(self.owner)
+        """See :class:`sluice.targets.sql.target.SqlTarget`."""
+        sessions_in_use.interrupt(self.owner)
 
     def _tried_again(self, session: Session, doing: str, state: RetryCallState) -> None:
         super()._tried_again(session, doing, state)

@@ -28,6 +28,9 @@ TABLES = "#tables"
 MOST_NAMES = 60_000
 """Bytes of names in that row, at most; MySQL's column takes 65,535."""
 
+MINE = "pipeline = %s AND target = %s"
+"""The condition of the rows of one pipeline and target; not as a row of values, which not every dialect compares."""
+
 UNIT = "#unit:"
 """The prefix of scopes of rows that list written work units of a batch: then the plan's name, a colon, the unit's
 number.
@@ -46,14 +49,18 @@ class AckRows:
     Cursors are given in; transactions are the caller's.
 
     Attributes:
-        SHARED: ends a SELECT that locks the rows it reads against writers, not against other readers.
+        WHOLE: the scope of the row of the whole target: a text that is not NULL there.
+        SHARED: ends a SELECT that locks the rows it reads against writers, not against other readers. EXCLUSIVE: ends
+            one that locks them against both.
         NEW: inserts a row (columns, places), unless there is one.
         PUT: inserts a row (columns, places, settings), or changes the one that is there. GIVEN: in it, the value for a
             column.
         TOUCHED: further settings of an UPDATE. IDLE: seconds since a row was written.
     """
 
+    WHOLE: ClassVar[str] = ""
     SHARED: ClassVar[str]
+    EXCLUSIVE: ClassVar[str] = "FOR UPDATE"
     NEW: ClassVar[str]
     PUT: ClassVar[str]
     GIVEN: ClassVar[str]
@@ -78,22 +85,20 @@ class AckRows:
         Raises:
             Fenced: a higher epoch was here. What ``agrees`` raises.
         """
-        found = self._checkpoint(cursor, "FOR UPDATE")
+        found = self._checkpoint(cursor, self.EXCLUSIVE)
         if agrees is not None:
             agrees(found)
         if found is None:
-            columns, places = "pipeline, target, scope, epoch, batch", "%s, %s, '', 0, %s"
-            cursor.execute(self.NEW.format(table=self.name, columns=columns, places=places), (*self._who, began))
-            found = self._checkpoint(cursor, "FOR UPDATE")
+            self._begin(cursor, began)
+            found = self._checkpoint(cursor, self.EXCLUSIVE)
             if found is None:
                 raise self._gone()
         if found.epoch > epoch:
             raise self._fenced(epoch, found.epoch)
         if found.epoch < epoch or (identity and found.identity != identity):
             cursor.execute(
-                f"UPDATE {self.name} SET epoch = %s, identity = %s{self.TOUCHED} WHERE (pipeline, target, scope) = "
-                "(%s, %s, '')",
-                (epoch, identity or found.identity, *self._who),
+                f"UPDATE {self.name} SET epoch = %s, identity = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
+                (epoch, identity or found.identity, *self._who, self.WHOLE),
             )
         return found.batch
 
@@ -105,7 +110,7 @@ class AckRows:
         ``exclusive``: the transaction acknowledges, too. Returns True if it was already committed under the same epoch,
         so that nothing is left to do.
         """
-        epoch, batch = self._row(cursor, "FOR UPDATE" if exclusive else self.SHARED)
+        epoch, batch = self._row(cursor, self.EXCLUSIVE if exclusive else self.SHARED)
         if epoch != fence.epoch:
             raise self._fenced(fence.epoch, epoch)
         if exclusive and batch == fence.batch:
@@ -124,17 +129,16 @@ class AckRows:
         """
         self.take_over(cursor, epoch, batch, identity=identity)
         cursor.execute(
-            f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, "
-            "%s, '')",
-            (batch, self._sealed(batch, position), *self._who),
+            f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
+            (batch, self._sealed(batch, position), *self._who, self.WHOLE),
         )
-        which = "scope <> ''" if anew else "(scope = %s OR scope LIKE %s)"
-        parameters = self._who if anew else (*self._who, DDL, f"{UNIT}%")
-        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND {which}", parameters)
+        which = "scope <> %s" if anew else "(scope = %s OR scope LIKE %s)"
+        parameters = (*self._who, self.WHOLE) if anew else (*self._who, DDL, f"{UNIT}%")
+        cursor.execute(f"DELETE FROM {self.name} WHERE {MINE} AND {which}", parameters)
 
     def forget(self, cursor: Any) -> None:
         """Remove every row of this pipeline and target."""
-        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s)", self._who)
+        cursor.execute(f"DELETE FROM {self.name} WHERE {MINE}", self._who)
 
     def acknowledge(
         self,
@@ -149,21 +153,20 @@ class AckRows:
 
         ``marked``: the origin marker around it, if it was not recorded before.
         """
-        held_epoch, held = self._row(cursor, "FOR UPDATE")
+        held_epoch, held = self._row(cursor, self.EXCLUSIVE)
         if held_epoch != epoch:
             raise self._fenced(epoch, held_epoch)
         if held < batch:
             with marked():
                 cursor.execute(
-                    f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) "
-                    "= (%s, %s, '')",
-                    (batch, self._sealed(batch, position), *self._who),
+                    f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
+                    (batch, self._sealed(batch, position), *self._who, self.WHOLE),
                 )
 
     def table_done(self, cursor: Any, scope: str, batch: int) -> bool:
         """Return True if the keyless table ``scope`` already holds ``batch``. Takes the row's lock."""
         cursor.execute(
-            f"SELECT batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s) FOR UPDATE",
+            f"SELECT batch FROM {self.name} WHERE {MINE} AND scope = %s {self.EXCLUSIVE}",
             (*self._who, scope),
         )
         row = cursor.fetchone()
@@ -176,7 +179,7 @@ class AckRows:
     def noted_units(self, cursor: Any) -> dict[str, tuple[int, dict[str, int]]]:
         """Return (batch, what it wrote) of each unit that is noted, by its name."""
         cursor.execute(
-            f"SELECT scope, batch, position FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope LIKE %s",
+            f"SELECT scope, batch, position FROM {self.name} WHERE {MINE} AND scope LIKE %s",
             (*self._who, f"{UNIT}%"),
         )
         return {
@@ -190,9 +193,7 @@ class AckRows:
 
     def forget_units(self, cursor: Any) -> None:
         """Remove the notes of units. Call it in a transaction, after :meth:`guard`."""
-        cursor.execute(
-            f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope LIKE %s", (*self._who, f"{UNIT}%")
-        )
+        cursor.execute(f"DELETE FROM {self.name} WHERE {MINE} AND scope LIKE %s", (*self._who, f"{UNIT}%"))
 
     def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
         """Return pipelines of another name that acknowledge here, with what is noted of their tables."""
@@ -215,9 +216,7 @@ class AckRows:
 
     def noted_tables(self, cursor: Any) -> frozenset[str]:
         """Return the tables that are noted as written by this pipeline and target."""
-        cursor.execute(
-            f"SELECT position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, TABLES)
-        )
+        cursor.execute(f"SELECT position FROM {self.name} WHERE {MINE} AND scope = %s", (*self._who, TABLES))
         row = cursor.fetchone()
         return frozenset(json.loads(row[0] or "[]")) if row else frozenset()
 
@@ -233,15 +232,19 @@ class AckRows:
 
     def ddl_state(self, cursor: Any, batch: int) -> dict[str, Any]:
         """Return what was noted about the DDL of ``batch``, {} if nothing was."""
-        cursor.execute(
-            f"SELECT batch, position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, DDL)
-        )
+        cursor.execute(f"SELECT batch, position FROM {self.name} WHERE {MINE} AND scope = %s", (*self._who, DDL))
         row = cursor.fetchone()
         return dict(json.loads(row[1] or "{}")) if row and int(row[0]) == batch else {}
 
     def note_ddl(self, cursor: Any, fence: Fence, state: dict[str, Any]) -> None:
         """Remember how far the DDL of the batch has come. In a transaction, after :meth:`guard`."""
         self._put(cursor, DDL, epoch=fence.epoch, batch=fence.batch, position=json.dumps(state))
+
+    def _begin(self, cursor: Any, began: int) -> None:
+        """Insert the row of the whole target, unless another process was faster."""
+        columns, places = "pipeline, target, scope, epoch, batch", "%s, %s, %s, 0, %s"
+        sql = self.NEW.format(table=self.name, columns=columns, places=places)
+        cursor.execute(sql, (*self._who, self.WHOLE, began))
 
     def _put(self, cursor: Any, scope: str, **values: Any) -> None:
         columns = ("pipeline", "target", "scope", *values)
@@ -253,9 +256,8 @@ class AckRows:
 
     def _checkpoint(self, cursor: Any, lock: str = "", *, identity: str = "identity") -> Checkpoint | None:
         cursor.execute(
-            f"SELECT epoch, batch, position, {identity} FROM {self.name} "
-            f"WHERE (pipeline, target, scope) = (%s, %s, '') {lock}",
-            self._who,
+            f"SELECT epoch, batch, position, {identity} FROM {self.name} WHERE {MINE} AND scope = %s {lock}",
+            (*self._who, self.WHOLE),
         )
         row: tuple[Any, ...] | None = cursor.fetchone()
         if row is None:
@@ -263,7 +265,7 @@ class AckRows:
         said = dict(json.loads(row[2])) if row[2] else {}
         seal = said.pop(SEAL, None)
         edited = seal is not None and seal != self._seal(int(row[1]), said)
-        return Checkpoint(int(row[0]), int(row[1]), Offset.from_json(said) if said else None, str(row[3]), edited)
+        return Checkpoint(int(row[0]), int(row[1]), Offset.from_json(said) if said else None, str(row[3] or ""), edited)
 
     def _sealed(self, batch: int, position: Offset) -> str:
         said = position.to_json()
@@ -278,7 +280,7 @@ class AckRows:
 
     def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
         cursor.execute(
-            f"SELECT epoch, batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, '') {lock}", self._who
+            f"SELECT epoch, batch FROM {self.name} WHERE {MINE} AND scope = %s {lock}", (*self._who, self.WHOLE)
         )
         row: tuple[Any, ...] | None = cursor.fetchone()
         if row is None:

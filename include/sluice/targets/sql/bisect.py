@@ -102,13 +102,13 @@ class Bisection:
         part = (
             item if len(rows) == item.rows.num_rows else replace(item, rows=item.rows.take(pa.array(rows, pa.int64())))
         )
-        self.cursor.execute("SAVEPOINT _sluice_rows")
+        self.cursor.execute("SAVEPOINT sluice_rows")
         try:
             count = self.write(part)
         except LoadError:
-            self.cursor.execute("ROLLBACK TO SAVEPOINT _sluice_rows")
+            self.cursor.execute("ROLLBACK TO SAVEPOINT sluice_rows")
             raise
-        self.cursor.execute("RELEASE SAVEPOINT _sluice_rows" if keep else "ROLLBACK TO SAVEPOINT _sluice_rows")
+        self.cursor.execute("RELEASE SAVEPOINT sluice_rows" if keep else "ROLLBACK TO SAVEPOINT sluice_rows")
         return count
 
 

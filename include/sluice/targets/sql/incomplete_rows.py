@@ -9,6 +9,7 @@ dialect.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -104,3 +105,13 @@ class IncompleteRows:
                 same = pc.and_(same, pc.equal(member(before, field.name), leaving[field.name].combine_chunks()))
         fresh: list[bool] = pc.or_(pc.is_null(before), pc.fill_null(same, False)).to_pylist()
         return fresh
+
+
+def patterns(flags: np.ndarray[Any, Any]) -> Iterator[tuple[list[bool], np.ndarray[Any, Any]]]:
+    """Yield each distinct row of ``flags`` with the numbers of the rows that are equal to it."""
+    if not len(flags):
+        return
+    different, which = np.unique(flags.astype(bool), axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    for number, pattern in enumerate(different):
+        yield [bool(flag) for flag in pattern], np.flatnonzero(which == number)

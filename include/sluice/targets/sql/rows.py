@@ -4,12 +4,16 @@ deleted first.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.model.fields import described, true_name
 from sluice.model.tables import META_COLUMNS, member
+from sluice.targets.port import KeyRange
 from sluice.targets.sql.tables import TargetTable
 
 _TARGET = b"sluice.target"
@@ -74,3 +78,31 @@ def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
 def may_lack(rows: pa.Table) -> bool:
     """Return True if columns of some rows may be missing, judged by the rows' schema."""
     return "_present" in rows.schema.names
+
+
+def row_text(rows: pa.Table, number: int, table: TargetTable, *, hidden: bool = False) -> str:
+    """Return a row for display: its key, or the first columns of a table without one."""
+    wanted = {name.casefold() for name in table.key}
+    fields = [f for f in user_fields(rows.schema) if true_name(f).casefold() in wanted] or user_fields(rows.schema)[:5]
+    if hidden:
+        return f"with ({', '.join(map(true_name, fields))}) = ***"
+    values = [_shown(rows[field.name][number]) for field in fields]
+    return f"with ({', '.join(map(true_name, fields))}) = ({', '.join(values)})"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value.as_py())[:80]
+    except (ValueError, OverflowError):  # a date that no calendar has
+        return "?"
+
+
+def only(rows: pa.Table, mask: Any) -> pa.Table:
+    """Return the rows of a mask; all of them without a copy."""
+    return rows if pc.all(mask).as_py() else rows.filter(mask)
+
+
+def spelt(table: TargetTable, item: KeyRange) -> KeyRange:
+    """Return the range with the names of the columns as the target spells them."""
+    there = {name.casefold(): name for name in table.columns}
+    return replace(item, names=tuple(there[name.casefold()] for name in item.names))

@@ -51,7 +51,7 @@ class SessionPool(Generic[_S]):
         """Return the most recently used session, if it is still good."""
         with self._lock:
             idle = self._idle.get(_key(endpoint), [])
-            gone = [one for at, one in idle if not _is_good(at, one)]
+            gone = [one for at, one in idle if not self._is_good(at, one)]
             idle[:] = [(at, one) for at, one in idle if one not in gone]
             found = idle.pop()[1] if idle else None
         _close(gone)
@@ -73,6 +73,14 @@ class SessionPool(Generic[_S]):
             self._idle.clear()
         _close(gone)
 
+    def _is_good(self, since: float, session: _S) -> bool:
+        """Return True if the session is young and silent: a server that ends a session says so, or hangs up."""
+        if time.monotonic() - since > KEPT_S or session.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(session.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+        return not poll.poll(0)
+
     def _forget(self) -> None:
         """Forget the sessions in a forked child: they are the parent's. Nothing is sent on them."""
         self._lock = threading.Lock()
@@ -82,15 +90,6 @@ class SessionPool(Generic[_S]):
 def _key(endpoint: Endpoint) -> str:
     parts = (endpoint.host, endpoint.port, endpoint.user, endpoint.password, dict(endpoint.extra))
     return json.dumps(parts, sort_keys=True, default=str)
-
-
-def _is_good(since: float, session: Session) -> bool:
-    """Return True if the session is young and silent: a server that ends a session says so, or hangs up."""
-    if time.monotonic() - since > KEPT_S or session.fileno() < 0:
-        return False
-    poll = select.poll()
-    poll.register(session.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-    return not poll.poll(0)
 
 
 def _close(sessions: list[_S]) -> None:

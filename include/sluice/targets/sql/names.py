@@ -1,4 +1,6 @@
-"""Names of tables and columns at the target: as the source spells them or folded to lower case, and never cut."""
+"""Identifiers in standard SQL: always quoted, as the source spells them or folded as the server folds names without
+quotes, and never cut.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,28 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sluice.errors import MappingError
+from sluice.model.identifiers import quoted, quoted_table, too_long
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.postgresql.names import LONGEST_BYTES, too_long
 
-_FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-"""The letters of an unquoted name that the server folds: A to Z, in UTF-8 no other letter."""
+_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+"""The letters of an unquoted name that a server folds to lower case: A to Z, in UTF-8 no other letter."""
 
 
-def refuse_long(plan: PlannedTable) -> None:
-    """Raise MappingError for a name that the server would cut."""
-    name = too_long((plan.target.schema, plan.target.table, *(column.name for column in plan.columns)))
+def refuse_long(plan: PlannedTable, longest_bytes: int, server: str) -> None:
+    """Raise MappingError for a name that is too long for ``server`` (its name, for people)."""
+    name = too_long((plan.target.schema, plan.target.table, *(column.name for column in plan.columns)), longest_bytes)
     if name:
         raise MappingError(
-            f"the name {name!r} of {plan.target} has {len(name.encode())} bytes, and PostgreSQL cuts names after "
-            f"{LONGEST_BYTES}",
+            f"the name {name!r} of {plan.target} has {len(name.encode())} bytes, and {server} takes {longest_bytes}",
             where=str(plan.target),
             hint="give it a shorter name at the target: mapping: [{from: …, to: …, columns: {rename: {…}}}]",
         )
+
+
+def _upper(letter: str) -> str:
+    """Return a letter in upper case, unless that takes more than one."""
+    return large if len(large := letter.upper()) == 1 else letter
 
 
 class Route(NamedTuple):
@@ -37,13 +43,19 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The names of schemas, tables and columns at the target. ``folds``: as the server reads them without quotes."""
+    """The names of schemas, tables and columns at the target.
+
+    ``folds``: as the server reads them without quotes; ``upper``: that is in upper case, else in lower case.
+    """
 
     folds: bool = False
+    upper: bool = False
 
     def name(self, name: str) -> str:
         """Return the name of a schema, table or column."""
-        return name.translate(_FOLDED) if self.folds else name
+        if not self.folds:
+            return name
+        return "".join(map(_upper, name)) if self.upper else name.translate(_LOWER)
 
     def table(self, table: TableId) -> TableId:
         """Return the name of a table with its schema."""
@@ -90,3 +102,6 @@ class Naming:
                     f"`sluice rollback {pipeline}`, which merges what waits under the new name, and `sluice check "
                     f"{pipeline} --apply`",
                 )
+
+
+__all__ = ["Naming", "Route", "quoted", "quoted_table", "refuse_long", "too_long"]

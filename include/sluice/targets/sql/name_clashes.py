@@ -11,7 +11,7 @@ from __future__ import annotations
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.port import BatchInput, SchemaChange
-from sluice.targets.postgresql.names import Naming, Route
+from sluice.targets.sql.names import Naming, Route
 
 _Known = dict[TableId, TableId]
 """The captured tables by now: source table -> target table."""

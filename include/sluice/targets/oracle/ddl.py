@@ -1,0 +1,229 @@
+"""The plan of a schema change as statements of Oracle, see :mod:`sluice.targets.schema.plan`.
+
+Each statement commits by itself, so that what has run is noted after each. Followed are tables and columns with their
+types, NULL, defaults, comments and the primary key. Counters, generated columns and other indexes are the target's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from sluice.model.column_types import ColumnType
+from sluice.model.definitions import ColumnDefinition
+from sluice.model.schema_changes import ChangeKind
+from sluice.model.tables import TableId
+from sluice.targets.oracle.catalog import TableInfo, Wanted, comment_on_column, comment_on_table
+from sluice.targets.oracle.column_types import OracleType, holds_all, oracle_type, own_type
+from sluice.targets.oracle.defaults import Default, default_of
+from sluice.targets.oracle.held import OracleHeld
+from sluice.targets.port import SchemaChange
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.plan import (
+    AlterTable,
+    ChangeColumn,
+    CreateTable,
+    DropTable,
+    EmptyTable,
+    RenameTable,
+    steps_of,
+    type_of,
+)
+from sluice.targets.schema.policy import FOLLOWED_BY_NAME, added_by_hand, not_filled, not_followed, require_held
+from sluice.targets.sql.names import Naming, quoted, quoted_table, too_long
+
+K = ChangeKind
+FOLLOWED = (FOLLOWED_BY_NAME | {K.PRIMARY_KEY}) - {K.NOTHING}
+"""Kinds of change that are followed. Options and partitions, and other keys, need nothing here."""
+DONE = frozenset({942, 904, 955, 957, 1418, 1430, 1442, 1451, 2260, 2441, 2443})
+"""The errors of a statement that has run already: the table or column is not there any more, or is there already; it is
+NULL, NOT NULL or has its key already.
+"""
+_GROWS = frozenset({"NUMBER", "VARCHAR2", "RAW", "TIMESTAMP", "INTERVAL DAY TO SECOND"})
+"""Types that a column with values keeps while it gets longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Makes the statements of one change.
+
+    ``infos``: the target's tables before it; ``has_rows``: asks whether a table has any; ``spelling``: what tables and
+    columns are called; ``wanted``: how what is made is made.
+    """
+
+    change: SchemaChange
+    infos: Mapping[TableId, TableInfo]
+    has_rows: Callable[[TableId], bool]
+    spelling: Naming
+    wanted: Wanted
+
+    def statements(self) -> list[str]:
+        """Return what to run, in order; empty if the target has it already. Raises LoadError."""
+        held = OracleHeld(self.change, self.infos, self.spelling, self.wanted)
+        if self.change.check_only:
+            require_held(self.change, held)
+            return []
+        found: list[str] = []
+        for step in steps_of(self.change, held):
+            match step:
+                case DropTable(table):
+                    found.append(f"DROP TABLE {quoted_table(table)}")
+                case EmptyTable(table):
+                    found.append(f"TRUNCATE TABLE {quoted_table(table)}")
+                case RenameTable():
+                    found.append(self._renamed(step))
+                case CreateTable():
+                    found += self._created(step)
+                case AlterTable():
+                    found += self._altered(step, held)
+        return found
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _renamed(self, step: RenameTable) -> str:
+        old, new = step.table, step.to
+        if old.schema != new.schema:
+            raise not_followed(self.change, f"Oracle moves no table from schema {old.schema} to {new.schema}")
+        self._refuse_long([new.table])
+        return f"ALTER TABLE {quoted_table(old)} RENAME TO {quoted(new.table)}"
+
+    def _created(self, step: CreateTable) -> list[str]:
+        target, after = step.table, step.after
+        primary = {name.lower() for name in after.row_key}
+        lines: list[str] = []
+        for added in step.columns:
+            column, key = added.column, added.column.name.lower() in primary
+            made = type_of(self.change, column)
+            later = self._default(column, made).later
+            words = [quoted(added.name), own_type(made, self.wanted.string_bytes, key=key)]
+            words += [f"DEFAULT {later}"] if later else []
+            lines.append(" ".join([*words, *(["NOT NULL"] if key or self._required(column, made) else [])]))
+        self._refuse_long([target.schema, target.table, *step.key, *(added.name for added in step.columns)])
+        if step.key:
+            lines.append(f"PRIMARY KEY ({', '.join(map(quoted, step.key))})")
+        return [
+            f"CREATE TABLE {quoted_table(target)} ({', '.join(lines)})",
+            *([comment_on_table(target, after.comment)] if after.comment else []),
+            *(comment_on_column(target, one.name, one.column.comment) for one in step.columns if one.column.comment),
+        ]
+
+    def _refuse_long(self, names: Iterable[str]) -> None:
+        name = too_long(names, self.wanted.longest_bytes)
+        if name:
+            raise not_followed(self.change, f"the name {name!r} is longer than {self.wanted.longest_bytes} bytes")
+
+    def _required(self, column: ColumnDefinition, made: ColumnType) -> bool:
+        return not column.nullable and not self.wanted.may_be_null(made.arrow_type)
+
+    def _default(self, column: ColumnDefinition, made: ColumnType) -> Default:
+        value = self.change.meaning.default_value(column)
+        return default_of(column, made, value, self.wanted.empty_strings, self.wanted.zero_dates)
+
+    def _altered(self, step: AlterTable, held: OracleHeld) -> list[str]:
+        place = quoted_table(step.table)
+        self._refuse_conversions(step, held)
+        found = [f"TRUNCATE TABLE {place}"] if step.copied else []
+        found += [f"ALTER TABLE {place} DROP COLUMN {quoted(name)}" for name in step.drops]
+        found += self._columns_renamed(step)
+        for part in step.changes:
+            found += self._changed(part, step, held)
+        for added in step.new:
+            found += self._added(added.column, added.name, step)
+        if step.key is not None:
+            found += self._key(step)
+        if step.comment is not None:
+            found.append(comment_on_table(step.table, step.comment))
+        return found
+
+    def _refuse_conversions(self, step: AlterTable, held: OracleHeld) -> None:
+        """Raise LoadError for values that the source converted: Oracle is not asked to do the same."""
+        for effect in effects_on(self.change, step.source):
+            name = held.column(step.one, effect.new.name)
+            there = held.columns(step.table) or {}
+            old = held.column(step.one, effect.old.name)
+            if any(one is not None and one.casefold() in there for one in (name, old)) and self.has_rows(step.table):
+                why = "" if effect.unknown else "Oracle is not asked to convert what it holds"
+                raise not_converted(self.change, effect, step.table, why)
+
+    def _columns_renamed(self, step: AlterTable) -> list[str]:
+        """Rename columns. They may swap their names: where one takes another's, all go through names in between."""
+        self._refuse_long(name for _, name in step.renames)
+        alter = f"ALTER TABLE {quoted_table(step.table)} RENAME COLUMN"
+        if not {old for old, _ in step.renames} & {name for _, name in step.renames}:
+            return [f"{alter} {quoted(old)} TO {quoted(name)}" for old, name in step.renames]
+        pairs = [(old, quoted(f"SLUICE_RENAMED_{n}"), name) for n, (old, name) in enumerate(step.renames)]
+        return [
+            *(f"{alter} {quoted(old)} TO {between}" for old, between, _ in pairs),
+            *(f"{alter} {between} TO {quoted(name)}" for _, between, name in pairs),
+        ]
+
+    def _changed(self, part: ChangeColumn, step: AlterTable, held: OracleHeld) -> list[str]:
+        """Return statements for one change of a column."""
+        there, new = held.info(step.table, part.was), part.new
+        modify = f"ALTER TABLE {quoted_table(step.table)} MODIFY ({quoted(part.name)}"
+        if part.kind is K.ALLOW_NULL:
+            return [] if there.nullable else [f"{modify} NULL)"]
+        if part.kind is K.REQUIRE_VALUE:
+            wanted = self._required(new, type_of(self.change, new))
+            return [f"{modify} NOT NULL)"] if there.nullable and wanted else []
+        if part.kind is K.COLUMN_ATTRIBUTES:
+            differs = new.comment != part.old.comment
+            comment = [comment_on_column(step.table, part.name, new.comment)] if differs else []
+            if part.old.default == new.default:
+                return comment
+            later = self._default(new, type_of(self.change, new)).later
+            return [f"{modify} DEFAULT {later or 'NULL'})", *comment]
+        if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
+            return self._converted(part, oracle_type(there.declared), step)
+        return []
+
+    def _converted(self, part: ChangeColumn, there: OracleType, step: AlterTable) -> list[str]:
+        key = part.new.name.lower() in {name.lower() for name in step.after.row_key}
+        old, new = type_of(self.change, part.old), type_of(self.change, part.new)
+        size = self.wanted.string_bytes
+        wanted = own_type(new, size, key=key)
+        same = oracle_type(own_type(old, size, key=key)).word == oracle_type(wanted).word
+        if holds_all(new, there) and (same or part.kind is K.WIDEN_COLUMN):
+            return []
+        if wanted == there.declared and same:
+            return []
+        place, name = quoted_table(step.table), quoted(part.name)
+        modify = f"ALTER TABLE {place} MODIFY ({name} {wanted})"
+        empty = step.copied or not self.has_rows(step.table)
+        if empty and (oracle_type(wanted).is_lob or there.is_lob):
+            return [f"ALTER TABLE {place} DROP COLUMN {name}", f"ALTER TABLE {place} ADD ({name} {wanted})"]
+        grows = oracle_type(wanted).word == there.word and there.word in _GROWS
+        if not grows and not empty:
+            why = f"Oracle changes no {there.declared} with values to {wanted}"
+            raise not_followed(self.change, why, f"run it by hand ({modify}, or a new column that takes its place)")
+        return [modify]
+
+    def _added(self, column: ColumnDefinition, name: str, step: AlterTable) -> list[str]:
+        target, made = step.table, type_of(self.change, column)
+        self._refuse_long([name])
+        key = column.name.lower() in {one.lower() for one in step.after.row_key}
+        kind, default = own_type(made, self.wanted.string_bytes, key=key), self._default(column, made)
+        place, required = quoted_table(target), " NOT NULL" if self._required(column, made) else ""
+        value = default.rows
+        if value is None:
+            if self.has_rows(target):
+                by_hand = f"ALTER TABLE {place} ADD ({quoted(name)} {kind})"
+                raise not_filled(self.change, target, name, default.why, added_by_hand(by_hand))
+            value = "NULL"
+        preset = f" DEFAULT {value}" if value != "NULL" else ""
+        found = [f"ALTER TABLE {place} ADD ({quoted(name)} {kind}{preset}{required})"]
+        if default.later != (value if preset else ""):
+            found.append(f"ALTER TABLE {place} MODIFY ({quoted(name)} DEFAULT {default.later or 'NULL'})")
+        if column.comment:
+            found.append(comment_on_column(target, name, column.comment))
+        return found
+
+    def _key(self, step: AlterTable) -> list[str]:
+        info, wanted = self.infos[step.table], step.key or ()
+        if any({c.casefold() for c in one.columns} == {c.casefold() for c in wanted} for one in info.keys):
+            return []
+        place = quoted_table(step.table)
+        found = [f"ALTER TABLE {place} DROP PRIMARY KEY"] if info.primary else []
+        return [
+            *found,
+            *([f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, wanted))})"] if wanted else []),
+        ]

@@ -1,0 +1,82 @@
+"""Make a range of keys equal to the source's: what the source does not have is deleted.
+
+Only keys that both servers sort alike can be cut into the same ranges; for texts, listed keys are removed.
+"""
+
+# ruff: noqa: S608 - identifiers are quoted, values are bound
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.targets.oracle.catalog import ColumnInfo, TableInfo, as_target
+from sluice.targets.oracle.column_types import oracle_type
+from sluice.targets.oracle.keys import SORTED_ALIKE, TOLD_ALIKE, held_keys, key_types, key_values
+from sluice.targets.oracle.values import BoundColumn, Policies, db_type, storable
+from sluice.targets.port import KeyRange, WriteResult
+from sluice.targets.sql.names import quoted, quoted_table
+from sluice.targets.sql.rows import sent_fields, spelt
+from sluice.targets.sql.tables import TargetTable
+
+
+def clear(cursor: Any, table: TargetTable, item: KeyRange, policies: Policies) -> WriteResult:
+    """Delete what the stretch holds beyond the kept keys. In a transaction.
+
+    Raises LoadError, and what the driver raises.
+    """
+    item, place = spelt(table, item), quoted_table(table.place)
+    if not item.names:
+        cursor.execute(f"DELETE FROM {place}")
+        return WriteResult(deleted=cursor.rowcount, statements=1)
+    types = key_types(table, item.names)
+    kept: set[tuple[Any, ...]] = set()
+    if item.kept is not None and item.kept.num_rows:
+        fields = {name: field for field, name in sent_fields(item.kept.schema, table)}
+        columns = [BoundColumn.of(number, fields[name]) for number, name in enumerate(item.names)]
+        rows = storable(item.kept, columns, policies)
+        kept = set(key_values(rows.select([column.field.name for column in columns]), types))
+    gone = [key for key in held_keys(cursor, table, item, types, " FOR UPDATE") if key not in kept]
+    if not gone:
+        return WriteResult(statements=1)
+    places = [f"k{number}" for number in range(len(types))]
+    same = " AND ".join(f"{quoted(name)} = :{one}" for name, one in zip(item.names, places, strict=True))
+    rows_ = [dict(zip(places, key, strict=True)) for key in gone]
+    kinds = {
+        one: db_type(kind, [key[n] for key in gone]) for n, (one, kind) in enumerate(zip(places, types, strict=True))
+    }
+    deleted = cursor.run(f"DELETE FROM {place} WHERE {same}", rows_, kinds)
+    return WriteResult(deleted=deleted, statements=2)
+
+
+def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = False) -> tuple[TargetTable | None, str]:
+    """Return the table if the target compares the keys of ``plan`` as the source does and, unless they are ``listed``,
+    sorts them so.
+
+    Otherwise return None and why not.
+    """
+    if info is None:
+        return None, f"the target has no table {plan.target}"
+    there = {column.name.casefold(): column for column in info.columns}
+    for column in plan.columns:
+        mine = there.get(column.name.casefold())
+        why = _otherwise(column, mine, listed=listed) if mine is not None else f"it has no column {column.name}"
+        if why:
+            return None, f"{plan.target} at the target: {why}"
+    key = tuple(there[name.casefold()].name for name in plan.key)
+    if key and not any(set(one.columns) == set(key) for one in info.keys):
+        return None, f"{plan.target} at the target has no key ({', '.join(key)})"
+    return as_target(plan, info), ""
+
+
+def _otherwise(column: PlannedColumn, mine: ColumnInfo, *, listed: bool) -> str:
+    """Return why values of a column are not those of the source or, unless they are listed, not in its order; "" if
+    they are.
+    """
+    alike, does = (TOLD_ALIKE, "tell apart") if listed else (SORTED_ALIKE, "sort")
+    if oracle_type(mine.declared).word in alike.get(column.sent_type.kind, frozenset()):
+        return ""
+    return (
+        f"column {column.name} is {mine.declared}, which Oracle may {does} otherwise than the source its "
+        f"{column.sql_type}"
+    )
