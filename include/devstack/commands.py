@@ -235,6 +235,8 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
         stack.create_users()
         _create_shop(stack, progress)
         _result(coordination)
+        if stack.settings.postgresql:  # before Airflow's first drain, which would find no slot
+            progress(f"made {from_postgresql.apply(stack)}, as `sluice check --apply` does")
         _result(kernels)
         for component in stack.components():
             component.start(wait=False)

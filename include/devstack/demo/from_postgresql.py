@@ -254,7 +254,6 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
     source = stack.servers[SOURCE_POSTGRESQL]
     assert isinstance(source, PostgreSQLServer)
     progress(f"the source is {SOURCE_POSTGRESQL}, port {source.port}; the target is {TARGET}, port {stack.target.port}")
-    progress(f"made {_apply()}, as `sluice check {PIPELINE} --apply` does")
     stack.api.wait_for_dag(DAG)
     wait_until_enabled(PIPELINE, patience_s)
     progress("the pipeline is enabled; its position is the end of the source's log")
@@ -274,8 +273,9 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
     return _report(stack, progress, source, changes, meter, ready_s, same=same)
 
 
-def _apply() -> str:
+def apply(stack: Stack) -> str:
     """Make slot, publication and tables; return what was made."""
+    os.environ.update(stack.environment())
     from sluice.config.loading import find_pipeline
     from sluice.flows.runtime import Runtime, pipelines_folder
     from sluice.operations.check import check, make_missing
