@@ -17,7 +17,8 @@ from devstack.airflow import AirflowApi
 from tests.support.pipelines.case import Case
 from tests.support.servers.airflows import wait_until
 from tests.support.servers.browsers import CHROMIUM, login
-from tests.support.tables.orders import change, orders_case, settled
+from tests.support.tables.orders import change, settled
+from tests.ui.page_stack import page_case
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,7 @@ def stack(shared_airflow: Any, request: pytest.FixtureRequest) -> Iterator[Stack
         yield Stack(os.environ["SLUICE_UI_URL"].rstrip("/"), os.environ["SLUICE_UI_PASSWORD"], pipeline)
         return
     servers = [request.getfixturevalue(name) for name in ("mysql_source", "mysql_target", "zookeeper")]
-    retry = "{delay: 2s, max_delay: 1m}"  # what fails again stays so for a while
-    with orders_case(
-        shared_airflow.folder, *servers, name="shop", target_name="reporting", retry=retry, hidden=True
-    ) as made:
+    with page_case(shared_airflow.folder, *servers) as made:
         (made.folder / "broken.yaml").write_text("version: 1\npipeline: broken\ncolour: red\n")
         with shared_airflow.running(made.connections, "sync__shop") as started:
             yield Stack(started.url, started.password, "shop", made)

@@ -43,26 +43,32 @@ def test_runs_are_green_and_the_graph_is_drain_merge_load_ack(
     shot(page, "graph")
 
 
-def test_the_sluice_page_shows_state_lag_positions_and_batches(
-    page: Any, stack: Stack, deliver: Callable[[], None]
-) -> None:
+def test_the_sluice_page_lists_pipelines_and_opens_one(page: Any, stack: Stack, deliver: Callable[[], None]) -> None:
     deliver()
     if stack.made is not None:
         with stack.made.runtime().state() as state:
             state.subscriptions.connect("search_index", "anna", None, 0, 1)
     page.goto(f"{stack.url}/plugin/sluice")
     frame = page.frame_locator("iframe")
-    card = frame.locator(f"article[data-pipeline={stack.pipeline}]")
-    if stack.made is not None:
-        expect(card.get_by_role("row", name=re.compile("search_index anna 0 .* behind"))).to_be_visible()
-    expect(card.locator(".title .pill")).to_have_attribute("data-state", re.compile("idle|running|behind"))
-    expect(card.locator(".lag dd")).to_contain_text(" s")
-    expect(card.get_by_role("cell", name="reporting")).to_be_visible()
-    expect(card.get_by_role("cell", name="delivered").first).to_be_visible()
-    expect(card).to_contain_text(re.compile(r"Captured up to\s*\w+\.\d+:\d+"))
-    expect(card).not_to_contain_text("undefined")
-    expect(card.locator("svg .lagline")).to_have_attribute("d", re.compile(r"^M[\d.]+,[\d.]+L"))
+    line = frame.locator(f"article[data-pipeline={stack.pipeline}]")
+    expect(line.locator(".pill")).to_have_attribute("data-state", re.compile("idle|running|behind"))
+    expect(line.locator(".lag")).to_contain_text(" s")
+    expect(line.locator(".spark path")).to_have_attribute("d", re.compile(r"^M[\d.]+,[\d.]+"))
+    frame.get_by_role("searchbox").fill("no such pipeline")
+    expect(frame.locator("#list")).to_have_text("No pipeline matches.")
+    frame.get_by_role("searchbox").fill(f"{stack.pipeline} reporting")
     shot(page, "sluice-page")
+    line.get_by_role("link", name=stack.pipeline, exact=True).click()
+    card = frame.locator(f"article[data-pipeline={stack.pipeline}]")
+    expect(card.locator(".lag dd")).to_contain_text(" s")
+    expect(card).to_contain_text(re.compile(r"Captured up to\s*\w+\.\d+:\d+"))
+    panel = frame.get_by_role("tabpanel")
+    if stack.made is not None:
+        expect(panel.get_by_role("row", name=re.compile("search_index anna 0 .* behind"))).to_be_visible()
+    expect(panel.get_by_role("cell", name="reporting", exact=True)).to_be_visible()
+    expect(panel.get_by_role("cell", name="delivered", exact=True).first).to_be_visible()
+    expect(frame.locator("body")).not_to_contain_text("undefined")
+    shot(page, "sluice-page-now")
 
 
 def test_the_dag_has_a_sluice_tab_of_its_own(page: Any, stack: Stack) -> None:
@@ -70,8 +76,9 @@ def test_the_dag_has_a_sluice_tab_of_its_own(page: Any, stack: Stack) -> None:
     page.goto(f"{stack.url}{dag}")
     page.locator(f"a[href='{dag}/plugin/sluice_dag']").click()  # the menu has a link of that name, too
     frame = page.frame_locator("iframe")
-    expect(frame.locator("article")).to_have_count(1)
+    expect(frame.locator("article[data-pipeline]")).to_have_count(1)
     expect(frame.locator(f"article[data-pipeline={stack.pipeline}]")).to_be_visible()
+    expect(frame.get_by_role("tab")).to_have_count(7)
 
 
 def test_a_run_and_each_of_its_tasks_show_its_batches(page: Any, stack: Stack, deliver: Callable[[], None]) -> None:
@@ -105,7 +112,9 @@ def test_a_wrong_pipeline_file_is_seen_and_named(page: Any, stack: Stack) -> Non
         pytest.skip("the running stack has no wrong pipeline file")
     page.goto(f"{stack.url}/plugin/sluice")
     card = page.frame_locator("iframe").locator("article[data-pipeline=broken]")
-    expect(card.locator(".notes")).to_contain_text("broken.yaml:3: colour: there is no such key")
+    expect(card).to_contain_text("the file is not valid")
+    page.goto(f"{stack.url}/sluice/?dag=sync__broken.invalid")
+    expect(page.locator(".notes")).to_contain_text("broken.yaml:3: colour: there is no such key")
     stack.api.wait_for_dag("sync__broken.invalid")
 
 
@@ -131,8 +140,11 @@ def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
         made.source.execute(f"INSERT INTO {made.schema}.orders VALUES ({number}, REPEAT('long', 10))")
         wait_until(lambda before=before: captured() > before, "the batch")
     wait_until(lambda: stack.api.call("GET", failed)["total_entries"] >= 1, "the load that fails")
-    page.goto(f"{stack.url}/plugin/sluice")
-    card = page.frame_locator("iframe").locator(f"article[data-pipeline={stack.pipeline}]")
+    page.goto(f"{stack.url}/sluice/")
+    line = page.locator(f"article[data-pipeline={stack.pipeline}][data-tone=bad]")
+    expect(line).to_contain_text("stopped at load of target reporting")
+    page.goto(f"{stack.url}/sluice/?pipeline={stack.pipeline}")
+    card = page.locator(f"article[data-pipeline={stack.pipeline}]")
     expect(card.locator(".notes")).to_contain_text("Data too long for column 'note'")
     expect(card.locator(".notes")).to_contain_text(
         re.compile(r"attempt \d+ failed; the next one starts at \d\d:\d\d:\d\d")
@@ -153,12 +165,14 @@ def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
     wait_until(used_up, "the load that failed")
     expect(card.locator(".title .pill")).to_have_attribute("data-state", "holds")
     made.target.execute(f"ALTER TABLE {made.schema}.orders MODIFY note VARCHAR(200)")
-    for task in stack.api.call("GET", ended)["task_instances"]:
-        body = {
-            "dry_run": False, "dag_run_id": task["dag_run_id"], "task_ids": [task["task_id"]],
-            "include_downstream": True, "only_failed": False,
-        }  # fmt: skip
-        stack.api.call("POST", f"{dag}/clearTaskInstances", body)
+    note = card.locator(".notes li[data-task='load.reporting']").first
+    expect(note.get_by_role("link", name="The run")).to_have_attribute("href", re.compile("/dags/sync__.*/runs/"))
+    expect(note.get_by_role("link", name="Log of the failed task")).to_be_visible()
+    note.get_by_role("button", name="Retry now").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("begins again now")
+    dialog.get_by_role("button", name="Retry now").click()
+    expect(dialog).to_contain_text("cleared in run")
     wait_until(lambda: settled(made), "the delivery of all")
 
 
@@ -174,19 +188,19 @@ def test_the_last_verification_and_the_rows_that_differ(page: Any, stack: Stack)
     keep(made.runtime().store, result)
     page.goto(f"{stack.url}/plugin/sluice")
     frame = page.frame_locator("iframe")
-    section = frame.locator(f"article[data-pipeline={stack.pipeline}] section[data-verified=different]")
-    expect(section.locator("tbody tr")).to_contain_text("s.orders")
-    section.get_by_role("link", name="Rows that differ").click()
+    line = frame.locator(f"article[data-pipeline={stack.pipeline}]")
+    line.get_by_role("link", name=re.compile("verified different")).click()
+    expect(frame.get_by_role("tab", name="Verify")).to_have_attribute("aria-selected", "true")
     row = frame.locator("article[data-table='s.orders'] tbody tr")
     expect(row).to_contain_text("a <b>")
     expect(row).to_contain_text("NULL")
     shot(page, "sluice-page-verified")
     frame.get_by_role("link", name="All pipelines").click()
-    expect(frame.locator(f"article[data-pipeline={stack.pipeline}] .figures")).to_be_visible()
+    expect(frame.locator("#list")).to_be_visible()
 
 
 def test_nothing_is_shown_without_a_login(browser: Any, stack: Stack) -> None:
     context = browser.new_context()
-    for path in ("/sluice/", "/sluice/api/status", f"/sluice/api/status/{stack.pipeline}"):
+    for path in ("/sluice/", "/sluice/api/status", f"/sluice/api/status/{stack.pipeline}", "/sluice/api/v1/pipelines"):
         assert context.request.get(f"{stack.url}{path}").status == 401
     context.close()

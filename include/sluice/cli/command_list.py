@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": (_PIPELINES, "check:check"),
     "run": (_PIPELINES, "run:run"),
     "status": (_PIPELINES, "status:status"),
+    "doctor": (_PIPELINES, "doctor:doctor"),
     "dump": (_PIPELINES, "dump:dump_app"),
     "verify": (_PIPELINES, "verify:verify_app"),
     "channel": (_PIPELINES, "channel:channel_app"),

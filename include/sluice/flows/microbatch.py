@@ -33,6 +33,7 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, ThreadBoard, work
+from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stage_sums import KEPT, SAY_EVERY_S, StageSums, aligned
 from sluice.flows.stage_work import WAITS, do
 from sluice.flows.stages import Stage, StageKind, limit_of_run, share_of_run, stages_of
@@ -291,6 +292,7 @@ class _MicrobatchLoop:
                 pool.shutdown(wait=False)
         wait(loops)  # captured batches are delivered, or left to their tasks
         self._say_sums()
+        stage_notes.write(self.runtime)
         for ended in filter(None, (loop.exception() for loop in loops)):
             if not isinstance(ended, Exception):
                 raise ended  # this process is about to end

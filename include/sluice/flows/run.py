@@ -23,6 +23,7 @@ from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.snapshot.lost_batches import any_lacks_lost
 from sluice.flows.stage_loop import ThreadBoard, work
+from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stage_work import do
 from sluice.flows.stages import StageKind, stages_of
 from sluice.model.backoff import wait_after
@@ -80,6 +81,7 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
         ends = until_head or batches is not None
         yield from _run(runtime, until_head, batches) if ends else _run_forever(runtime)
     finally:
+        stage_notes.write(runtime)
         if owned:
             runtime.owner = None
 

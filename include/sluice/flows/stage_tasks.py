@@ -24,6 +24,7 @@ from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, NeverReady, work
+from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stage_sums import KEPT, SAY_EVERY_S, StageSums
 from sluice.flows.stage_work import do
 from sluice.flows.stages import Stage, StageKind, has_passed, limit_of_run, share_of_run, stages_of
@@ -244,7 +245,10 @@ def run_stage(
             on_done(done)
             return done
 
-        work(stage, board, one)
+        try:
+            work(stage, board, one)
+        finally:
+            stage_notes.write(runtime)
         board.end()
     return StageOutcome(name, tuple(told))
 
@@ -337,6 +341,8 @@ def run_capture(
         except BaseException as error:
             board.gave_up(capture, error)
             raise
+        finally:
+            stage_notes.write(runtime)
         board.end(ended_by)
     return StageOutcome(capture.name, tuple(told), ended_by, due)
 

@@ -15,6 +15,7 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done
+from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stages import Stage, StageKind
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.stages import apply_rule
@@ -62,7 +63,10 @@ def do(runtime: Runtime, stage: Stage, batch: int) -> Done:
     """
     began = time.monotonic()
     done = _WORK[stage.kind](runtime, stage, batch)
-    return replace(done, seconds=time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if not done.already and not done.later:
+        stage_notes.passed(runtime, stage.name, rows=done.rows, seconds=seconds)
+    return replace(done, seconds=seconds)
 
 
 __all__ = ["QUARANTINED", "WAITS", "do"]

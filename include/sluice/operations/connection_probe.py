@@ -28,6 +28,11 @@ def testable_kinds() -> list[str]:
     return sorted({"zookeeper", *targets, *(name for name, kind in sources.KINDS.items() if kind.probe)})
 
 
+def testable(endpoint: Endpoint) -> bool:
+    """Return True if :func:`probe` can try a connection of this kind."""
+    return _place_of(endpoint) != ""
+
+
 def probe(endpoint: Endpoint) -> str:
     """Log in at ``endpoint`` and return what answers, for example the server's version.
 
@@ -35,18 +40,22 @@ def probe(endpoint: Endpoint) -> str:
         ConfigError: the login is refused, the connection is incomplete, or its kind cannot be tried.
         RetryableError: nothing answers in time.
     """
-    kind = _OTHER_NAMES.get(endpoint.kind, endpoint.kind)
-    place = _ZOOKEEPER if kind == "zookeeper" else ""
-    if kind in sources.KINDS:
-        place = place or sources.KINDS[kind].probe
-    if kind in registry.KINDS:
-        place = place or registry.KINDS[kind].probe
+    place = _place_of(endpoint)
     if not place:
         raise ConfigError(
             f"connection {endpoint.connection_id!r}: connections of type {endpoint.kind or 'none'} cannot be tried",
             hint=f"these can: {', '.join(testable_kinds())}",
         )
     return _function(place)(endpoint)
+
+
+def _place_of(endpoint: Endpoint) -> str:
+    """Return module:function that tries connections of this kind; "" for none."""
+    kind = _OTHER_NAMES.get(endpoint.kind, endpoint.kind)
+    if kind == "zookeeper":
+        return _ZOOKEEPER
+    source, target = sources.KINDS.get(kind), registry.KINDS.get(kind)
+    return (source.probe if source is not None else "") or (target.probe if target is not None else "")
 
 
 def _function(place: str) -> Callable[[Endpoint], str]:

@@ -13,6 +13,7 @@ import structlog
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
+from sluice.flows.stage_notes import prune_notes
 from sluice.model.dumps import DumpState
 from sluice.operations.compaction import Compaction
 from sluice.operations.deadletters.store import prune_letters
@@ -140,6 +141,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
         cursor = state.cursor()
         if cursor is not None and cursor.schema:
             SchemaStore(store).prune(cursor.schema, cursor.position, limit_s, dry_run=dry_run)
+    prune_notes(store, dry_run=dry_run)
     prune_letters(runtime, older_than_s=runtime.pipeline.capture.segments.retain.total_seconds(), dry_run=dry_run)
     warnings = [*compacted.warnings, *space_warnings(runtime)]
     space = store.space()

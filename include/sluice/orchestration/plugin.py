@@ -29,14 +29,17 @@ class _Page:
 
     def __init__(self) -> None:
         self._app: Any = None
+        self._outer = ""
         self.service: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
+            from sluice.orchestration.page.airflow_self import OUTER_APP
             from sluice.orchestration.web import create_app
 
+            self._outer = OUTER_APP
             self._app = create_app(pipelines_folder(), _STATIC, service=self.service)
-        await self._app(scope, receive, send)
+        await self._app({**scope, self._outer: scope.get("app")}, receive, send)
 
 
 class _Monitor:

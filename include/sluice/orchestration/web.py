@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import structlog
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import get_user, requires_access_view
 from airflow.sdk.configuration import conf
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -30,18 +27,19 @@ from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
-from sluice.orchestration.dag_runs import dag_id_of, verify_id_of
+from sluice.orchestration.dag_runs import dag_id_of
 from sluice.orchestration.dags.control import ACTIONS, act, open_to_act
 from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.orchestration.last_answers import LastAnswers
+from sluice.orchestration.page import reads
+from sluice.orchestration.page.access import Right, file_for, may_read, verified_file
+from sluice.orchestration.page.headers import SecureHeaders
+from sluice.orchestration.page.routes import Served, add_routes
 from sluice.orchestration.page_workers import PageWorkers
 
 if TYPE_CHECKING:
-    from sluice.flows.runtime import Runtime
     from sluice.operations.control import ActionPlan
-    from sluice.operations.verify.result import VerifyResult
 
-_T = TypeVar("_T")
 _log = structlog.get_logger()
 
 _TARGETS_FRESH_S = 5.0
@@ -51,12 +49,7 @@ _LIMIT_S = 20.0
 """Seconds that a request waits for the answers of a pipeline's servers; longer than the deadline of each."""
 
 _ACT_LIMIT_S = 60.0
-_FILES = {
-    "sluice.css": "text/css",
-    "sluice.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-    "icon-dark.svg": "image/svg+xml",
-}
+_KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PRIVATE = {"Cache-Control": "no-store"}
 
 User = Annotated[BaseUser, Depends(get_user)]
@@ -165,6 +158,7 @@ def create_app(
     answers = LastAnswers(ask)
     own = PageWorkers("sluice-page", 4, _LIMIT_S, "Airflow does not say in time what you may see; try again")
     looking = PageWorkers("sluice-look", 8, _LIMIT_S, "the pipeline's servers do not answer in time; try again")
+    curves = PageWorkers("sluice-curves", 2, 60.0, "the segment stores do not answer in time; try again")
     acting = PageWorkers(
         "sluice-act",
         4,
@@ -176,7 +170,7 @@ def create_app(
         """Return the headlines of the pipelines that ``user`` may see, by path."""
         files = {str(path): headline(path) for path in yaml_files(pipelines)}
         answers.forget(files)
-        return {path: head for path, head in files.items() if _may_read(head["dag_id"], user)}
+        return {path: head for path, head in files.items() if may_read(head["dag_id"], user)}
 
     async def statuses(heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the answers, except one of another file under the same name: the user may not be allowed to see
@@ -189,11 +183,14 @@ def create_app(
     async def index() -> FileResponse:
         return FileResponse(static / "index.html", media_type="text/html", headers=_PRIVATE)
 
-    @app.get("/static/{name}")
+    files = {path.relative_to(static).as_posix(): path for path in static.rglob("*") if path.suffix in _KINDS}
+
+    @app.get("/static/{name:path}")
     async def file(name: str) -> FileResponse:
-        if name not in _FILES:
+        path = files.get(name)
+        if path is None:
             raise HTTPException(404, "no such file")
-        return FileResponse(static / name, media_type=_FILES[name], headers=_PRIVATE)
+        return FileResponse(path, media_type=_KINDS[path.suffix], headers=_PRIVATE)
 
     @app.get("/api/status")
     async def all_statuses(user: User) -> JSONResponse:
@@ -214,29 +211,32 @@ def create_app(
         """List the batches of a run of the pipeline's DAG that are still known, oldest first, the targets that have
         each, and what each stage did.
         """
-        path = await own.run(partial(_file_seen, pipelines, pipeline, user))
-        found = await looking.run(partial(_batches_of_run, path, pipeline, run))
+        path, dag_id = await own.run(partial(file_for, pipelines, pipeline, user)), dag_id_of(pipeline)
+        found = await looking.run(
+            partial(reads.asked, path, "the batches", lambda runtime: reads.batches_of_run(runtime, dag_id, run))
+        )
         return JSONResponse(found, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}")
     async def verifications(pipeline: str, user: User) -> JSONResponse:
         """List the last results without their differences, newest first."""
-        path = await own.run(partial(_verified_file, pipelines, pipeline, user))
-        found = await looking.run(partial(_results, path))
+        path = await own.run(partial(verified_file, pipelines, pipeline, user))
+        found = await looking.run(partial(reads.asked, path, "the verifications", reads.results))
         return JSONResponse({"results": [one.summary(0) for one in reversed(found)]}, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}/{result}")
     async def verification(pipeline: str, result: str, user: User) -> JSONResponse:
         """Return one result; ``latest``: the newest."""
-        path = await own.run(partial(_verified_file, pipelines, pipeline, user))
-        found = await looking.run(partial(_result, path, pipeline, "" if result == "latest" else result))
+        path = await own.run(partial(verified_file, pipelines, pipeline, user))
+        name = "" if result == "latest" else result
+        found = await looking.run(
+            partial(reads.asked, path, "the verifications", lambda runtime: reads.result(runtime, pipeline, name))
+        )
         return JSONResponse({**found.to_json(), "line": found.in_a_line()}, headers=_PRIVATE)
 
     @app.post("/api/pipelines/{pipeline}/{action}")
     async def control(pipeline: str, action: str, user: User, order: Order) -> JSONResponse:
-        path = await own.run(partial(_file_seen, pipelines, pipeline, user))
-        if not await own.run(partial(_may, user, dag_id_of(pipeline), "PUT")):
-            raise HTTPException(403, f"you may see {pipeline}, but not change it")
+        path = await own.run(partial(file_for, pipelines, pipeline, user, Right.ACT))
         if action not in ACTIONS:
             raise HTTPException(404, f"{action!r} is not an action; there are {', '.join(ACTIONS)}")
 
@@ -249,6 +249,8 @@ def create_app(
             raise HTTPException(503 if error.retryable else 409, str(error)) from None
         return JSONResponse(plan.to_json(), headers=_PRIVATE)
 
+    add_routes(app, Served(pipelines, own, looking, acting, curves, readable, statuses, service))
+    app.add_middleware(SecureHeaders)
     return app
 
 
@@ -297,93 +299,3 @@ def _address(url: str) -> tuple[str, str, int | None]:
         return parts.scheme, parts.hostname or "", parts.port or default
     except ValueError:
         return "", "", None
-
-
-def _file_of(folder: Path, pipeline: str) -> Path | None:
-    for path in yaml_files(folder):
-        with suppress(SluiceError):
-            if load_pipeline(path).pipeline == pipeline:
-                return path
-    return None
-
-
-def _file_seen(folder: Path, pipeline: str, user: BaseUser) -> Path:
-    """Return the file of a pipeline that ``user`` may see. Raises a 404 answer for all others."""
-    path = _file_of(folder, pipeline)
-    if path is None or not _may_read(dag_id_of(pipeline), user):
-        raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
-    return path
-
-
-def _verified_file(folder: Path, pipeline: str, user: BaseUser) -> Path:
-    """Return the file of a pipeline whose verifications ``user`` may see, else raise 404.
-
-    As results may hold values of rows, the user has to be allowed to read the DAG that makes them.
-    """
-    path = _file_of(folder, pipeline)
-    if path is None or not _may_read(verify_id_of(pipeline), user):
-        raise HTTPException(404, f"there is no pipeline {pipeline!r} whose verifications you may see")
-    return path
-
-
-def _batches_of_run(path: Path, pipeline: str, run: str) -> dict[str, Any]:
-    from sluice.operations import status
-    from sluice.operations.server_questions import server_name
-    from sluice.orchestration.runtime import claim, open_runtime
-
-    try:
-        runtime = open_runtime(str(path))
-        name = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
-        mine = claim(dag_id_of(pipeline), run)
-        return _answered(
-            name,
-            lambda: {
-                "batches": status.batches_claimed(runtime, mine),
-                "stages": status.stages_claimed(runtime, mine),
-            },
-        )
-    except SluiceError as error:
-        raise HTTPException(503, shown(str(error))) from None
-
-
-def _results(path: Path) -> list[VerifyResult]:
-    from sluice.operations.verify.result import kept
-
-    try:
-        return _of_store(path, lambda runtime: kept(runtime.store))
-    except SluiceError as error:
-        raise HTTPException(503, shown(str(error))) from None
-
-
-def _result(path: Path, pipeline: str, result: str) -> VerifyResult:
-    from sluice.operations.verify.result import named
-
-    try:
-        return _of_store(path, lambda runtime: named(runtime.store, pipeline, result))
-    except SluiceError as error:
-        raise HTTPException(503 if error.retryable else 404, shown(str(error))) from None
-
-
-def _of_store(path: Path, call: Callable[[Runtime], _T]) -> _T:
-    from sluice.orchestration.runtime import open_runtime
-
-    runtime = open_runtime(str(path))
-    return _answered(f"segment store {runtime.store_uri}", partial(call, runtime))
-
-
-def _answered(server: str, call: Callable[[], _T]) -> _T:
-    """Return a server's answer. Raises a 503 answer if it does not come in time."""
-    from sluice.operations.server_questions import NoAnswer, server_questions
-
-    found = server_questions.ask(server, call)
-    if isinstance(found, NoAnswer):
-        raise HTTPException(503, shown(str(found)))
-    return found.value
-
-
-def _may(user: BaseUser, dag_id: str, method: ResourceMethod) -> bool:
-    return bool(get_auth_manager().is_authorized_dag(method=method, details=DagDetails(id=dag_id), user=user))
-
-
-def _may_read(dag_id: str, user: BaseUser) -> bool:
-    return _may(user, dag_id, "GET")

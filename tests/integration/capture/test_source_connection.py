@@ -467,6 +467,15 @@ def test_schemas_that_the_server_does_not_log(tmp_path):
             assert [c.after["id"] for c in drain.changes(drain.all())] == [1, 2]
 
 
+def test_a_log_inside_a_storage_engine_is_refused(mysql_source):
+    """MariaDB 12.3 has it, which cannot be had here: only its setting is looked at."""
+    with open_connection(parse_connection("c", mysql_source.connection_json())) as connection:
+        info = server_info(connection)
+        info.variables["binlog_storage_engine"] = "innodb"
+        (found,) = preflight(connection, info, PIPELINE, None)
+    assert (found.severity, found.setting, found.value) == ("error", "binlog_storage_engine", "innodb")
+
+
 def test_a_replica_that_does_not_log_what_it_applies(mysql_source, tmp_path):
     with MySQLServer(tmp_path / "s", server_id=8, options={"log_replica_updates": "OFF"}) as server:
         with open_connection(parse_connection("c", server.connection_json())) as connection:

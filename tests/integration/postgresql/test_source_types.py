@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines.dumping import dumped
+from tests.support.pipelines.dumping import delivering, dumped
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
 from tests.support.values import postgresql_types as types
 
@@ -40,6 +40,13 @@ def carried(made: PgCase, kinds: types.Types) -> None:
     made.run_until_head()
 
 
+def assert_verified(made: PgCase) -> None:
+    """``sluice verify`` finds no difference."""
+    with delivering(made):
+        found = made.cli("verify", made.name)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 @pytest.mark.promise("B50")
 def test_every_type_arrives_at_postgresql(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
     kinds = types.BOTH | types.BEYOND
@@ -53,6 +60,7 @@ def test_every_type_arrives_at_postgresql(tmp_path: Path, postgresql_source: Any
         for number, row in ours.items():
             differ = {name: (text, theirs[number][name]) for name, text in row.items() if theirs[number][name] != text}
             assert not differ, f"row {number}: {differ}"
+        assert_verified(made)
         declared = dict(
             made.source.execute(
                 "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attnum > 0 AND "
@@ -138,5 +146,6 @@ def test_every_type_arrives_at_mysql(
                 name: (text, theirs[number][name]) for name, text in wanted.items() if theirs[number][name] != text
             }
             assert not differ, f"row {number}: {differ}"
+        assert_verified(made)
         said = made.cli("check", made.name)
         assert "it is the text of interval" in said.stdout

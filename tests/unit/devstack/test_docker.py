@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,9 +49,37 @@ def test_what_is_mounted_is_there(compose: dict[str, Any]) -> None:
 def test_connections_are_in_airflows_notation(compose: dict[str, Any]) -> None:
     environment = compose["services"]["airflow-scheduler"]["environment"]
     found = {name: value for name, value in environment.items() if name.startswith("AIRFLOW_CONN_")}
-    assert len(found) == 5
+    assert len(found) == 6
     for name, value in found.items():
         assert parse_connection(name, value).host
+
+
+def test_every_service_that_stays_says_whether_it_is_healthy(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        if service.get("restart") != "no" and name != "workload":
+            assert service["healthcheck"]["test"], name
+
+
+def test_the_image_gets_what_it_copies_and_no_tests() -> None:
+    """The context is what .dockerignore lets through; the image installs the product's part of the lock."""
+    file = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    ignored = (DOCKER.parent / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    allowed = [line[1:] for line in ignored if line.startswith("!")]
+    copied = [
+        word
+        for line in re.findall(r"^COPY (?!--from)(.*)$", file, re.MULTILINE)
+        for word in [one for one in line.split() if not one.startswith("--")][:-1]
+    ]
+    assert "docker/requirements.txt" in copied
+    for path in copied:
+        assert (DOCKER.parent / path).exists(), path
+        assert any(path == one or path.startswith(f"{one}/") for one in allowed), path
+    assert not any("tests" in path or path == "requirements.txt" for path in copied)
+
+
+def test_spark_masters_address_is_its_name() -> None:
+    """A worker that joins again after the master's restart dials what the master calls itself."""
+    assert "0.0.0.0 --port 7077" not in (DOCKER / "spark").read_text(encoding="utf-8")
 
 
 def test_the_shop_is_the_same_as_in_the_demo() -> None:
@@ -75,9 +102,3 @@ def test_docker_compose_accepts_the_file() -> None:
 
 def _runs(command: list[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def test_the_sources_of_the_image_are_there() -> None:
-    text = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
-    for line in re.findall(r"^COPY (?:--\S+ )?(\S+) ", text, re.MULTILINE):
-        assert (Path(paths.repo_root()) / line).exists(), line

@@ -30,6 +30,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.lost_batches import BY_ITSELF
 from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
 from sluice.flows.stage_log import log_batch
+from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stored import record_of
 from sluice.model.batches import Batch, BatchNumber, DrainOutcome
 from sluice.model.load_marks import LoadMark, PartnerLoads
@@ -463,6 +464,14 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         first=str(batch.first),
         last=str(batch.last),
         seconds=round(time.monotonic() - started, 3),
+    )
+    stage_notes.captured(
+        runtime,
+        batch=number,
+        claim=claim,
+        changes=batch.changes,
+        size_bytes=batch.size_bytes,
+        seconds=time.monotonic() - started,
     )
     return DrainOutcome(number, result.last, batch.changes, result.closed_by)
 

@@ -12,6 +12,7 @@ from sluice.flows.checkpoints import CheckpointCheck, require_own
 from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import log_batch
+from sluice.flows.stage_notes import stage_notes
 from sluice.model.offset import Offset
 
 _log = structlog.get_logger()
@@ -59,9 +60,9 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
                 hint=f"clear the task load.{target} of this run",
             )
         while process is None or process.batch < batch:
-            process = state.acks.acknowledge(
-                target, state.batches.require(process.following if process else batch), seen=process
-            )
+            record = state.batches.require(process.following if process else batch)
+            process = state.acks.acknowledge(target, record, seen=process)
+            stage_notes.delivered(runtime, target, record.first_commit_time_us)
         state.forget()
         release_delivered(runtime.source, runtime.pipeline.targets, state)
     log_batch(

@@ -202,13 +202,18 @@ class PostgreSQLSession:
     @property
     def head(self) -> Offset | None:
         """The end of the durable log; None if ``wal_level`` keeps it from being decoded."""
-        info = self.info
+        info, _ = self.info, self._first_slot
         return info.position.as_offset() if info.settings.get("wal_level") == "logical" else None
 
     @property
     def history(self) -> PostgreSQLSchemaHistory:
         """The schema history: the log names columns, but does not describe them in full."""
         return PostgreSQLSchemaHistory(self.connection, self)
+
+    @cached_property
+    def _first_slot(self) -> Slot | None:
+        """The slot as of the first question, as :attr:`info`: what is asked of both does not need the connection."""
+        return self._slot()
 
     def _slot(self) -> Slot | None:
         with self._asking():
@@ -229,7 +234,7 @@ class PostgreSQLSession:
         In a session whose log stays open the head is asked for again.
         """
         if self._log is None:
-            if not self.keeps(at):
+            if position_findings(self.info, self._first_slot, self.source.slot, Position.of(at)):
                 return None
             return max(self.info.head - Position.of(at).lsn, 0)
         with self._asking():
@@ -274,6 +279,7 @@ class PostgreSQLSession:
     def look_again(self) -> None:
         """Forget the server's description, so that the next question reads it."""
         self.__dict__.pop("info", None)
+        self.__dict__.pop("_first_slot", None)
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
         """Return the head, where the slot begins, or an LSN of this timeline. Raises LostPosition, ConfigError."""

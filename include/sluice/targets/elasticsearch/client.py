@@ -151,10 +151,10 @@ __all__ = ["Client", "Reply", "connected", "is_blocked", "reason"]
 
 
 def probe(endpoint: Endpoint) -> str:
-    """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
+    """Log in and return the state of the cluster. Raises ConfigError, TargetUnavailable."""
     receiver = Receiver(endpoint, "docs/elasticsearch-target.md", api_keys=True)
     receiver.require_usable()
     options = ElasticsearchOptions(retry_for=timedelta(0), timeout=timedelta(seconds=8))
     with connected(Place(receiver, options, "", "probe")) as client:
-        said = client.ask("connecting", "GET", "/").document["version"]
-    return f"{str(said.get('distribution', 'elasticsearch')).capitalize()} {said.get('number', '')}"
+        said = client.ask("connecting", "GET", "/_cluster/health").document
+    return f"cluster {said.get('cluster_name', '')}, {said.get('number_of_nodes', '?')} nodes, {said.get('status', '')}"

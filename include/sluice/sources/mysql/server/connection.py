@@ -176,7 +176,7 @@ _VARIABLES = (
     "gtid_current_pos",
     "binlog_annotate_row_events", "encrypt_binlog", "binlog_encryption", "lower_case_table_names",
     "binlog_row_event_max_size", "time_zone",
-    "innodb_native_foreign_keys", "log_replica_updates", "log_slave_updates", "basedir",
+    "innodb_native_foreign_keys", "log_replica_updates", "log_slave_updates", "basedir", "binlog_storage_engine",
 )  # fmt: skip
 
 

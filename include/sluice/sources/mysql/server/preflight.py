@@ -109,6 +109,11 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
         return [
             Finding("error", "log_bin", "OFF", "the server keeps no binary log", "start the server with log_bin=binlog")
         ]
+    if engine := have.get("binlog_storage_engine", ""):
+        why = "the binary log is kept inside a storage engine, and its files and positions cannot be read"
+        found.append(
+            Finding("error", "binlog_storage_engine", engine, why, "start the server without binlog_storage_engine")
+        )
     set_ = "SET GLOBAL" if info.is_mariadb else "SET PERSIST"
     expect(
         "binlog_format",

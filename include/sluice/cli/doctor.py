@@ -1,0 +1,57 @@
+"""``sluice doctor``: what is wrong with the surroundings, from where it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.cli.console import AsJson, log_to_stderr, out, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluice.model.findings import Finding
+
+COLOURS = {"ok": "green", "warning": "yellow", "error": "bold red"}
+
+
+def doctor(
+    all_lines: Annotated[bool, typer.Option("--all", "-a", help="Show also what is in order.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at packages, folders, variables and all connections from here: run it wherever Sluice works.
+
+    It logs in at every server that a pipeline names. Exit code 1: something is wrong.
+    """
+    from sluice.config.connections import from_environment
+    from sluice.operations.doctor import doctor as look
+
+    log_to_stderr(False)
+    found = look(from_environment)
+    wrong = [one for one in found if one.severity != "ok"]
+    if as_json:
+        print_json([one.to_json() for one in found])
+    else:
+        if shown := found if all_lines else wrong:
+            out.print(_table(shown))
+        errors = sum(one.severity == "error" for one in wrong)
+        out.print(
+            f"{len(found)} things looked at, {errors} errors, {len(wrong) - errors} warnings"
+            + ("" if all_lines or not found else "; --all shows everything")
+        )
+    if any(one.severity == "error" for one in found):
+        raise typer.Exit(1)
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "part", "what", "value", "why / what to do"):
+        table.add_column(heading, overflow="fold")
+    for one in findings:
+        why = escape(one.why) + (f"\n[cyan]{escape(one.fix)}[/]" if one.fix else "")
+        mark = f"[{COLOURS[one.severity]}]{one.severity}[/]"
+        table.add_row(mark, escape(one.part), escape(one.setting), escape(one.value), why)
+    return table

@@ -1,0 +1,208 @@
+"""doctor: look at the surroundings of all pipelines from where it runs: packages, folders, variables, connections."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sluice import __version__
+from sluice.config.connections import ENVIRONMENT, ConnectionResolver
+from sluice.config.folders import channels_folder, pipelines_folder, rules_folder, targets_folder
+from sluice.config.loading import load_pipeline, yaml_files
+from sluice.config.pipeline import PipelineConfig
+from sluice.config.surroundings import VARIABLES, unknown_variables
+from sluice.errors import SluiceError
+from sluice.model.client_packages import DISTRIBUTION, installed_version, installer
+from sluice.model.findings import Finding
+from sluice.model.nearest import meant
+from sluice.operations.connection_probe import probe, testable
+from sluice.operations.server_questions import NoAnswer, Question, server_questions
+from sluice.targets.registry import kind_of
+
+ANSWER_S = 15.0
+"""Seconds that each server has to answer; all are asked at the same time."""
+
+_PACKAGES = ("apache-airflow", "pyspark", "pyarrow", "numba", "PyMySQL", "mysql-replication", "kazoo")
+
+
+def _finding(severity: str, part: str, setting: str, value: str, why: str = "", fix: str = "") -> Finding:
+    return Finding(severity, setting, value, why, fix, part=part)
+
+
+def doctor(resolver: ConnectionResolver, environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Return a line for each thing that was looked at, what is wrong as errors and warnings."""
+    pipelines, broken = _pipelines()
+    asked = ask_connections(resolver, _used(pipelines))
+    return [
+        *packages(),
+        *_folders(),
+        *variables(environment),
+        *broken,
+        *_clients(pipelines),
+        *answers(asked),
+    ]
+
+
+def packages() -> list[Finding]:
+    """Return the versions of what matters, and each requirement of the installed package that is not met."""
+    found = [
+        _finding("ok", "packages", "Python", platform.python_version()),
+        _finding("ok", "packages", "sluice", __version__, "installed" if installed_version() else "on the path"),
+    ]
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found.append(_finding("ok", "packages", name, importlib.metadata.version(name)))
+    if not (3, 11) <= sys.version_info < (3, 14):
+        found.append(
+            _finding("error", "packages", "Python", platform.python_version(), "Sluice needs Python 3.11, 3.12 or 3.13")
+        )
+    return found + _unmet()
+
+
+def _unmet() -> list[Finding]:
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return []
+    found = []
+    for text in (importlib.metadata.requires(DISTRIBUTION) or []) if installed_version() else []:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        fix = f"{installer()} install '{requirement}'"
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            found.append(_finding("error", "packages", requirement.name, "missing", "the package needs it", fix))
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            why = f"the package needs {requirement.specifier}"
+            found.append(_finding("error", "packages", requirement.name, version, why, fix))
+    return found
+
+
+def _folders() -> list[Finding]:
+    found = []
+    for name, folder, needed in (
+        ("SLUICE_PIPELINES", pipelines_folder(), True),
+        ("SLUICE_RULES", rules_folder(), False),
+        ("SLUICE_CHANNELS", channels_folder(), False),
+        ("SLUICE_TARGETS", targets_folder(), False),
+    ):
+        if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK):
+            found.append(_finding("ok", "folders", name, str(folder)))
+        elif folder.exists():
+            found.append(_finding("error", "folders", name, str(folder), "it cannot be read", "give read permission"))
+        elif needed:
+            why = "there is no such folder, and so no pipeline"
+            found.append(_finding("error", "folders", name, str(folder), why, f"make it, or set {name}"))
+    return found
+
+
+def variables(environment: Mapping[str, str]) -> list[Finding]:
+    """Return the variables that are set, and a warning for each that nothing reads."""
+    known = [one.name for one in VARIABLES]
+    hidden = {"SLUICE_METRICS_TOKEN"}
+    found = [
+        _finding("ok", "environment", name, "set" if name in hidden else environment[name])
+        for name in known
+        if environment.get(name)
+    ]
+    return found + [
+        _finding(
+            "warning", "environment", name, "", f"no part of Sluice reads this variable; a rule may{meant(name, known)}"
+        )
+        for name in unknown_variables(environment)
+    ]
+
+
+def _pipelines() -> tuple[list[PipelineConfig], list[Finding]]:
+    good: list[PipelineConfig] = []
+    broken = []
+    for path in yaml_files(pipelines_folder()):
+        try:
+            good.append(load_pipeline(path))
+        except SluiceError as error:
+            broken.append(_finding("error", "pipelines", Path(path).name, "invalid", str(error)))
+    return good, broken
+
+
+def _used(pipelines: Iterable[PipelineConfig]) -> list[str]:
+    """Return the connections that pipelines name, each once."""
+    named = (
+        name
+        for one in pipelines
+        for name in (
+            one.coordination.connection,
+            *one.source.group,
+            *(target.connection for target in one.targets),
+            *sorted(one.file_connections),
+        )
+        if name != ENVIRONMENT
+    )
+    return list(dict.fromkeys(named))
+
+
+def _clients(pipelines: Iterable[PipelineConfig]) -> list[Finding]:
+    """Return whether the client of each kind of target that is used is there."""
+    found = []
+    for kind in sorted({target.type for one in pipelines for target in one.targets}):
+        try:
+            kind_of(kind).load()
+            found.append(_finding("ok", "packages", f"target {kind}", "its client is there"))
+        except SluiceError as error:
+            found.append(_finding("error", "packages", f"target {kind}", "", error.message, error.hint or ""))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AskedConnection:
+    """A connection that is being tried; ``question``: or what is wrong with it before."""
+
+    name: str
+    address: str
+    question: Question[str] | SluiceError | None
+
+
+def ask_connections(resolver: ConnectionResolver, names: Sequence[str]) -> list[AskedConnection]:
+    """Begin to log in at all connections."""
+    asked = []
+    for name in names:
+        try:
+            endpoint = resolver(name)
+        except SluiceError as error:
+            asked.append(AskedConnection(name, "", error))
+            continue
+        call: Callable[[], str] = partial(probe, endpoint)
+        question = server_questions.begin(f"{name} at {endpoint.address}", call) if testable(endpoint) else None
+        asked.append(AskedConnection(name, endpoint.address, question))
+    return asked
+
+
+def answers(asked: Iterable[AskedConnection]) -> list[Finding]:
+    """Return what came of each login."""
+    found = []
+    for one in asked:
+        try:
+            if isinstance(one.question, SluiceError):
+                raise one.question
+            if one.question is None:
+                found.append(_finding("ok", "connections", one.name, one.address, "known; it cannot be tried"))
+                continue
+            answer = one.question.answer(ANSWER_S)
+        except SluiceError as error:
+            found.append(_finding("error", "connections", one.name, one.address, error.message, error.hint or ""))
+            continue
+        if isinstance(answer, NoAnswer):
+            fix = "is it running, and can it be reached from here?"
+            found.append(_finding("error", "connections", one.name, one.address, str(answer), fix))
+        else:
+            found.append(_finding("ok", "connections", one.name, one.address, answer.value))
+    return found

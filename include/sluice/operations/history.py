@@ -1,0 +1,205 @@
+"""The history of a pipeline: lag at delivery, changes, batch sizes and stage times, from the notes of its stages in the
+segment store (:mod:`sluice.flows.stage_notes`).
+
+A reader keeps what it has read by minute, as files are written once. The first look at a week of a busy pipeline reads
+some ten thousand small files: each call reads for a few seconds, newest hours first, and says whether that was all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.errors import SegmentError
+from sluice.flows.stage_notes import FOLDER, DeliveryNote, MinuteNote, StageNote, hour_folder, read_notes
+from sluice.segments.store import SegmentStore
+
+SPANS = {"1h": (3600, 60), "24h": (86_400, 300), "7d": (7 * 86_400, 1800)}
+"""Name of a span -> (its seconds, seconds of a point)."""
+
+_READ_S = 4.0
+"""Seconds for which a call reads, at most."""
+
+_OPEN_HOURS = 2
+"""Hours whose folders may still get files; older ones are listed once."""
+
+_MOST_PIPELINES = 1000
+
+
+@dataclass
+class _Known:
+    """What was read of one pipeline.
+
+    Attributes:
+        minutes: by minutes since 1970. files: that were read, of hours that are still open.
+        done: hours of which all is read.
+    """
+
+    minutes: dict[int, MinuteNote] = field(default_factory=dict)
+    files: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class HistoryReader:
+    """Reads notes; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+
+    def history(
+        self,
+        store: SegmentStore,
+        span: str,
+        run_of: Callable[[str], Any] = lambda claim: None,
+        *,
+        now_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Return the points of a span, oldest first. A value that is not known is None.
+
+        ``at_s``: when each point begins. ``lag_ms``: by target, the greatest of the point. ``stage_ms``: by stage, the
+        mean of a batch. ``run``: what ``run_of`` makes of the claim of the newest batch. ``complete``: every stored
+        note of the span is in it.
+        """
+        length, step = SPANS[span]
+        now = time.time() if now_s is None else now_s
+        end = int(now // step) * step + step
+        known = self._of(store)
+        with known.lock:
+            complete = self._read(store, known, now, length + step)
+            points = [_joined(known.minutes, at // 60, (at + step) // 60) for at in range(end - length, end, step)]
+        targets = sorted({name for point in points for name in point.delivered})
+        stages = list(dict.fromkeys(name for point in points for name in point.stages))
+        lasts = [min(step, now - at) if at + step > now else step for at in range(end - length, end, step)]
+        return {
+            "span": span,
+            "step_s": step,
+            "at_s": list(range(end - length, end, step)),
+            "batches": sum(point.batches for point in points),
+            "changes": [point.changes for point in points],
+            "changes_per_s": [round(p.changes / max(s, 1), 3) for p, s in zip(points, lasts, strict=True)],
+            "bytes_per_s": [round(p.size_bytes / max(s, 1), 1) for p, s in zip(points, lasts, strict=True)],
+            "batch_changes": [round(p.changes / p.batches, 1) if p.batches else None for p in points],
+            "lag_ms": {name: [_lag(point, name) for point in points] for name in targets},
+            "stage_ms": {name: [_mean_ms(point, name) for point in points] for name in stages},
+            "last_batch": [point.last_batch or None for point in points],
+            "run": [run_of(point.claim) if point.claim else None for point in points],
+            "complete": complete,
+        }
+
+    def curve(self, store: SegmentStore) -> dict[str, Any]:
+        """Return the greatest lag at delivery of each minute of the last hour, and the changes per second of the last
+        five minutes.
+        """
+        found = self.history(store, "1h")
+        lags = [
+            max((one for one in at if one is not None), default=None)
+            for at in zip(*found["lag_ms"].values(), strict=True)
+        ]
+        return {
+            "lag_ms": lags or [None] * len(found["at_s"]),
+            "changes_per_s": round(sum(found["changes"][-5:]) / 300, 3),
+        }
+
+    def _of(self, store: SegmentStore) -> _Known:
+        key = store.uri, store.pipeline
+        with self._lock:
+            known = self._known.setdefault(key, _Known())
+            self._known.move_to_end(key)
+            if len(self._known) > _MOST_PIPELINES:
+                self._known.popitem(last=False)
+        return known
+
+    def _read(self, store: SegmentStore, known: _Known, now_s: float, length_s: float) -> bool:
+        """Read the notes that were not read yet. Returns False if time was over before all were."""
+        stop = time.monotonic() + _READ_S
+        oldest, still_open = hour_folder(now_s - length_s), hour_folder(now_s - _OPEN_HOURS * 3600)
+        for folder in reversed(store.folders(FOLDER)):
+            if folder < oldest:
+                break
+            if folder in known.done:
+                continue
+            for path in reversed(store.list_files(folder)):
+                if path in known.files:
+                    continue
+                if time.monotonic() > stop:
+                    return False
+                try:
+                    _add_all(known.minutes, read_notes(store.read_bytes(path)))
+                except SegmentError:  # retention removed it meanwhile
+                    continue
+                known.files.add(path)
+            if folder < still_open:
+                known.done.add(folder)
+                known.files = {path for path in known.files if not path.startswith(f"{folder}/")}
+        limit = int(now_s // 60) - SPANS["7d"][0] // 60 - 60
+        for minute in [one for one in known.minutes if one < limit]:
+            del known.minutes[minute]
+        return True
+
+
+def _add_all(minutes: dict[int, MinuteNote], more: Mapping[int, MinuteNote]) -> None:
+    for minute, note in more.items():
+        minutes[minute] = _sum(minutes[minute], note) if minute in minutes else note
+
+
+def _joined(minutes: Mapping[int, MinuteNote], first: int, end: int) -> MinuteNote:
+    found = MinuteNote()
+    for minute in range(first, end):
+        if minute in minutes:
+            found = _sum(found, minutes[minute])
+    return found
+
+
+def _sum(one: MinuteNote, other: MinuteNote) -> MinuteNote:
+    newest = max(one, other, key=lambda note: note.last_batch)
+    return MinuteNote(
+        batches=one.batches + other.batches,
+        changes=one.changes + other.changes,
+        size_bytes=one.size_bytes + other.size_bytes,
+        last_batch=newest.last_batch,
+        claim=newest.claim,
+        stages={
+            name: _sum_of_stage(one.stages.get(name, StageNote()), other.stages.get(name, StageNote()))
+            for name in {**one.stages, **other.stages}
+        },
+        delivered={
+            name: _sum_of_deliveries(one.delivered.get(name, DeliveryNote()), other.delivered.get(name, DeliveryNote()))
+            for name in {**one.delivered, **other.delivered}
+        },
+    )
+
+
+def _sum_of_stage(one: StageNote, other: StageNote) -> StageNote:
+    return StageNote(
+        batches=one.batches + other.batches, rows=one.rows + other.rows, seconds=one.seconds + other.seconds
+    )
+
+
+def _sum_of_deliveries(one: DeliveryNote, other: DeliveryNote) -> DeliveryNote:
+    return DeliveryNote(
+        batches=one.batches + other.batches,
+        most_lag_ms=max(one.most_lag_ms, other.most_lag_ms),
+        sum_lag_ms=one.sum_lag_ms + other.sum_lag_ms,
+    )
+
+
+def _lag(note: MinuteNote, target: str) -> int | None:
+    found = note.delivered.get(target)
+    return found.most_lag_ms if found is not None and found.batches else None
+
+
+def _mean_ms(note: MinuteNote, stage: str) -> float | None:
+    found = note.stages.get(stage)
+    return round(1000 * found.seconds / found.batches, 1) if found is not None and found.batches else None
+
+
+histories = HistoryReader()
+"""What this process has read."""
+
+__all__ = ["SPANS", "HistoryReader", "histories"]

@@ -1,0 +1,627 @@
+"""The actions of the page and the API: one entry each, with its plan, its stakes, and the function that does it.
+
+An action either calls :mod:`sluice.operations` or :mod:`sluice.flows.dump`, as the command line does, or opens or
+clears runs by Airflow's own API (:class:`Opens`), where a worker does the work.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sluice.orchestration.dag_runs import backfill_id_of, verify_id_of
+from sluice.orchestration.page import orders
+from sluice.orchestration.page.access import Right
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
+
+Steps = Sequence[str]
+
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Stakes:
+    """What an action costs: what targets get again, and what they do not get, or lose."""
+
+    sent_again: str = NOTHING
+    lost: str = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an action would do, before it is done.
+
+    Attributes:
+        confirm: data is at stake: the request has to repeat the pipeline's name.
+        command: the same on the command line; "" if there is none.
+    """
+
+    action: str
+    steps: Steps
+    stakes: Stakes
+    confirm: bool
+    command: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as the API answers it."""
+        return {
+            "action": self.action,
+            "steps": list(self.steps),
+            "sent_again": self.stakes.sent_again,
+            "lost": self.stakes.lost,
+            "confirm": self.confirm,
+            "command": self.command,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Opens:
+    """A run of another DAG of the pipeline that an action opens: the DAG, and the fields of its form."""
+
+    dag_id: str
+    conf: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One action.
+
+    Attributes:
+        order: the model of its body.
+        right: what a user has to be allowed.
+        plan: (runtime, order) -> the steps it would take; asks servers, changes nothing.
+        stakes: order -> what it costs.
+        confirms: order -> is data at stake?
+        command: (pipeline, order) -> words of the command line.
+        do: (runtime, order, who) -> the steps that it took; None where Airflow does it.
+        opens: (pipeline, order) -> the run that is opened; None where this process does it.
+    """
+
+    name: str
+    title: str
+    what: str
+    order: type[orders.Order]
+    plan: Callable[[Runtime, Any], Steps]
+    right: Right = Right.ACT
+    stakes: Callable[[Any], Stakes] = field(default=lambda order: Stakes())
+    confirms: Callable[[Any], bool] = field(default=lambda order: False)
+    command: Callable[[str, Any], Sequence[str]] = field(default=lambda pipeline, order: ())
+    do: Callable[[Runtime, Any, str], Steps] | None = None
+    opens: Callable[[str, Any], Opens] | None = None
+
+    def planned(self, runtime: Runtime, order: orders.Order) -> Plan:
+        """Return the plan. Raises SluiceError if the action is not possible now."""
+        words = self.command(runtime.name, order)
+        return Plan(
+            self.name,
+            tuple(self.plan(runtime, order)),
+            self.stakes(order),
+            self.confirms(order),
+            shlex.join(["sluice", *words]) if words else "",
+        )
+
+
+# -- what people do to a pipeline --------------------------------------------------------------------------------------
+
+
+def _pause(runtime: Runtime, order: orders.Order, by: str) -> Steps:
+    from sluice.operations import control
+
+    return control.pause(runtime, by=by, reason=order.reason).steps
+
+
+def _resume(runtime: Runtime, order: orders.Order, by: str) -> Steps:
+    from sluice.operations import control
+
+    return control.resume(runtime, by=by).steps
+
+
+def _restart(runtime: Runtime, order: orders.Restart, by: str) -> Steps:
+    from sluice.operations import control
+
+    return control.restart(runtime, by=by, reason=order.reason, grace_s=order.grace_s).steps
+
+
+def _rollback(runtime: Runtime, order: orders.Order, by: str, *, dry_run: bool = False) -> Steps:
+    from sluice.operations import control
+
+    return control.rollback(runtime, by=by, dry_run=dry_run).steps
+
+
+def _skip(runtime: Runtime, order: orders.Skip, by: str, *, dry_run: bool = False) -> Steps:
+    from sluice.operations import control
+
+    return control.skip(
+        runtime, order.target, order.batch, by=by, reason=order.reason, dry_run=dry_run, lost=order.lost
+    ).steps
+
+
+def _redeliver(runtime: Runtime, order: orders.Redeliver, by: str, *, dry_run: bool = False) -> Steps:
+    from sluice.operations import control
+
+    return control.redeliver(runtime, order.target, by=by, dry_run=dry_run, from_batch=order.from_batch).steps
+
+
+def _seek(runtime: Runtime, order: orders.Seek, by: str, *, dry_run: bool = False) -> Steps:
+    from sluice.operations import control
+
+    return control.seek(runtime, order.to, by=by, dry_run=dry_run, drop=order.drop).steps
+
+
+def _failover(runtime: Runtime, order: orders.Failover, by: str, *, dry_run: bool = False) -> Steps:
+    from sluice.operations import control
+
+    return control.failover(runtime, order.to, by=by, reason=order.reason, dry_run=dry_run).steps
+
+
+def _adopt(runtime: Runtime, order: orders.Adopt, by: str, *, dry_run: bool = False) -> Steps:
+    from sluice.operations.adopt import adopt
+
+    from_target = order.side == "target"
+    return adopt(runtime, order.target, from_target=from_target, by=by, reason=order.reason, dry_run=dry_run).steps
+
+
+# -- dumps -------------------------------------------------------------------------------------------------------------
+
+
+def _dump_plan(runtime: Runtime, order: orders.Dump) -> Steps:
+    from sluice.flows.dump.start import start, tuned
+
+    def columns(text: str) -> list[str]:
+        return [part.strip() for part in text.split(",")] if text else []
+
+    dump = start(
+        runtime,
+        tables=order.tables,
+        targets=order.targets,
+        where=order.where,
+        lower=columns(order.first_key),
+        upper=columns(order.last_key),
+        keys=[line.strip() for line in order.keys.splitlines() if line.strip()],
+        since=order.since,
+        until=order.until,
+        index=order.index,
+        replace=order.replace,
+        overwrite=order.overwrite,
+        tuning=tuned(
+            runtime.pipeline,
+            chunk_rows=order.chunk_rows,
+            parallelism=order.parallelism,
+            delay_ms=order.delay_ms,
+            max_rows_per_second=order.max_rows_per_second,
+        ),
+        dry_run=True,
+    )
+    words = "replaced: about {} rows are copied, and rows that the source does not have go" if order.replace else ""
+    steps = [f"{one.table}: {(words or 'about {} rows are copied').format(f'{one.estimate:,}')}" for one in dump.tables]
+    return [*(steps or ["no table has rows to copy"]), *([dump.note] if dump.note else [])]
+
+
+def _dump_opens(pipeline: str, order: orders.Dump) -> Opens:
+    return Opens(backfill_id_of(pipeline), _given(order))
+
+
+def _dump_command(pipeline: str, order: orders.Dump) -> Sequence[str]:
+    words = ["dump", "start", pipeline]
+    for name in ("tables", "targets"):
+        for one in getattr(order, name):
+            words += [f"--{name[:-1]}", one]
+    for name in ("where", "since", "until", "index"):
+        if getattr(order, name):
+            words += [f"--{name}", getattr(order, name)]
+    for option, text in (("--from", order.first_key), ("--to", order.last_key)):
+        for part in text.split(",") if text else ():
+            words += [option, part.strip()]
+    for key in filter(None, map(str.strip, order.keys.splitlines())):
+        words += ["--key", key]
+    for name in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second"):
+        if getattr(order, name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(getattr(order, name))]
+    return [*words, *(f"--{name}" for name in ("replace", "overwrite") if getattr(order, name))]
+
+
+def _settled_dump(
+    change: str, steps: str
+) -> tuple[Callable[[Runtime, Any], Steps], Callable[[Runtime, Any, str], Steps]]:
+    """Return the plan and the deed of a change to a dump: ``pause``, ``resume`` or ``cancel``."""
+
+    def plan(runtime: Runtime, order: orders.OneDump) -> Steps:
+        from sluice.flows.dump.progress import one_view
+
+        seen = one_view(runtime, order.dump)
+        return (f"dump {seen.id} ({seen.state}, {seen.rows:,} rows placed): {steps}",)
+
+    def do(runtime: Runtime, order: orders.OneDump, by: str) -> Steps:
+        from sluice.flows.dump import progress
+
+        seen = getattr(progress, change)(runtime, order.dump, by=by)
+        return (f"dump {seen.id} is {seen.state}",)
+
+    return plan, do
+
+
+def _tune_plan(runtime: Runtime, order: orders.Tune) -> Steps:
+    from sluice.flows.dump.progress import one_view
+    from sluice.flows.dump.start import sensible
+
+    seen, wanted = one_view(runtime, order.dump), sensible(order.changes)
+    return [f"dump {seen.id}: {name} {getattr(seen.tuning, name)} -> {value}" for name, value in wanted.items()]
+
+
+def _tune(runtime: Runtime, order: orders.Tune, by: str) -> Steps:
+    from sluice.flows.dump import progress
+
+    seen = progress.tune(runtime, order.dump, by=by, **order.changes)
+    return (f"dump {seen.id} goes on with the new pace",)
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+
+def _replay(runtime: Runtime, order: orders.Letters, by: str, *, dry_run: bool = False) -> Steps:
+    from sluice.operations.deadletters.replay import replay
+
+    done = replay(runtime, order.ids, target=order.target or None, by=by, dry_run=dry_run)
+    told = {"replayed": "would be written" if dry_run else "was written", "superseded": _SUPERSEDED}
+    lines = [
+        f"{one.id} at {one.target}: {told.get(one.outcome, one.outcome)}" + (f": {one.why}" if one.why else "")
+        for one in done
+    ]
+    return lines or ("no dead letter waits",)
+
+
+_SUPERSEDED = "superseded: the target has a newer row, and keeps it"
+
+
+def _discard_plan(runtime: Runtime, order: orders.Discard) -> Steps:
+    from sluice.operations.deadletters.store import chosen
+
+    found = [one for one in chosen(runtime, order.ids) if one.waiting]
+    return [f"{one.id}: {one.op} {one.table} is not delivered to {', '.join(one.waiting)}" for one in found] or [
+        "none of them waits"
+    ]
+
+
+def _discard(runtime: Runtime, order: orders.Discard, by: str) -> Steps:
+    from sluice.operations.deadletters.replay import discard
+
+    found = discard(runtime, order.ids, by=by, reason=order.reason)
+    return (f"{len(found)} dead letters are discarded; they stay in the store until retention removes them",)
+
+
+# -- verifications -----------------------------------------------------------------------------------------------------
+
+
+def _verify_plan(runtime: Runtime, order: orders.Verify) -> Steps:
+    for name in order.targets:
+        runtime.pipeline.target(name)  # raises if there is none
+    tables = ", ".join(order.tables) or "all captured tables"
+    targets = ", ".join(order.targets or [one.name for one in runtime.pipeline.targets])
+    share = order.sample if order.sample is not None else 100 * runtime.pipeline.verify.share
+    of = f" of {share:g} % of the key ranges" if share < 100 else ""
+    steps = [f"rows of {tables} at {targets} are compared with the source{of}, while the log flows, without a lock"]
+    if isinstance(order, orders.Repair):
+        steps += ["rows that differ are copied again", "rows that only the target has are REMOVED there"]
+    return steps
+
+
+def _verify_opens(pipeline: str, order: orders.Verify) -> Opens:
+    return Opens(verify_id_of(pipeline), _given(order) | ({"repair": True} if isinstance(order, orders.Repair) else {}))
+
+
+def _given(order: orders.Order) -> dict[str, Any]:
+    """Return the fields of a form that are filled in."""
+    asked = order.model_dump(exclude={"reason", "confirm"}, exclude_none=True)
+    return {name: value for name, value in asked.items() if value is not False and value != "" and value != []}
+
+
+def _verify_command(pipeline: str, order: orders.Verify) -> Sequence[str]:
+    words = ["verify", "run", pipeline]
+    for name in ("tables", "targets"):
+        for one in getattr(order, name):
+            words += [f"--{name[:-1]}", one]
+    if order.where:
+        words += ["--where", order.where]
+    if order.sample is not None:
+        words += ["--sample", f"{order.sample:g}%"]
+    words += ["--values"] if order.values else []
+    return [*words, "--repair"] if isinstance(order, orders.Repair) else words
+
+
+def _both(
+    call: Callable[..., Steps],
+) -> tuple[Callable[[Runtime, Any], Steps], Callable[[Runtime, Any, str], Steps]]:
+    """Return plan and deed of a function that can also only say what it would do."""
+    return (lambda runtime, order: call(runtime, order, "", dry_run=True)), call
+
+
+def _told(*steps: str) -> Callable[[Runtime, Any], Steps]:
+    return lambda runtime, order: [step.format(pipeline=runtime.name) for step in steps]
+
+
+def _because(*words: str) -> Callable[[str, Any], Sequence[str]]:
+    return lambda pipeline, order: [*words, pipeline, *(["--reason", order.reason] if order.reason else [])]
+
+
+def _plain(*words: str) -> Callable[[str, Any], Sequence[str]]:
+    return lambda pipeline, order: [*words, pipeline]
+
+
+def _dump_words(change: str) -> Callable[[str, Any], Sequence[str]]:
+    return lambda pipeline, order: ["dump", change, pipeline, *([order.dump] if order.dump else [])]
+
+
+def _tune_words(pipeline: str, order: orders.Tune) -> Sequence[str]:
+    words = ["dump", "tune", pipeline, *(["--dump", order.dump] if order.dump else [])]
+    for name, value in order.changes.items():
+        words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    return words
+
+
+_rollback_plan, _rollback_do = _both(_rollback)
+_skip_plan, _skip_do = _both(_skip)
+_redeliver_plan, _redeliver_do = _both(_redeliver)
+_seek_plan, _seek_do = _both(_seek)
+_failover_plan, _failover_do = _both(_failover)
+_adopt_plan, _adopt_do = _both(_adopt)
+_replay_plan, _replay_do = _both(_replay)
+_pause_dump, _resume_dump, _cancel_dump = (
+    _settled_dump("pause", "no further chunk begins until it is resumed; what is placed stays"),
+    _settled_dump("resume", "it goes on after the last finished chunk"),
+    _settled_dump("cancel", "it ends; placed rows stay, chunks that are not placed are thrown away"),
+)
+
+ACTIONS: dict[str, Action] = {
+    one.name: one
+    for one in (
+        Action(
+            name="pause",
+            title="Pause",
+            what="Stop all work of the pipeline within seconds. Nothing is lost.",
+            order=orders.Order,
+            plan=_told("tasks of {pipeline} under way stop at their next safe point and wait, without a worker"),
+            do=_pause,
+            command=_because("pause"),
+        ),
+        Action(
+            name="resume",
+            title="Resume",
+            what="Let a paused pipeline go on.",
+            order=orders.Order,
+            plan=_told("{pipeline} goes on, each task with the batch it had"),
+            do=_resume,
+            command=_plain("resume"),
+        ),
+        Action(
+            name="restart",
+            title="Restart",
+            what="Begin all work under way again from the same batches.",
+            order=orders.Restart,
+            plan=_told(
+                "tasks of {pipeline} under way stop within seconds and begin again from the same batches",
+                "meanwhile no other installation takes over",
+            ),
+            do=_restart,
+            stakes=lambda order: Stakes(sent_again="batches whose load was under way; targets take each once"),
+            command=lambda pipeline, order: [
+                *_because("restart")(pipeline, order),
+                *(["--grace", f"{order.grace_s:g}"] if order.grace_s is not None else []),
+            ],
+        ),
+        Action(
+            name="rollback",
+            title="Roll back",
+            what="Make the undelivered batches anew from their segments, with the rules as they are now.",
+            order=orders.Order,
+            plan=_rollback_plan,
+            do=_rollback_do,
+            command=_plain("rollback"),
+        ),
+        Action(
+            name="skip",
+            title="Skip a batch",
+            what="Let a target do without its next batch. Its changes are kept in the dead-letter store.",
+            order=orders.Skip,
+            plan=_skip_plan,
+            do=_skip_do,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(
+                lost=f"all changes of batch {order.batch} at {order.target}, for good"
+                if order.lost
+                else f"the changes of batch {order.batch} at {order.target}, until its dead letter is replayed"
+            ),
+            command=lambda pipeline, order: [
+                *_because("skip")(pipeline, order),
+                *(["--lost"] if order.lost else []),
+                order.target,
+                str(order.batch),
+            ],
+        ),
+        Action(
+            name="seek",
+            title="Seek",
+            what="Move the captured position. Backward, changes are read again; forward, they are not delivered.",
+            order=orders.Seek,
+            plan=_seek_plan,
+            do=_seek_do,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(
+                sent_again="backward: all changes from there on",
+                lost="forward: all changes between the two positions"
+                + ("; the undelivered batches, unless they are read again" if order.drop else ""),
+            ),
+            command=lambda pipeline, order: [
+                "seek",
+                pipeline,
+                *([order.to] if order.to else []),
+                *(["--drop-undelivered"] if order.drop else []),
+            ],
+        ),
+        Action(
+            name="redeliver",
+            title="Redeliver",
+            what="Load acknowledged batches again, after a target was restored from a backup or replaced.",
+            order=orders.Redeliver,
+            plan=_redeliver_plan,
+            do=_redeliver_do,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(sent_again=f"the batches that the plan names, to {order.target}"),
+            command=lambda pipeline, order: [
+                "redeliver",
+                pipeline,
+                order.target,
+                *(["--from-batch", str(order.from_batch)] if order.from_batch else []),
+            ],
+        ),
+        Action(
+            name="failover",
+            title="Fail over",
+            what="Read another server of the source group from now on, at the same place.",
+            order=orders.Failover,
+            plan=_failover_plan,
+            do=_failover_do,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(lost="nothing, unless the plan says LOOK FIRST"),
+            command=lambda pipeline, order: [
+                *_because("failover")(pipeline, order),
+                *(["--to", order.to] if order.to else []),
+            ],
+        ),
+        Action(
+            name="adopt",
+            title="Adopt",
+            what="Say which side counts where a target and ZooKeeper do not agree on what was delivered.",
+            order=orders.Adopt,
+            plan=_adopt_plan,
+            do=_adopt_do,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(sent_again="what the plan says is read again"),
+            command=lambda pipeline, order: [
+                *_because("adopt")(pipeline, order),
+                "--from-target" if order.side == "target" else "--reset",
+                order.target,
+            ],
+        ),
+        Action(
+            name="retry-now",
+            title="Retry now",
+            what="Begin the failed tasks of the open runs again at once, as Clear in Airflow does.",
+            order=orders.Retry,
+            plan=_told("each failed task of an open run of {pipeline} begins again now, and the tasks after it"),
+            stakes=lambda order: Stakes(sent_again="the batch whose load failed; targets take it once"),
+        ),
+        Action(
+            name="dump-start",
+            title="Copy tables",
+            what="Copy tables, or a part of one, to the targets again while the log is read. Opens a run of the "
+            "backfill DAG.",
+            order=orders.Dump,
+            right=Right.DUMP,
+            plan=_dump_plan,
+            opens=_dump_opens,
+            confirms=lambda order: order.replace or order.overwrite,
+            stakes=lambda order: Stakes(
+                sent_again="the current rows that the plan names; a newer row at a target stays",
+                lost="rows of these tables at the targets that the source does not have" if order.replace else NOTHING,
+            ),
+            command=_dump_command,
+        ),
+        Action(
+            name="dump-pause",
+            title="Pause the copy",
+            what="Begin no further chunk until it is resumed.",
+            order=orders.OneDump,
+            right=Right.DUMP,
+            plan=_pause_dump[0],
+            do=_pause_dump[1],
+            command=_dump_words("pause"),
+        ),
+        Action(
+            name="dump-resume",
+            title="Resume the copy",
+            what="Continue a dump after its last finished chunk.",
+            order=orders.OneDump,
+            right=Right.DUMP,
+            plan=_resume_dump[0],
+            do=_resume_dump[1],
+            command=_dump_words("resume"),
+        ),
+        Action(
+            name="dump-cancel",
+            title="Cancel the copy",
+            what="End a dump. What is placed stays.",
+            order=orders.OneDump,
+            right=Right.DUMP,
+            plan=_cancel_dump[0],
+            do=_cancel_dump[1],
+            stakes=lambda order: Stakes(lost="the chunks that are read and not placed; a new dump reads them again"),
+            command=_dump_words("cancel"),
+        ),
+        Action(
+            name="dump-tune",
+            title="Change the pace",
+            what="Change chunk size, delay, parallelism and limits of a dump while it runs.",
+            order=orders.Tune,
+            right=Right.DUMP,
+            plan=_tune_plan,
+            do=_tune,
+            command=_tune_words,
+        ),
+        Action(
+            name="letters-replay",
+            title="Replay",
+            what="Deliver dead letters after the cause is fixed. A newer row at a target is never overwritten.",
+            order=orders.Letters,
+            plan=_replay_plan,
+            do=_replay_do,
+            stakes=lambda order: Stakes(sent_again="the rows that the plan says would be written"),
+            command=lambda pipeline, order: [
+                "dead-letters",
+                "replay",
+                pipeline,
+                *order.ids,
+                *(["--target", order.target] if order.target else []),
+            ],
+        ),
+        Action(
+            name="letters-discard",
+            title="Discard",
+            what="Settle dead letters without delivering them.",
+            order=orders.Discard,
+            plan=_discard_plan,
+            do=_discard,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(lost="the rows that the plan names, at the targets that lack them"),
+            command=lambda pipeline, order: [*_because("dead-letters", "discard")(pipeline, order), *order.ids],
+        ),
+        Action(
+            name="verify",
+            title="Verify",
+            what="Compare targets with the source, row by row, while the log flows. Opens a run of the verify DAG.",
+            order=orders.Verify,
+            right=Right.VERIFY,
+            plan=_verify_plan,
+            opens=_verify_opens,
+            command=_verify_command,
+        ),
+        Action(
+            name="repair",
+            title="Repair",
+            what="Compare, copy the rows that differ, and remove those that only the target has. Opens a run of the "
+            "verify DAG.",
+            order=orders.Repair,
+            right=Right.VERIFY,
+            plan=_verify_plan,
+            opens=_verify_opens,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(
+                sent_again="the rows that differ", lost="rows at the targets that the source does not have"
+            ),
+            command=_verify_command,
+        ),
+    )
+}

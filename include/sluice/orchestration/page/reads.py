@@ -1,0 +1,182 @@
+"""What the API reads of one pipeline. Each function asks servers with a deadline, and answers in JSON values.
+
+A server that does not answer in time becomes a 503 answer that names it; it delays no other pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fastapi import HTTPException
+
+from sluice.config.problems import shown
+from sluice.errors import ConfigError, SluiceError
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
+    from sluice.operations.verify.result import VerifyResult
+
+_T = TypeVar("_T")
+
+MOST = 500
+"""Entries of a list in one answer, at most."""
+
+
+def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
+    """Return what ``call`` reads of a pipeline. ``what``: that is, in an answer that says that none came in time.
+
+    Each matter counts as a server of its own: a long list must not make its server look silent to others. Raises an
+    HTTP answer.
+    """
+    from sluice.operations.server_questions import NoAnswer, server_questions
+    from sluice.orchestration.runtime import open_runtime
+
+    try:
+        runtime = open_runtime(str(path))
+        runtime.owner = None  # it only looks
+    except SluiceError as error:  # the file or a connection is wrong
+        raise HTTPException(503, shown(str(error))) from None
+    name = f"{what} of {path.stem}"
+    try:
+        found = server_questions.ask(name, partial(call, runtime))
+    except ConfigError as error:  # there is no such thing
+        raise HTTPException(404, shown(str(error))) from None
+    except SluiceError as error:
+        raise HTTPException(503, shown(str(error))) from None
+    if isinstance(found, NoAnswer):
+        raise HTTPException(503, shown(str(found)))
+    return found.value
+
+
+def audit(runtime: Runtime, most: int) -> list[dict[str, Any]]:
+    """Return what people did to the pipeline, newest first."""
+    with runtime.state() as state:
+        entries = state.audit.entries()
+    return entries[::-1][:most]
+
+
+def dumps(runtime: Runtime) -> list[dict[str, Any]]:
+    """Return all dumps that are known, newest first, each with the pace that its form would begin with."""
+    from sluice.flows.dump.progress import views
+
+    return [one.to_json() for one in reversed(views(runtime))]
+
+
+def dead_letters(
+    runtime: Runtime, *, every: bool, by: str, target: str, table: str, reason: str, most: int
+) -> dict[str, Any]:
+    """Return the dead letters that match, newest first, how many match, and what there is to choose from.
+
+    ``by``: a rule or target; ``reason``: a part of the message, in any case. "" matches all.
+    """
+    from sluice.operations.deadletters.store import letters
+
+    found = letters(runtime, everything=every)
+    wanted = [
+        one
+        for one in reversed(found)
+        if by in {"", one.by}
+        and (not target or target in one.targets)
+        and table in {"", one.table}
+        and reason.lower() in one.reason.lower()
+    ]
+    return {
+        "letters": [one.to_json() for one in wanted[:most]],
+        "count": len(wanted),
+        "choices": {
+            "by": sorted({one.by for one in found}),
+            "target": sorted({name for one in found for name in one.targets}),
+            "table": sorted({one.table for one in found}),
+        },
+    }
+
+
+def dead_letter(runtime: Runtime, wanted: str) -> dict[str, Any]:
+    """Return one dead letter with its row; values of masked columns are masked. Raises ConfigError."""
+    from sluice.operations.deadletters.store import contents, letter
+
+    one = letter(runtime, wanted)
+    row = contents(runtime, one) if one.stage != "skip" else {"row": {}, "before": None}
+    return {**one.to_json(), **{name: _texts(values) for name, values in row.items()}}
+
+
+def _texts(values: dict[str, Any] | None) -> dict[str, str | None] | None:
+    """Return values as people read them; JSON has no form for bytes, decimals and times."""
+    if values is None:
+        return None
+    return {
+        name: None if value is None else value.hex(" ") if isinstance(value, bytes) else shown(str(value))
+        for name, value in values.items()
+    }
+
+
+def results(runtime: Runtime) -> list[VerifyResult]:
+    """Return the last verifications, oldest first."""
+    from sluice.operations.verify.result import kept
+
+    return kept(runtime.store)
+
+
+def result(runtime: Runtime, pipeline: str, name: str) -> VerifyResult:
+    """Return one verification; "": the newest. Raises ConfigError."""
+    from sluice.operations.verify.result import named
+
+    return named(runtime.store, pipeline, name)
+
+
+def tables(runtime: Runtime) -> dict[str, Any]:
+    """Return a line for each captured table."""
+    from sluice.operations import tables as known
+
+    return known.tables(runtime)
+
+
+def table(runtime: Runtime, name: str) -> dict[str, Any]:
+    """Return a table's definition and the statements that changed it."""
+    from sluice.operations import tables as known
+
+    return known.table(runtime, name)
+
+
+def batches_of_run(runtime: Runtime, dag_id: str, run: str) -> dict[str, Any]:
+    """Return the batches of a run of the pipeline's DAG that are still known, and what each stage did."""
+    from sluice.operations import status
+    from sluice.orchestration.runtime import claim
+
+    mine = claim(dag_id, run)
+    return {"batches": status.batches_claimed(runtime, mine), "stages": status.stages_claimed(runtime, mine)}
+
+
+def with_runs(status: dict[str, Any]) -> dict[str, Any]:
+    """Add to each batch of a status the run of this Airflow that delivers it; null: another process does."""
+
+    def linked(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "run": _run(batch.get("claim") or "")}
+
+    names = [name for name in ("recent", "in_flight") if name in status]
+    return status | {name: [linked(one) for one in status[name]] for name in names}
+
+
+def history(runtime: Runtime, span: str) -> dict[str, Any]:
+    """Return the points of a span, with the run of this Airflow that captured the newest batch of each."""
+    from sluice.operations.history import histories
+
+    return histories.history(runtime.store, span, _run)
+
+
+def curve(runtime: Runtime) -> dict[str, Any]:
+    """Return the lag of the last hour, for a small curve."""
+    from sluice.operations.history import histories
+
+    return histories.curve(runtime.store)
+
+
+def _run(claim: str) -> dict[str, str] | None:
+    """Return the run of this Airflow that has a claim; None for another process."""
+    from sluice.orchestration.runtime import run_of
+
+    found = run_of(claim)
+    return {"dag_id": found[0], "run_id": found[1]} if found else None

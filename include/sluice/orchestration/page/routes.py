@@ -1,0 +1,320 @@
+"""The routes of ``/sluice/api/v1``: what the page reads and does, for programs, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+
+from sluice.config.loading import load_pipeline
+from sluice.config.problems import shown
+from sluice.errors import SluiceError
+from sluice.orchestration.dag_runs import dag_id_of
+from sluice.orchestration.dags.control import open_to_act
+from sluice.orchestration.page import reads
+from sluice.orchestration.page.access import Right, file_for, rights, verified_file
+from sluice.orchestration.page.actions import ACTIONS, Action
+from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
+from sluice.orchestration.page.failed_tasks import clear_failed, failed_tasks
+from sluice.orchestration.page.words import in_words, summary, trouble_first
+
+_T = TypeVar("_T")
+
+User = Annotated[BaseUser, Depends(get_user)]
+
+ROOT = "/api/v1"
+
+_ABOUT = """Everything that the operator's page shows and does.
+
+Each request needs a login of Airflow: its cookie, or `Authorization: Bearer TOKEN` with a token of `POST /auth/token`.
+Reading a pipeline needs the right to read its DAG `sync__PIPELINE`; each action says what it needs. An action is a
+`POST` with a JSON body, and has a plan (`…/plan`), which changes nothing. Errors are JSON with `detail`:
+401 not logged in, 403 not allowed, 404 there is no such thing that you may see, 409 not possible now (the message says
+why), 422 the body is wrong, 503 a server does not answer."""
+
+
+class Workers(Protocol):
+    """A pool of threads; see :class:`sluice.orchestration.page_workers.PageWorkers`."""
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        """Run ``call`` in the pool and return or raise what it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the routes work with.
+
+    Attributes:
+        folder: of the pipeline files.
+        own, looking, acting, curves: threads for questions to Airflow, to the pipelines' servers, for actions, and for
+            the small curves of all pipelines.
+        readable: user -> headlines of the pipelines that the user may see, by path.
+        statuses: headlines -> statuses, as new as they arrive in time.
+        service: what the subscription service of this API server says; None: there is none.
+    """
+
+    folder: Path
+    own: Workers
+    looking: Workers
+    acting: Workers
+    curves: Workers
+    readable: Callable[[BaseUser], dict[str, dict[str, Any]]]
+    statuses: Callable[[dict[str, dict[str, Any]]], Awaitable[list[dict[str, Any]]]]
+    service: Callable[[], dict[str, Any]] | None = None
+
+    async def file(self, pipeline: str, user: BaseUser, right: Right = Right.READ) -> Path:
+        """Return the file of a pipeline for a user who has ``right``; raises a 403 or 404 answer."""
+        return await self.own.run(partial(file_for, self.folder, pipeline, user, right))
+
+    async def read(self, path: Path, what: str, call: Callable[[Any], _T]) -> _T:
+        """Return what ``call`` reads of the pipeline."""
+        return await self.looking.run(partial(reads.asked, path, what, call))
+
+
+Most = Annotated[int, Query(ge=1, le=reads.MOST, description="Entries, at most.")]
+Text = Annotated[str, Query(max_length=2000)]
+
+
+def add_routes(app: FastAPI, served: Served) -> None:
+    """Add the routes of version 1."""
+    _add_lists(app, served)
+    _add_parts(app, served)
+    for action in ACTIONS.values():
+        _add_action(app, served, action)
+
+    @app.get(ROOT + "/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        mine = [route for route in app.routes if getattr(route, "path", "").startswith(ROOT)]
+        return JSONResponse(get_openapi(title="Sluice", version="1", description=_ABOUT, routes=mine))
+
+
+def _add_lists(app: FastAPI, served: Served) -> None:
+    async def one(pipeline: str, user: BaseUser) -> dict[str, Any]:
+        heads = await served.own.run(partial(served.readable, user))
+        wanted = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
+        for found in await served.statuses(wanted):
+            return found
+        raise HTTPException(404, f"there is no pipeline {shown(pipeline)!r} that you may see")
+
+    @app.get(ROOT + "/pipelines", summary="All pipelines", tags=["pipelines"])
+    async def pipelines(user: User) -> JSONResponse:
+        """Return a line for each pipeline that you may see: its state in words (`text`, with a `tone` from bad to
+        quiet), lag, dead letters, running dump, last verification, and what you may do (`may`). Trouble comes first,
+        then lag. One whose servers do not answer is in the list with its last figures; it delays no other.
+        """
+        heads = await served.own.run(partial(served.readable, user))
+        statuses = await served.statuses(heads)
+        allowed = await served.own.run(lambda: [rights(user, one["pipeline"]) for one in statuses])
+        lines = [summary(one, may) for one, may in zip(statuses, allowed, strict=True)]
+        service = {"service": served.service()} if served.service is not None else {}
+        return JSONResponse({"pipelines": sorted(lines, key=trouble_first), **service})
+
+    @app.get(ROOT + "/pipelines/{pipeline}", summary="One pipeline", tags=["pipelines"])
+    async def pipeline(pipeline: str, user: User) -> JSONResponse:
+        """Return the status as `sluice status --json` prints it, with the state in words, what you may do, and the
+        Airflow run of each batch. `pipeline` may be the id of its DAG.
+        """
+        found = reads.with_runs(await one(pipeline, user))
+        may = await served.own.run(partial(rights, user, found["pipeline"]))
+        return JSONResponse({**found, **in_words(found), "may": may})
+
+    @app.get(ROOT + "/pipelines/{pipeline}/batches", summary="Batches", tags=["pipelines"])
+    async def batches(pipeline: str, user: User, run: Text = "") -> JSONResponse:
+        """Return the batches in flight and the newest ones, and how far each stage is. `run`: only the batches of this
+        run of the sync DAG, and what each stage did in it.
+        """
+        if run:
+            path, dag_id = await served.file(pipeline, user), dag_id_of(pipeline)
+            return JSONResponse(
+                await served.read(path, "the batches", lambda runtime: reads.batches_of_run(runtime, dag_id, run))
+            )
+        found = reads.with_runs(await one(pipeline, user))
+        return JSONResponse(
+            {name: found.get(name, []) for name in ("in_flight", "recent", "stages")} | {"window": found.get("window")}
+        )
+
+    @app.get(ROOT + "/pipelines/{pipeline}/history", summary="History", tags=["pipelines"])
+    async def history(pipeline: str, user: User, span: Literal["1h", "24h", "7d"] = "1h") -> JSONResponse:
+        """Return lag at delivery by target, changes per second, batch sizes and stage times over a span, in points of
+        1, 5 or 30 minutes. They come from the notes that stages leave in the segment store; ZooKeeper is not asked.
+        """
+        path = await served.file(pipeline, user)
+        return JSONResponse(await served.read(path, "the history", lambda runtime: reads.history(runtime, span)))
+
+    @app.get(ROOT + "/lag", summary="Lag of the last hour, of all pipelines", tags=["pipelines"])
+    async def lag(user: User) -> JSONResponse:
+        """Return the lag at delivery of each minute of the last hour, and the changes per second of the last five
+        minutes, for each pipeline that you may see and whose segment store answers.
+        """
+        heads = await served.own.run(partial(served.readable, user))
+        paths = {Path(path): head["pipeline"] for path, head in heads.items() if head["state"] != "invalid"}
+        found = await asyncio.gather(
+            *(served.curves.run(partial(reads.asked, path, "the curve", reads.curve)) for path in paths),
+            return_exceptions=True,
+        )
+        pairs = zip(paths.values(), found, strict=True)
+        return JSONResponse({
+            "pipelines": {name: curve for name, curve in pairs if not isinstance(curve, BaseException)}
+        })
+
+    @app.get(ROOT + "/pipelines/{pipeline}/failed-tasks", summary="Failed tasks", tags=["pipelines"])
+    async def tasks(pipeline: str, user: User, request: Request) -> JSONResponse:
+        """Return the failed tasks of the open runs in Airflow, with the message of their log and when the next attempt
+        starts. Airflow decides what you may see of them.
+        """
+        path = await served.file(pipeline, user)
+        window = (await served.own.run(partial(load_pipeline, path))).window
+        return JSONResponse({"tasks": await failed_tasks(AirflowSelf(request), dag_id_of(pipeline), window)})
+
+    @app.get(ROOT + "/pipelines/{pipeline}/audit", summary="Audit", tags=["pipelines"])
+    async def audit(pipeline: str, user: User, most: Most = 100) -> JSONResponse:
+        """Return what people did to the pipeline, newest first."""
+        path = await served.file(pipeline, user)
+        return JSONResponse({
+            "entries": await served.read(path, "the audit", lambda runtime: reads.audit(runtime, most))
+        })
+
+
+def _add_parts(app: FastAPI, served: Served) -> None:
+    @app.get(ROOT + "/pipelines/{pipeline}/tables", summary="Tables", tags=["tables"])
+    async def tables(pipeline: str, user: User) -> JSONResponse:
+        """Return a line for each captured table: changes in the newest stored batches, columns, key, last copy, last
+        verification, dead letters.
+        """
+        path = await served.file(pipeline, user)
+        return JSONResponse(await served.read(path, "the tables", reads.tables))
+
+    @app.get(ROOT + "/pipelines/{pipeline}/tables/{table}", summary="One table", tags=["tables"])
+    async def table(pipeline: str, table: str, user: User) -> JSONResponse:
+        """Return the definition as of the captured position, and the statements that changed the table, newest first,
+        as far as the newest stored batches have them.
+        """
+        path = await served.file(pipeline, user)
+        return JSONResponse(await served.read(path, "the tables", lambda runtime: reads.table(runtime, table)))
+
+    @app.get(ROOT + "/pipelines/{pipeline}/dumps", summary="Dumps", tags=["dumps"])
+    async def dumps(pipeline: str, user: User) -> JSONResponse:
+        """Return all dumps that are known, newest first: progress, rows/s and remaining time for each table."""
+        path = await served.file(pipeline, user)
+        return JSONResponse({"dumps": await served.read(path, "the dumps", reads.dumps)})
+
+    @app.get(ROOT + "/pipelines/{pipeline}/dead-letters", summary="Dead letters", tags=["dead letters"])
+    async def letters(
+        pipeline: str,
+        user: User,
+        *,
+        every: bool = False,
+        by: Text = "",
+        target: Text = "",
+        table: Text = "",
+        reason: Text = "",
+        most: Most = 100,
+    ) -> JSONResponse:
+        """Return rows and skipped batches that some target lacks, newest first. `every`: also those that were
+        replayed, superseded or discarded. `by`: a rule or a target. `reason`: a part of the message.
+        """
+        path = await served.file(pipeline, user)
+
+        def call(runtime: Any) -> dict[str, Any]:
+            return reads.dead_letters(runtime, every=every, by=by, target=target, table=table, reason=reason, most=most)
+
+        return JSONResponse(await served.read(path, "the dead letters", call))
+
+    @app.get(ROOT + "/pipelines/{pipeline}/dead-letters/{letter}", summary="One dead letter", tags=["dead letters"])
+    async def letter(pipeline: str, letter: str, user: User) -> JSONResponse:
+        """Return a dead letter with its row as it is and as it was (`before`). Masked columns are masked. Needs the
+        right to read the DAG's task logs.
+        """
+        path = await served.file(pipeline, user, Right.ROWS)
+        return JSONResponse(
+            await served.read(path, "the dead letters", lambda runtime: reads.dead_letter(runtime, letter))
+        )
+
+    @app.get(ROOT + "/pipelines/{pipeline}/verifications", summary="Verifications", tags=["verifications"])
+    async def verifications(pipeline: str, user: User) -> JSONResponse:
+        """Return the last verifications without their differences, newest first. Needs the right to read the DAG
+        `verify__PIPELINE`.
+        """
+        path = await served.own.run(partial(verified_file, served.folder, pipeline, user))
+        found = await served.read(path, "the verifications", reads.results)
+        return JSONResponse({"results": [one.summary(0) for one in reversed(found)]})
+
+    @app.get(ROOT + "/pipelines/{pipeline}/verifications/{result}", summary="One verification", tags=["verifications"])
+    async def verification(pipeline: str, result: str, user: User) -> JSONResponse:
+        """Return one verification with the rows that differ; `latest`: the newest."""
+        path = await served.own.run(partial(verified_file, served.folder, pipeline, user))
+        name = "" if result == "latest" else result
+        found = await served.read(path, "the verifications", lambda runtime: reads.result(runtime, pipeline, name))
+        return JSONResponse({**found.to_json(), "line": found.in_a_line()})
+
+
+def _add_action(app: FastAPI, served: Served, action: Action) -> None:
+    """Add the two routes of an action: its plan, and the deed."""
+
+    async def plan(pipeline: str, user: User, order: Any) -> JSONResponse:
+        path = await served.file(pipeline, user, action.right)
+        return JSONResponse(await _done(served, lambda: action.planned(open_to_act(str(path)), order).to_json()))
+
+    async def deed(pipeline: str, user: User, order: Any, request: Request) -> JSONResponse:
+        path = await served.file(pipeline, user, action.right)
+        if action.confirms(order) and order.confirm != pipeline:
+            raise HTTPException(
+                409, f"{action.title.lower()} of {pipeline} puts data at stake: repeat the pipeline's name in `confirm`"
+            )
+        return JSONResponse(await _do(served, action, path, user=user, order=order, airflow=AirflowSelf(request)))
+
+    needs = f"Needs the right `{action.right.value}`."
+    path = f"/pipelines/{{pipeline}}/actions/{action.name}"
+    for call, where, told in (
+        (plan, f"{path}/plan", "Say what this would do, what is sent again and what is lost. Changes nothing."),
+        (deed, path, action.what),
+    ):
+        call.__annotations__["order"] = action.order
+        app.add_api_route(
+            ROOT + where,
+            call,
+            methods=["POST"],
+            tags=["actions"],
+            name=f"{call.__name__}_{action.name}",
+            summary=action.title + (": plan" if call is plan else ""),
+            description=f"{told} {needs}",
+        )
+
+
+async def _do(
+    served: Served, action: Action, path: Path, *, user: BaseUser, order: Any, airflow: AirflowSelf
+) -> dict[str, Any]:
+    """Carry an action out and return what was done, and the run that was opened for it."""
+    do, opens = action.do, action.opens
+    pipeline = await served.own.run(partial(load_pipeline, path))
+    if do is not None:
+        by = f"{user.get_name()}@airflow"
+        return await _done(
+            served, lambda: {"action": action.name, "steps": list(do(open_to_act(str(path)), order, by)), "run": None}
+        )
+    if opens is not None:
+        await _done(served, lambda: action.planned(open_to_act(str(path)), order).to_json())  # is it possible?
+        asked = opens(pipeline.pipeline, order)
+        body = {"logical_date": None, "conf": asked.conf, "note": order.reason or None}
+        run = await airflow.call("POST", runs_path(asked.dag_id), body)
+        opened = {"dag_id": asked.dag_id, "run_id": run["dag_run_id"]}
+        return {"action": action.name, "steps": [f"run {opened['run_id']} of {asked.dag_id} is open"], "run": opened}
+    steps = await clear_failed(airflow, dag_id_of(pipeline.pipeline), pipeline.window)
+    return {"action": action.name, "steps": steps, "run": None}
+
+
+async def _done(served: Served, call: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what an action or its plan says. Raises 409 for what is not possible now, 503 for a silent server."""
+    try:
+        return dict(await served.acting.run(call))
+    except SluiceError as error:
+        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None

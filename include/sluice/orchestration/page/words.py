@@ -1,0 +1,150 @@
+"""A pipeline's state in words, for a list that has trouble on top."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+TONES = ("bad", "warn", "busy", "good", "quiet")
+"""Of a state, the worst first: the order of the list."""
+
+_MOST = 240
+
+_PLAIN = {
+    "idle": ("good", "in step"),
+    "running": ("busy", "delivering"),
+    "behind": ("busy", "changes waiting"),
+    "new": ("warn", "not started"),
+    "asked": ("quiet", "being asked"),
+}
+
+
+def in_words(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return ``tone`` and ``text`` of a status, as the page's sources give it (JSON).
+
+    The text says what the pipeline does, or what it waits for, or why it stands still.
+    """
+    tone, text = _said(status)
+    return {"tone": tone, "text": text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"}
+
+
+def _said(status: Mapping[str, Any]) -> tuple[str, str]:
+    state, errors = status.get("state", ""), list(status.get("errors") or ())
+    first = " ".join(str(errors[0]).split()) if errors else ""
+    silent = list(status.get("no_answer") or ())
+    if state == "invalid":
+        return "bad", f"the file is not valid: {_without_folders(first)}"
+    if state == "not_configured":
+        return "bad", f"not configured: {first}"
+    if state == "stopped":
+        return "bad", f"stopped: {first}"
+    if state == "failing":
+        return "bad", _failing(status)
+    if state in {"unreachable", "no_answer"} and silent:
+        return "bad", f"waiting for {_part(silent[0]['part'])}: no answer since {silent[0]['since'][11:16]} UTC"
+    if state == "unreachable":
+        return "bad", f"unreachable: {first}"
+    if state == "paused":
+        return "warn", f"paused {status.get('paused', '')}".rstrip()
+    tone, text = _PLAIN.get(state, ("warn", str(state)))
+    return _weaker(status, tone, text)
+
+
+def _weaker(status: Mapping[str, Any], tone: str, text: str) -> tuple[str, str]:
+    """Add what is wrong although the pipeline goes on."""
+    targets = list(status.get("targets") or ())
+    apart = [one["name"] for one in targets if one.get("quarantined")]
+    if apart:
+        return "bad", f"{text}; quarantined: {', '.join(apart)}"
+    late = [one["name"] for one in targets if one.get("alert_since")]
+    if late:
+        return "bad", f"{text}; {', '.join(late)} lags more than alert_lag"
+    if status.get("incomplete"):
+        return "warn", f"{text}; rows may lack values"
+    if status.get("dead_letters"):
+        return "warn", f"{text}; {status['dead_letters']:,} dead letters wait"
+    if status.get("verification") and status["verification"].get("outcome") == "different":
+        return "warn", f"{text}; the last verification found differences"
+    if status.get("warnings"):
+        return "warn", f"{text}; {' '.join(str(status['warnings'][0]).split())}"
+    return tone, text
+
+
+def _without_folders(text: str) -> str:
+    """Leave the folders of paths out: the list is narrow, and the pipeline's own page has the whole message."""
+    return re.sub(r"(?<![\w.])/(?:[^\s/:]+/)+", "", text)
+
+
+def _failing(status: Mapping[str, Any]) -> str:
+    failures = list(status.get("failures") or ())
+    if not failures:
+        return "stopped"
+    one = failures[0]
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return f"stopped at {_part(str(one['part']))}{more}: {' '.join(str(one['error']).split())}"
+
+
+def _part(part: str) -> str:
+    """Name a part of a pipeline as people do."""
+    if part.startswith("load-"):
+        return f"load of target {part.removeprefix('load-')}"
+    if part.startswith("target "):
+        return f"target {part.removeprefix('target ')}"
+    named = {"zookeeper": "ZooKeeper", "store": "the segment store", "source": "the source", "drain": "capture"}
+    return named.get(part, part.replace("-", " "))
+
+
+def summary(status: Mapping[str, Any], rights: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the line of a pipeline in the list: its state in words and the figures that people look for first."""
+    dumps = [one for one in status.get("dumps") or () if one["state"] in {"running", "paused"}]
+    verification = status.get("verification") or {}
+    recent = status.get("recent") or ()
+    return {
+        "pipeline": status["pipeline"],
+        "dag_id": status["dag_id"],
+        "channel": status.get("channel", ""),
+        "description": status.get("description", ""),
+        "source": status.get("source", ""),
+        "targets": [
+            {"name": one["name"], "type": one["type"], "lag_ms": one["lag_ms"], "quarantined": bool(one["quarantined"])}
+            for one in status.get("targets") or ()
+        ],
+        "state": status["state"],
+        **in_words(status),
+        "lag_ms": status.get("lag_ms"),
+        "lag_bytes": status.get("lag_bytes"),
+        "in_flight": len(status.get("in_flight") or ()),
+        "window": status.get("window"),
+        "last_batch": recent[-1]["number"] if recent else None,
+        "dead_letters": status.get("dead_letters", 0),
+        "dump": _running(dumps[-1]) if dumps else None,
+        "verified": {
+            "id": verification["id"],
+            "outcome": verification["outcome"],
+            "at_ms": verification["began_ms"],
+            "line": verification["line"],
+        }
+        if verification
+        else None,
+        "asked_ms": status.get("asked_ms"),
+        "may": dict(rights),
+    }
+
+
+def _running(dump: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far a dump is, over all its tables."""
+    tables = dump["tables"]
+    estimate = sum(max(one["estimate"], one["rows"]) for one in tables)
+    done = sum(one["rows"] + one["overtaken"] for one in tables)
+    return {
+        "id": dump["id"],
+        "state": "no reader" if dump.get("no_reader_since_ms") else dump["state"],
+        "rows": dump["rows"],
+        "share": min(done / estimate, 1.0) if estimate else 0.0,
+    }
+
+
+def trouble_first(line: Mapping[str, Any]) -> tuple[int, int, str]:
+    """Return the key that sorts lines with trouble on top, then by lag, then by name."""
+    return TONES.index(line["tone"]), -(line.get("lag_ms") or 0), line["pipeline"]

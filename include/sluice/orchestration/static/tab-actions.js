@@ -1,0 +1,57 @@
+// Actions: what each does, and who did what.
+
+import { get, path, poll } from "./api.js";
+import { actionButton, mayDo } from "./dialog.js";
+import { el, empty, swap, table } from "./dom.js";
+
+const WHAT = {
+  pause: "Stop all work within seconds. Nothing is lost.",
+  resume: "Let a paused pipeline go on.",
+  restart: "Begin all work under way again from the same batches.",
+  rollback: "Make the undelivered batches anew, with the rules as they are now.",
+  "retry-now": "Begin failed tasks again at once.",
+  redeliver: "Load acknowledged batches again, after a target was restored or replaced.",
+  skip: "Let a target do without its next batch. Its changes become a dead letter.",
+  seek: "Move the captured position: backward reads again, forward leaves out.",
+  failover: "Read another server of the source group, at the same place.",
+  adopt: "Say which side counts where a target and ZooKeeper disagree.",
+};
+
+export function open(panel, status, again) {
+  let pipeline = status, before = "";
+  const list = el("div", { class: "deeds" }), audit = el("div");
+  panel.replaceChildren(list, el("h3", {}, "Audit"), audit);
+  const changed = () => { before = ""; again(); asking.now(); };
+  function render() {
+    const next = Object.fromEntries((pipeline.targets || []).map((t) => [t.name, (t.batch ?? 0) + 1]));
+    const first = (pipeline.targets || [])[0]?.name;
+    const given = { skip: { target: first, batch: next[first] }, redeliver: { target: first } };
+    const may = Object.keys(WHAT).filter((one) => mayDo(pipeline.may, one));
+    swap(list, ...(may.length ? may.map((one) => el("div", { class: "deed" },
+      actionButton(pipeline, one, { given: given[one] || {}, after: changed }), el("p", {}, WHAT[one])))
+      : [empty("You may look at this pipeline, but not change it.")]));
+  }
+  async function ask() {
+    try {
+      const { entries } = await get(path("pipelines", pipeline.pipeline, "audit"));
+      const now = JSON.stringify(entries);
+      if (now === before) return;
+      before = now;
+      swap(audit, entries.length ? table(["When", "Who", "What", "Details"], entries.map((one) => {
+        const { at, by, what, ...rest } = one;
+        return [at, String(by), String(what), el("span", { class: "reason" }, Object.entries(rest).filter(([, value]) => value !== "" && value !== null).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", "))];
+      }), { label: "Audit" }) : empty("Nobody did anything to this pipeline yet."));
+    } catch (error) { if (!before) swap(audit, el("p", { class: "wrong", role: "alert" }, error.message)); }
+  }
+  render();
+  let shown = JSON.stringify([pipeline.may, pipeline.targets?.map((t) => t.batch)]);
+  const asking = poll(ask, 5000);
+  return {
+    stop: () => asking.stop(),
+    update(now) {
+      pipeline = now;
+      const text = JSON.stringify([now.may, now.targets?.map((t) => t.batch)]);
+      if (text !== shown) { shown = text; render(); }
+    },
+  };
+}

@@ -1,0 +1,301 @@
+"""The routes of ``/sluice/api/v1``: logins, roles of Airflow's simple auth manager, plans, and what they call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from fastapi import FastAPI, Request
+from fastapi.testclient import TestClient
+
+from sluice.errors import ConfigError
+from sluice.orchestration.page.actions import ACTIONS
+from sluice.orchestration.page.airflow_self import OUTER_APP
+from sluice.orchestration.page.words import TONES, in_words, trouble_first
+from tests.dags.conftest import WritePipeline
+
+STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
+BODIES: dict[str, dict[str, Any]] = {
+    "skip": {"target": "reporting", "batch": 7},
+    "redeliver": {"target": "reporting"},
+    "adopt": {"target": "reporting", "side": "target"},
+    "letters-discard": {"ids": ["1f"]},
+    "dump-tune": {"chunk_rows": 10},
+}
+
+AsRole = Callable[[str | None], TestClient]
+
+
+@pytest.fixture(scope="module")
+def shared_app(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FastAPI]:
+    """The application, which takes a second to make, and the link to the folder of pipelines that it reads."""
+    from sluice.orchestration.web import create_app, headline
+
+    link = tmp_path_factory.mktemp("page") / "pipelines"
+    return link, create_app(link, STATIC, ask=lambda path: {**headline(Path(path)), "state": "idle"})
+
+
+@pytest.fixture
+def app(shared_app: tuple[Path, FastAPI], pipelines: Path, write_pipeline: WritePipeline) -> Iterator[FastAPI]:
+    link, made = shared_app
+    write_pipeline("shop")
+    link.unlink(missing_ok=True)
+    link.symlink_to(pipelines)
+    yield made
+    made.dependency_overrides.clear()
+
+
+@pytest.fixture
+def as_role(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> AsRole:
+    """Gives a client that is logged in with a role of Airflow's simple auth manager."""
+    from airflow.api_fastapi.core_api import security
+
+    from sluice.orchestration.page import access
+
+    manager = SimpleAuthManager()
+    monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
+
+    def client(role: str | None) -> TestClient:
+        app.dependency_overrides[security.get_user] = lambda: SimpleAuthManagerUser(username="anna", role=role)
+        return TestClient(app)
+
+    return client
+
+
+@pytest.fixture
+def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every action is refused when it opens the pipeline: what comes so far was allowed."""
+
+    def refuse(path: str) -> Any:
+        raise ConfigError("there are no servers here")
+
+    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", refuse)
+
+
+def api_routes(app: FastAPI) -> list[tuple[str, str]]:
+    """(method, path) of each route of the API, with a pipeline in place of its parameters."""
+    found = []
+    for route in app.routes:
+        path = getattr(route, "path", "")
+        if path.startswith("/api/v1"):
+            filled = path.replace("{pipeline}", "shop").replace("{", "").replace("}", "")
+            found += [(method, filled) for method in route.methods]  # type: ignore[attr-defined]
+    return found
+
+
+def test_every_route_needs_a_login(app: FastAPI) -> None:
+    routes = api_routes(app)
+    assert len(routes) > 2 * len(ACTIONS)
+    for method, path in routes:
+        assert TestClient(app).request(method, path, json={}).status_code == 401, path
+
+
+@pytest.mark.parametrize("role", [None, "VIEWER", "USER", "OP", "ADMIN"])
+def test_roles_of_the_simple_auth_manager(as_role: AsRole, no_servers: None, role: str | None) -> None:
+    """A viewer reads, a user acts, as on the DAG itself; nobody without a role sees a pipeline."""
+    client = as_role(role)
+    listed = client.get("/api/v1/pipelines")
+    if role is None:
+        assert listed.status_code == 403
+    else:
+        line = listed.json()["pipelines"][0]
+        assert (line["pipeline"], line["text"]) == ("shop", "in step")
+        assert line["may"] == {name: role != "VIEWER" or name in {"read", "rows", "verified"} for name in line["may"]}
+    expected = {None: 403, "VIEWER": 403}.get(role, 409)
+    for name in ACTIONS:
+        for path in (f"/api/v1/pipelines/shop/actions/{name}/plan", f"/api/v1/pipelines/shop/actions/{name}"):
+            if name == "retry-now" and not path.endswith("plan") and expected == 409:
+                continue  # Airflow does it, and is not here
+            body = {**BODIES.get(name, {}), "confirm": "shop"}
+            answer = client.post(path, json=body)
+            assert answer.status_code == expected, (path, answer.text)
+
+
+def test_no_action_by_get_and_none_from_another_site(as_role: AsRole, no_servers: None) -> None:
+    client = as_role("ADMIN")
+    for name in ACTIONS:
+        path = f"/api/v1/pipelines/shop/actions/{name}"
+        assert client.get(path).status_code == 405
+        assert client.post(path, json={}, headers={"Origin": "https://evil.example"}).status_code == 403
+        assert client.post(path, content=b"confirm=shop").status_code == 415
+
+
+def test_every_answer_forbids_inline_code(as_role: AsRole, app: FastAPI) -> None:
+    client = as_role("VIEWER")
+    for path in ("/", "/static/sluice.js", "/static/no.js", "/api/v1/pipelines", "/api/v1/pipelines/nix", "/nix"):
+        policy = client.get(path).headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+    app.dependency_overrides.clear()
+    assert "content-security-policy" in TestClient(app).get("/").headers
+    page = (STATIC / "index.html").read_text()
+    assert "<script>" not in page
+    assert "style=" not in page
+    assert " on" not in page.replace(" on ", "")
+
+
+def test_data_at_stake_needs_the_pipelines_name(as_role: AsRole, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.operations import control
+
+    done: list[Any] = []
+    runtime = SimpleNamespace(name="shop")
+    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: runtime)
+    monkeypatch.setattr(
+        control,
+        "skip",
+        lambda *given, **more: done.append((given, more)) or control.ActionPlan("skip", ("batch 7 is left out",)),
+    )
+    client, path = as_role("USER"), "/api/v1/pipelines/shop/actions/skip"
+    body = {"target": "reporting", "batch": 7, "reason": "it's bad"}
+    plan = client.post(f"{path}/plan", json=body).json()
+    assert plan["steps"] == ["batch 7 is left out"]
+    assert plan["confirm"] is True
+    assert "until its dead letter is replayed" in plan["lost"]
+    assert plan["command"] == """sluice skip shop --reason 'it'"'"'s bad' reporting 7"""
+    assert [more["dry_run"] for _, more in done] == [True]
+    for confirm in ("", "shopp"):
+        refused = client.post(path, json={**body, "confirm": confirm})
+        assert refused.status_code == 409
+        assert "repeat the pipeline's name" in refused.json()["detail"]
+    assert len(done) == 1
+    assert client.post(path, json={**body, "confirm": "shop"}).json()["steps"] == ["batch 7 is left out"]
+    given, more = done[1]
+    assert given == (runtime, "reporting", 7)
+    assert more == {"by": "anna@airflow", "reason": "it's bad", "dry_run": False, "lost": False}
+
+
+@pytest.fixture
+def in_airflow(app: FastAPI) -> tuple[TestClient, list[Any]]:
+    """The page inside a stand-in of Airflow's application, which notes what it is asked, and as whom."""
+    outer, asked = FastAPI(), list[Any]()
+
+    @outer.api_route("/api/v2/{path:path}", methods=["GET", "POST"])
+    async def airflow(path: str, request: Request) -> Any:
+        body = await request.json() if request.method == "POST" else None
+        asked.append((request.method, path, body, request.headers.get("cookie")))
+        if path.endswith("/dagRuns") and request.method == "POST":
+            return {"dag_run_id": "manual__1"}
+        if path.endswith("/dagRuns"):
+            return {"dag_runs": [{"dag_run_id": "r2", "state": "running"}, {"dag_run_id": "r1", "state": "success"}]}
+        if path.endswith("/taskInstances"):
+            tasks = [("r2", "load.reporting", "up_for_retry"), ("r1", "load.reporting", "failed")]
+            return {
+                "task_instances": [
+                    {"dag_run_id": run, "task_id": task, "state": state, "try_number": 2} for run, task, state in tasks
+                ]
+            }
+        if "/logs/" in path:
+            failed = {"error_detail": [{"exc_value": "Data too long"}]}
+            retry = {"reason": "starts by itself in 30.0 s", "timestamp": "2026-01-01T00:00:00Z"}
+            return {"content": [{"event": "begin"}, failed, retry]}
+        return {}
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, OUTER_APP: scope.get("app")}, receive, send)
+
+    outer.mount("/sluice", page)
+    return TestClient(outer, cookies={"_token": "annas"}), asked
+
+
+def test_copies_and_comparisons_are_runs_that_airflow_opens_as_the_user(
+    as_role: AsRole, in_airflow: tuple[TestClient, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_role("USER")
+    client, asked = in_airflow
+    runtime = SimpleNamespace(
+        name="shop", pipeline=SimpleNamespace(targets=(), verify=SimpleNamespace(share=1.0), target=lambda name: None)
+    )
+    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: runtime)
+    monkeypatch.setattr("sluice.flows.dump.start.tuned", lambda pipeline, **changes: None)
+    monkeypatch.setattr(
+        "sluice.flows.dump.start.start",
+        lambda runtime, **more: SimpleNamespace(tables=[SimpleNamespace(table="shop.t", estimate=5)], note=""),
+    )
+    base = "/sluice/api/v1/pipelines/shop/actions"
+    copied = client.post(f"{base}/dump-start", json={"tables": ["shop.t"], "delay_ms": 0})
+    assert copied.json()["run"] == {"dag_id": "backfill__shop", "run_id": "manual__1"}
+    repaired = client.post(f"{base}/repair", json={"tables": ["shop.t"], "confirm": "shop"})
+    assert repaired.json()["run"]["dag_id"] == "verify__shop"
+    assert asked == [
+        (
+            "POST",
+            "dags/backfill__shop/dagRuns",
+            {"logical_date": None, "conf": {"tables": ["shop.t"], "delay_ms": 0}, "note": None},
+            "_token=annas",
+        ),
+        (
+            "POST",
+            "dags/verify__shop/dagRuns",
+            {"logical_date": None, "conf": {"tables": ["shop.t"], "repair": True}, "note": None},
+            "_token=annas",
+        ),
+    ]
+
+
+def test_failed_tasks_of_open_runs_are_named_and_cleared(
+    as_role: AsRole, in_airflow: tuple[TestClient, list[Any]]
+) -> None:
+    as_role("USER")
+    client, asked = in_airflow
+    (task,) = client.get("/sluice/api/v1/pipelines/shop/failed-tasks").json()["tasks"]
+    assert (task["run_id"], task["message"], task["attempt"]) == ("r2", "Data too long", 1)
+    assert task["next_at"] == "2026-01-01T00:00:30+00:00"
+    done = client.post("/sluice/api/v1/pipelines/shop/actions/retry-now", json={}).json()
+    assert done["steps"] == ["cleared in run r2: load.reporting"]
+    method, path, body, cookie = asked[-1]
+    assert (method, path, cookie) == ("POST", "dags/sync__shop/clearTaskInstances", "_token=annas")
+    assert (body["dag_run_id"], body["task_ids"], body["dry_run"]) == ("r2", ["load.reporting"], False)
+
+
+def test_openapi_describes_each_route(as_role: AsRole, app: FastAPI) -> None:
+    described = as_role("VIEWER").get("/api/v1/openapi.json").json()
+    for path, methods in described["paths"].items():
+        for method, one in methods.items():
+            assert one["description"], (method, path)
+            assert one["summary"], (method, path)
+    assert len(described["paths"]) >= 2 * len(ACTIONS) + 10
+    assert described["components"]["schemas"]["Skip"]["example"]["batch"] == 42
+
+
+@pytest.mark.parametrize(
+    ("status", "tone", "text"),
+    [
+        ({"state": "idle"}, "good", "in step"),
+        ({"state": "idle", "dead_letters": 1200}, "warn", "in step; 1,200 dead letters wait"),
+        ({"state": "running"}, "busy", "delivering"),
+        (
+            {"state": "no_answer", "no_answer": [{"part": "target reporting", "since": "2026-01-01T14:02:00Z"}]},
+            "bad",
+            "waiting for target reporting: no answer since 14:02 UTC",
+        ),
+        (
+            {"state": "failing", "failures": [{"part": "rules-0", "error": "hide_tests,\n line 12"}]},
+            "bad",
+            "stopped at rules 0: hide_tests, line 12",
+        ),
+        ({"state": "paused", "paused": "by anna since noon"}, "warn", "paused by anna since noon"),
+        ({"state": "invalid", "errors": ["shop.yaml:3: colour"]}, "bad", "the file is not valid: shop.yaml:3: colour"),
+        (
+            {"state": "running", "targets": [{"name": "a", "quarantined": "since noon"}]},
+            "bad",
+            "delivering; quarantined: a",
+        ),
+    ],
+)
+def test_states_in_words(status: dict[str, Any], tone: str, text: str) -> None:
+    assert in_words(status) == {"tone": tone, "text": text}
+
+
+def test_trouble_is_on_top() -> None:
+    lines = [
+        {"tone": tone, "lag_ms": lag, "pipeline": name}
+        for tone, lag, name in (("good", 5, "a"), ("bad", None, "b"), ("busy", 9, "c"), ("busy", 10, "d"))
+    ]
+    assert [line["pipeline"] for line in sorted(lines, key=trouble_first)] == ["b", "d", "c", "a"]
+    assert set(TONES) == {"bad", "warn", "busy", "good", "quiet"}
