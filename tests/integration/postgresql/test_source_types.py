@@ -152,6 +152,7 @@ def test_every_type_arrives_at_mysql(
         assert "it is the text of interval" in said.stdout
 
 
+@pytest.mark.full
 def test_what_mysql_does_not_have_is_refused_and_not_changed(
     tmp_path: Path, postgresql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:

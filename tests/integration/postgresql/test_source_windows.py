@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sluice.config.connections import parse_connection
 from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest, Tuning
 from sluice.model.tables import TableId
@@ -93,6 +95,7 @@ class Watcher:
                     self.seen[key] = max(version, self.seen.get(key, 0))
 
 
+@pytest.mark.full
 def test_a_copy_under_load_sets_no_row_back(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
     tables = (
         "CREATE TABLE t (id text PRIMARY KEY, version bigint)",
