@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 GROUP = "sluice"
+_ANSWER_S = 5.0
+"""Seconds to wait for ZooKeeper: the batch is acknowledged, and the run is not to be kept for this."""
 MOST_LATER = 1_000
 """Batches of earlier runs that are announced at once, at most: the newest ones."""
 
@@ -57,7 +59,7 @@ def _events(runtime: Runtime, target: str, claim: str) -> list[TableEvent]:
     from sluice.sources import executed
 
     opened = runtime.open_target(target)
-    with runtime.state() as state:
+    with runtime.state(connect_timeout_s=_ANSWER_S) as state:
         held, last = state.acks.get(target), state.announcements.last(target)
         if held is None:
             return []
