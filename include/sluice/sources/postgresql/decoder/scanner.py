@@ -296,7 +296,7 @@ class Scanner:
                 "a large transaction changes a table and then empties it",
                 where=self._where(),
                 hint="such a transaction cannot be captured; `sluice seek PIPELINE` to the position behind it, then "
-                "`sluice verify PIPELINE --repair`",
+                "`sluice verify run PIPELINE --repair`",
             )
         if gone.any():
             kept = self._rows[:, first:count][:, ~gone]

@@ -54,7 +54,7 @@ class ServerInfo:
     @property
     def server(self) -> str:
         """The id of the server in positions."""
-        return server_of(self.system_identifier)
+        return server_of(self.system_identifier, self.timeline)
 
     @property
     def position(self) -> Position:
