@@ -11,10 +11,10 @@ export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## from nothing to a running pipeline: MySQL x2, ZooKeeper, Spark, Airflow, a live workload, a comparison; TARGET=KIND: a second target too, a wrong name lists the kinds; CHANNEL=1: both servers take writes
+demo: ## from nothing to a running pipeline: MySQL x2, ZooKeeper, Spark, Airflow, a live workload, a comparison; TARGET=KIND: a second target too, a wrong name lists the kinds; CHANNEL=1: both servers take writes; SOURCE=postgresql: from PostgreSQL
 	@.ci/require java disk
 	@.ci/venv
-	@exec $(BIN)/python -m devstack demo --target "$(TARGET)" $(if $(CHANNEL),--channel)
+	@exec $(BIN)/python -m devstack demo --target "$(TARGET)" --source "$(SOURCE)" $(if $(CHANNEL),--channel)
 
 demo-down: ## stop all that demo started
 	@if [ -x $(BIN)/python ]; then exec $(BIN)/python -m devstack down; else echo "the stack is not running"; fi

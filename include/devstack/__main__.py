@@ -19,12 +19,18 @@ def main() -> int:
     parser.add_argument(
         "--channel", action="store_true", help="demo: both servers take writes, and a channel keeps them equal"
     )
+    parser.add_argument("--source", default="mysql", help="demo: kind of the source: mysql or postgresql")
     parser.add_argument("--json", action="store_true", help="status as JSON")
     arguments = parser.parse_args()
     try:
         match arguments.command:
             case "demo":
-                return commands.demo(seconds=arguments.seconds, target=arguments.target, channel=arguments.channel)
+                return commands.demo(
+                    seconds=arguments.seconds,
+                    target=arguments.target,
+                    channel=arguments.channel,
+                    source=arguments.source,
+                )
             case "up":
                 return commands.up()
             case "down":

@@ -19,12 +19,11 @@ import psutil
 import structlog
 
 from devstack import airflow, paths, ports, processes
-from devstack.demo import shop
+from devstack.demo import from_postgresql, shop
 from devstack.development import (
-    SOURCE,
+    SOURCE_POSTGRESQL,
     SOURCE_SCHEMA,
     SPARK,
-    TARGET,
     ZOOKEEPER,
     Settings,
     Stack,
@@ -35,7 +34,8 @@ from devstack.development import (
     state_file,
 )
 from devstack.kinds import kind_of
-from devstack.mysql import run_setup
+from devstack.mysql import MySQLServer, run_setup
+from devstack.postgresql import PostgreSQLServer, find_postgresql
 from devstack.progress import Progress, write
 from sluice.errors import ConfigError, SluiceError
 
@@ -94,13 +94,19 @@ def status(*, as_json: bool = False) -> int:
     return 0 if found.state == "up" else 3
 
 
-def demo(*, seconds: int = 30, target: str = "", channel: bool = False) -> int:
+def demo(*, seconds: int = 30, target: str = "", channel: bool = False, source: str = "mysql") -> int:
     """Start a pipeline from nothing: start, enable, change the source for ``seconds``, compare both sides.
 
     ``target``: kind of a second target, in addition to the MySQL one. ``channel``: both servers are changed, and a
-    channel keeps them equal.
+    channel keeps them equal. ``source``: mysql or postgresql.
     """
     from devstack.demo import show, two_way
+
+    postgresql = source == "postgresql"
+    if source not in {"", "mysql", "postgresql"}:
+        raise ConfigError(f"the demo has no source {source!r}", hint="mysql or postgresql")
+    if postgresql:
+        from_postgresql.require_alone(target, channel=channel)
 
     if target and channel:
         raise ConfigError(
@@ -108,10 +114,12 @@ def demo(*, seconds: int = 30, target: str = "", channel: bool = False) -> int:
         )
 
     def run(progress: Progress) -> int:
-        stack, fresh = _start(progress, target, channel=channel)
+        stack, fresh = _start(progress, target, channel=channel, postgresql=postgresql)
         if not fresh:
             if channel and not stack.settings.channel:
                 raise ConfigError("the stack that runs has no channel", hint="make demo-down, then make demo CHANNEL=1")
+            if postgresql != stack.settings.postgresql:
+                raise ConfigError("the stack that runs has another source", hint="make demo-down, then make demo again")
             if target not in {"", stack.settings.kind}:
                 raise ConfigError(
                     f"the stack that runs has no target of type {target}",
@@ -119,11 +127,8 @@ def demo(*, seconds: int = 30, target: str = "", channel: bool = False) -> int:
                 )
             return _announce(stack)
         try:
-            return (
-                two_way.show(stack, progress, seconds=seconds)
-                if channel
-                else show.show(stack, progress, seconds=seconds)
-            )
+            shown = two_way.show if channel else from_postgresql.show if postgresql else show.show
+            return shown(stack, progress, seconds=seconds)
         except SluiceError:
             write(f"The stack is left running for a look: {stack.api.address} (make demo-down stops it).")
             raise
@@ -170,7 +175,9 @@ def stack_environment() -> dict[str, str]:
 # -- start -------------------------------------------------------------------------------------------------------------
 
 
-def _start(progress: Progress, target: str = "", *, channel: bool = False) -> tuple[Stack, bool]:
+def _start(
+    progress: Progress, target: str = "", *, channel: bool = False, postgresql: bool = False
+) -> tuple[Stack, bool]:
     """Return the running stack and whether it was started now."""
     folder = demo_folder()
     with _exclusive(folder):
@@ -193,9 +200,13 @@ def _start(progress: Progress, target: str = "", *, channel: bool = False) -> tu
         distribution = find_database(progress)
         progress(f"{distribution.name} {distribution.version} from {distribution.origin}")
         kind = kind_of(target) if target else None
-        stack = Stack(Settings.choose(folder, distribution, kind, channel=channel))
-        for server in (stack.source, stack.target):
-            server.distribution = distribution
+        if postgresql:
+            found = find_postgresql()
+            progress(f"PostgreSQL {found.version} from {found.origin}")
+        stack = Stack(Settings.choose(folder, distribution, kind, channel=channel, postgresql=postgresql))
+        for server in stack.servers.values():
+            if isinstance(server, MySQLServer):
+                server.distribution = distribution
         try:
             _start_servers(stack, progress)
         except BaseException:
@@ -208,7 +219,7 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
     """Start everything at the same time, as far as one part does not need another."""
     pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="start")
     try:
-        databases = [pool.submit(_started, stack, name, progress) for name in (SOURCE, TARGET)]
+        databases = [pool.submit(_started, stack, name, progress) for name in stack.databases]
         if stack.settings.kind in stack.servers:
             databases.append(pool.submit(_started, stack, stack.settings.kind, progress))
         coordination = pool.submit(_started, stack, ZOOKEEPER, progress)
@@ -222,10 +233,10 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
         for future in databases:
             _result(future)
         stack.create_users()
-        shop.create_tables(stack.source, SOURCE_SCHEMA)
-        shop.create_tables(stack.target, stack.target_schema)
-        progress("sample shop: empty tables on both sides")
+        _create_shop(stack, progress)
         _result(coordination)
+        if stack.settings.postgresql:  # before Airflow's first drain, which would find no slot
+            progress(f"made {from_postgresql.apply(stack)}, as `sluice check --apply` does")
         _result(kernels)
         for component in stack.components():
             component.start(wait=False)
@@ -246,6 +257,20 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
         processes.abort_waits(True)  # on success nothing waits any more; on failure nothing may
         pool.shutdown(wait=True, cancel_futures=True)
         processes.abort_waits(False)
+
+
+def _create_shop(stack: Stack, progress: Progress) -> None:
+    """Make the shop's tables; those of a PostgreSQL at the source only: the pipeline makes the target's."""
+    if stack.settings.postgresql:
+        source = stack.servers[SOURCE_POSTGRESQL]
+        assert isinstance(source, PostgreSQLServer)
+        from_postgresql.prepare(source, stack.settings.passwords["sluice"])
+        stack.target.execute(f"CREATE DATABASE IF NOT EXISTS `{stack.target_schema}` CHARACTER SET utf8mb4")
+        progress("sample shop: empty tables in PostgreSQL")
+        return
+    shop.create_tables(stack.source, SOURCE_SCHEMA)
+    shop.create_tables(stack.target, stack.target_schema)
+    progress("sample shop: empty tables on both sides")
 
 
 def _started(stack: Stack, name: str, progress: Progress) -> None:

@@ -20,9 +20,10 @@ from typing import Any
 
 from devstack import airflow, debian, paths, ports, processes
 from devstack.airflow import AirflowApi, AirflowComponent
-from devstack.kinds import KINDS, Kind, pipelines_with
+from devstack.kinds import KINDS, Kind, pipelines_from_postgresql, pipelines_with
 from devstack.mariadb import MariaDBServer, find_mariadb
 from devstack.mysql import Distribution, MySQLServer, find_mysql
+from devstack.postgresql import PostgreSQLServer
 from devstack.processes import Handle
 from devstack.server import Server
 from devstack.spark import SparkConnectServer
@@ -31,6 +32,7 @@ from devstack.zookeeper import ZooKeeperServer
 from sluice.errors import ConfigError
 
 SOURCE, TARGET = "mysql-source", "mysql-target"
+SOURCE_POSTGRESQL = "postgresql-source"
 ZOOKEEPER, SPARK, SUBSCRIPTIONS = "zookeeper", "spark-connect", "subscriptions"
 SOURCE_SCHEMA, TARGET_SCHEMA = "shop", "reporting"
 _TWO_SITES = Path(__file__).parent / "demo" / "two_sites"
@@ -66,10 +68,18 @@ class Settings:
     """The kind of the second target; "": there is only the MySQL one."""
     channel: bool = False
     """Both servers take writes, and a channel keeps them equal."""
+    postgresql: bool = False
+    """The source is a PostgreSQL server."""
 
     @classmethod
     def choose(
-        cls, folder: Path, distribution: Distribution, kind: Kind | None = None, *, channel: bool = False
+        cls,
+        folder: Path,
+        distribution: Distribution,
+        kind: Kind | None = None,
+        *,
+        channel: bool = False,
+        postgresql: bool = False,
     ) -> Settings:
         """Free ports (or those that the environment fixes), new passwords. Raises ConfigError for a taken port."""
         chosen = {name: _choose_port(variable) for name, variable in _PORT_VARIABLES.items()}
@@ -81,6 +91,8 @@ class Settings:
         if channel:
             shutil.copytree(_TWO_SITES, folder, dirs_exist_ok=True)
             pipelines = str(folder / "pipelines")
+        if postgresql:
+            pipelines = str(pipelines_from_postgresql(folder / "pipelines"))
         return cls(
             str(folder),
             chosen,
@@ -91,6 +103,7 @@ class Settings:
             os.environ.get("SLUICE_RULES") or str(root / "include" / "rules"),
             kind.name if kind else "",
             channel,
+            postgresql,
         )
 
 
@@ -135,7 +148,7 @@ class Stack:
         other = self.other
         others = {self.settings.kind: other} if isinstance(other, Server) else {}
         servers: dict[str, Server] = {
-            SOURCE: mysql(SOURCE, 1),
+            **({SOURCE_POSTGRESQL: self._postgresql()} if s.postgresql else {SOURCE: mysql(SOURCE, 1)}),
             TARGET: mysql(TARGET, 2),
             **others,
             ZOOKEEPER: ZooKeeperServer(folder / ZOOKEEPER, ZOOKEEPER, port=s.ports[ZOOKEEPER]),
@@ -159,10 +172,25 @@ class Stack:
             servers[name] = AirflowComponent(self.airflow_home, name, kind=kind, port=s.ports["airflow"], env=env)
         return servers
 
+    def _postgresql(self) -> PostgreSQLServer:
+        s = self.settings
+        return PostgreSQLServer(
+            self.folder / SOURCE_POSTGRESQL,
+            SOURCE_POSTGRESQL,
+            port=s.ports[SOURCE],
+            password=s.passwords["root"],
+            options={"wal_level": "logical", "max_slot_wal_keep_size": "2GB"},
+        )
+
     # -- parts -----------------------------------------------------------------------------------------------------
     @property
+    def databases(self) -> list[str]:
+        """The names of the source and of the target among the servers."""
+        return [SOURCE_POSTGRESQL if self.settings.postgresql else SOURCE, TARGET]
+
+    @property
     def source(self) -> MySQLServer:
-        """The server whose log the pipeline reads."""
+        """The server whose log the pipeline reads, unless that is a PostgreSQL."""
         server = self.servers[SOURCE]
         assert isinstance(server, MySQLServer)
         return server
@@ -230,6 +258,10 @@ class Stack:
             "shop_mysql": mysql(SOURCE, "sluice", SOURCE_SCHEMA),
             "reporting_mysql": mysql(TARGET, "sluice_load", TARGET_SCHEMA),
         }
+        if s.postgresql:
+            source = {"host": ports.LOOPBACK, "port": s.ports[SOURCE], "login": "sluice", "schema": SOURCE_SCHEMA}
+            made = {"conn_type": "postgres", **source, "password": s.passwords["sluice"]}
+            databases = {"shop_postgresql": json.dumps(made), "reporting_mysql": databases["reporting_mysql"]}
         if s.channel:
             databases = {
                 "a_mysql": mysql(SOURCE, "sluice", SOURCE_SCHEMA),
@@ -277,7 +309,8 @@ class Stack:
             for server in (self.source, self.target):
                 self._create_user(server, "sluice", _READ_LOG, SOURCE_SCHEMA, _WRITE)
             return
-        self._create_user(self.source, "sluice", _READ_LOG, SOURCE_SCHEMA, "SELECT")
+        if not self.settings.postgresql:
+            self._create_user(self.source, "sluice", _READ_LOG, SOURCE_SCHEMA, "SELECT")
         self._create_user(self.target, "sluice_load", "", TARGET_SCHEMA, _WRITE)
 
     def _create_user(self, server: MySQLServer, name: str, everywhere: str, schema: str, there: str) -> None:

@@ -564,3 +564,14 @@ def pipelines_with(kind: Kind, into: Path) -> Path:
     with (into / PIPELINE_FILE).open("w", encoding="utf-8") as file:
         yaml.dump(pipeline, file)
     return into
+
+
+def pipelines_from_postgresql(into: Path) -> Path:
+    """Return a folder with the demo's pipeline, whose source is the PostgreSQL server."""
+    yaml = YAML()
+    pipeline = yaml.load(paths.repo_root() / "include" / "pipelines" / PIPELINE_FILE)
+    pipeline["source"] = {"connection": "shop_postgresql", "type": "postgresql", "start": "latest"}
+    into.mkdir(parents=True, exist_ok=True)
+    with (into / PIPELINE_FILE).open("w", encoding="utf-8") as file:
+        yaml.dump(pipeline, file)
+    return into

@@ -182,12 +182,21 @@ def test_http(check: Check, kind: str) -> None:
         check.run(bench)
 
 
-@pytest.mark.parametrize("kind", ["elasticsearch", "opensearch"])
+SEARCH: dict[str, tuple[str, dict[str, Any], str]] = {
+    "elasticsearch": ("elasticsearch", {}, "latest"),
+    "opensearch": ("opensearch", {}, "latest"),
+    "elasticsearch-all": ("elasticsearch", {"index": "{schema}.{table}-{day}"}, "all"),
+    "opensearch-all": ("opensearch", {}, "all"),
+}
+
+
+@pytest.mark.parametrize("kind", SEARCH)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_elasticsearch(check: Check, kind: str, request: pytest.FixtureRequest) -> None:
     from tests.support.benches.elasticsearch_bench import ElasticsearchBench
 
-    bench = ElasticsearchBench(request.getfixturevalue(kind))
+    server, options, changes = SEARCH[kind]
+    bench = ElasticsearchBench(request.getfixturevalue(server), options, changes)
     if not check.applies(bench):
         pytest.skip("the target does not offer it")
     check.run(bench)
@@ -204,19 +213,22 @@ def test_clickhouse(check: Check, kind: str, clickhouse: Any) -> None:
     check.run(bench)
 
 
+@pytest.mark.parametrize("changes", ["latest", "all"])
 @pytest.mark.parametrize("kind", ["twin", "ferretdb"])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_mongodb(check: Check, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mongodb(
+    check: Check, changes: str, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The twin in memory takes what MongoDB takes; FerretDB is a server, and takes less."""
     from tests.support.benches.mongodb_bench import FERRETDB, MongoBench
     from tests.support.twins.mongo_twin import MongoTwin
 
     if kind == "twin":
         monkeypatch.setattr("pymongo.MongoClient", MongoTwin().client)
-        bench = MongoBench("twin", 27017)
+        bench = MongoBench("twin", 27017, changes=changes)
     else:
         server = request.getfixturevalue("ferretdb")
-        bench = MongoBench(server.host, server.port, FERRETDB)
+        bench = MongoBench(server.host, server.port, FERRETDB, changes)
     if not check.applies(bench):
         pytest.skip("the target does not offer it")
     check.run(bench)

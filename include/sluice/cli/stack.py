@@ -20,11 +20,12 @@ def demo(
         str, typer.Option(help="Kind of a second target, in addition to the MySQL one; a wrong name lists them.")
     ] = "",
     channel: Annotated[bool, typer.Option(help="Both servers take writes, and a channel keeps them equal.")] = False,
+    source: Annotated[str, typer.Option(help="Kind of the source: mysql or postgresql.")] = "mysql",
 ) -> None:
     """Start from nothing: a pipeline, a live workload, and a comparison of both sides."""
     from devstack import commands
 
-    raise typer.Exit(commands.demo(seconds=seconds, target=target, channel=channel))
+    raise typer.Exit(commands.demo(seconds=seconds, target=target, channel=channel, source=source))
 
 
 @stack_app.command()

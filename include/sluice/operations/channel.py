@@ -16,6 +16,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.model.load_marks import LoadMark, origin_number
+from sluice.sources import KINDS as SOURCES
 from sluice.sources import reads_marks
 from sluice.targets.registry import marking_kinds, marks_loads
 
@@ -137,6 +138,8 @@ def _server(connection: str, resolver: ConnectionResolver) -> _Server:
     """Return the server that a connection leads to, as far as its address says."""
     at: Endpoint = resolver(connection)
     host = "127.0.0.1" if at.host in {None, "", "localhost"} else str(at.host).lower()
+    if at.kind.startswith("postgres"):  # what one database has, the log of another one does not
+        return host, at.port or 5432, f"database {at.schema}"
     return host, at.port or 3306, str(at.extra.get("unix_socket") or "")
 
 
@@ -229,7 +232,7 @@ def sent_to_itself(pipeline: PipelineConfig, mark: LoadMark | None, resolver: Co
         target.name
         for target in pipeline.targets
         if reads
-        and marks_loads(target.type)
+        and target.type in SOURCES
         and target.connection != ENVIRONMENT
         and _server(target.connection, resolver) in reads
     )
@@ -260,7 +263,7 @@ def _readable(folder: Path) -> list[PipelineConfig]:
 def _servers(pipeline: PipelineConfig, resolver: ConnectionResolver) -> tuple[set[_Server], set[_Server]]:
     """Return the servers that a pipeline reads and those that it writes, of the kinds that can be both."""
     reads = (pipeline.source.connection, *pipeline.source.connections) if reads_marks(pipeline.source.type) else ()
-    writes = [target.connection for target in pipeline.targets if marks_loads(target.type)]
+    writes = [target.connection for target in pipeline.targets if target.type in SOURCES]
     sides: tuple[set[_Server], set[_Server]] = (set(), set())
     for side, names in zip(sides, (reads, writes), strict=True):
         for name in names:

@@ -4,6 +4,7 @@ says.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
-from sluice.targets.port import KeyRange, StoredRange
+from sluice.targets.port import Input, KeyRange, StoredRange
 from sluice.targets.rows_in_memory import planned_table
 from tests.support.benches.elasticsearch_bench import SETTINGS, ElasticsearchBench
 
@@ -215,3 +216,45 @@ def test_connections_are_checked(elasticsearch: SearchServer) -> None:
     bench.connection = replace(bench.connection, password="p", extra={"api_key": "k"})
     with pytest.raises(ConfigError, match="a request has one login"):
         bench.target()
+
+
+_BORN = (
+    Column("id", ColumnKind.INT, "int", nullable=False),
+    Column("born", ColumnKind.DATE, "date"),
+    Column("v", ColumnKind.INT, "int"),
+)
+
+
+def test_changes_are_in_the_indexes_of_their_days(elasticsearch: SearchServer) -> None:
+    """Those of a column's values, and of the commit where it has none; a new column gets its field with its change."""
+    bench = ElasticsearchBench(elasticsearch, {"index": "{schema}.{table}-{month}"}, "all")
+    table = TableSchema(TableId(bench.schema, "t"), _BORN, ("id",))
+    bench.options["date_columns"] = {str(table.table): "born"}
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    rows = [(1, dt.date(2024, 2, 29), 1), (2, dt.date(2024, 2, 1), 2), (3, dt.date(1999, 12, 31), 3), (4, None, 4)]
+    pipe.deliver((table, [new(*row) for row in rows]))
+    pipe.deliver((table, [gone(*rows[0]), changed(rows[2], (3, dt.date(2024, 2, 2), 5))]))
+    head = f"{table.table}-"
+    held = {
+        name: {(one["_source"]["id"], one["_source"]["_change"]["op"]) for one in bench.documents(head + name)}
+        for name in ("2024.02", "1999.12", "2025.11")
+    }
+    assert held == {"2024.02": {(1, "i"), (2, "i"), (1, "d"), (3, "u")}, "1999.12": {(3, "i")}, "2025.11": {(4, "i")}}
+    [moved] = [one["_source"] for one in bench.documents(f"{head}2024.02") if one["_source"]["_change"]["op"] == "u"]
+    assert (moved["v"], moved["_before"]["v"], moved["_before"]["born"]) == (5, 3, "1999-12-31")
+    wide = TableSchema(table.table, (*_BORN, Column("more", ColumnKind.INT, "int")), ("id",))
+    pipe.deliver((wide, [changed((2, rows[1][1], 2, None), (2, rows[1][1], 2, 7))]))
+    found = bench.ask("POST", f"/{head}2024.02/_refresh") and bench.ask("GET", f"/{head}*/_search?q=more:7")
+    assert [one["_source"]["id"] for one in found["hits"]["hits"]] == [2]
+
+
+def test_changes_do_not_go_among_the_rows_of_an_index(elasticsearch: SearchServer) -> None:
+    bench, table, pipe = made(elasticsearch)
+    pipe.deliver((table, [new(1, "a", 1)]))
+    bench.changes = Input.CHANGES
+    other = Pipe(bench, name="other")
+    with pytest.raises(MappingError, match="has other documents than the changes of"):
+        other.deliver((table, [new(2, "b", 2)]))
+    with pytest.raises(ConfigError, match="rows by key have one index"):
+        bench.target(changes="latest", options={"index": "{schema}.{table}-{day}"})

@@ -25,7 +25,7 @@ from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.mongodb.client import Client
-from sluice.targets.port import KeyRange, NoFacts, StoredRange
+from sluice.targets.port import Checkpoint, KeyRange, NoFacts, StoredRange
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from tests.support.benches.mongodb_bench import FERRETDB, MongoBench
 from tests.support.twins.mongo_twin import MongoTwin
@@ -434,3 +434,23 @@ def test_a_server_that_is_away_is_named() -> None:
     bench = MongoBench("127.0.0.1", 1, {"timeout": "1s"})
     with pytest.raises(TargetUnavailable, match="reading the checkpoint at MongoDB 'target'"):
         bench.target().checkpoints.take_over(1)  # type: ignore[union-attr]
+
+
+def test_every_change_is_a_document(twin: MongoTwin) -> None:
+    """Its id names the change, so that a repeat writes it once more; the row before it is in it, too."""
+    bench = MongoBench("twin", 27017, changes="all")
+    table, pipe = made(bench)
+    pipe.deliver((table, [new(1, "a", 1)]))
+    batch = pipe.deliver((table, [changed((1, "a", 1), (1, "b", 2)), gone(1, "b", 2)]))
+    pipe.epoch += 1
+    pipe.checkpoints.rewind(Checkpoint(pipe.epoch, 1, batch.position))
+    pipe.write(batch)
+    held = {one["_change"]["op"]: one for one in bench.find(bench.schema, "people")}
+    assert len(bench.find(bench.schema, "people")) == 3
+    assert held["u"]["_id"] == "p.copy:2.1.0.0"
+    assert [(held[op]["email"], (held[op]["_before"] or {}).get("email")) for op in "iud"] == [
+        ("a", None), ("b", "a"), ("b", "b"),
+    ]  # fmt: skip
+    odd = TableSchema(TableId(bench.schema, "odd"), (Column("_change", ColumnKind.INT, "int", nullable=False),))
+    with pytest.raises(MappingError, match="the name of a field that Sluice writes"):
+        pipe.deliver((odd, [new(1)]))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.errors import LostPosition, PreflightError
+from sluice.errors import LogPurged, LostPosition, PreflightError
 from sluice.flows.capture.drain import drain
+from sluice.segments.reader import iter_changes
 from tests.support.pipelines.pg_source import PgCase, pg_case
 
 TABLES = (
@@ -126,3 +131,98 @@ def test_definitions_follow(shop: PgCase) -> None:
     )
     shop.run_until_head()
     shop.assert_same("orders")
+
+
+@pytest.mark.full
+def test_to_mysql(tmp_path: Path, postgresql_source: Any, mysql_target: Any, zookeeper: Any) -> None:
+    """Tables are made, copied, and kept: the values are those that the server prints."""
+    schema = "shop_to_mysql"
+    tables = (*TABLES, "INSERT INTO orders VALUES (7, 7, 7, 'from before')")
+    mysql_target.execute(f"CREATE DATABASE {schema}")
+    with pg_case(
+        tmp_path, postgresql_source, zookeeper, schema=schema, tables=tables, target=mysql_target, kind="mysql",
+        start="dump",
+    ) as made:  # fmt: skip
+        made.connections["case_target"] = mysql_target.connection_json(schema=schema)
+        made.prepare()
+        made.run_until_head()
+        made.write(
+            "INSERT INTO customers (name, balance, born, settings, seen, photo) VALUES ('Zoë 😀', -12.5, '1999-12-31', "
+            "'{\"a\": [1]}', '2024-02-29 10:00:00.000001+00', '\\x00ff'), ('x', 0, NULL, NULL, NULL, NULL)",
+            "INSERT INTO orders VALUES (1, 1, 9.99, 'a'), (1, 2, NULL, NULL)",
+            "UPDATE orders SET total = 10 WHERE number = 2",
+            "DELETE FROM orders WHERE number = 1",
+        )
+        made.run_until_head()
+        for table, columns in (("customers", "id, name, balance, born, photo"), ("orders", "*")):
+            ours = postgresql_source.execute(f"SELECT {columns} FROM {schema}.{table} ORDER BY 1, 2")
+            theirs = mysql_target.execute(f"SELECT {columns} FROM {schema}.{table} ORDER BY 1, 2")
+            assert [tuple(row) for row in theirs] == ours
+        [(seen,)] = mysql_target.execute(f"SELECT seen FROM {schema}.customers WHERE seen IS NOT NULL")
+        assert seen.isoformat() == "2024-02-29T10:00:00.000001"
+    mysql_target.execute(f"DROP DATABASE {schema}")
+
+
+@pytest.mark.full
+def test_a_run_that_is_killed_loses_and_doubles_nothing(shop: PgCase) -> None:
+    """Nor with the server killed. Every change is in the segments once, and the tables are equal at the end."""
+    shop.run_until_head()
+    choose, number = random.Random(7), itertools.count(1)
+    for turn in range(5):
+        for _ in range(200):
+            shop.write(
+                "BEGIN",
+                *(f"INSERT INTO orders VALUES ({next(number)}, 1, 1, 'x')" for _ in range(choose.randint(1, 9))),
+                f"UPDATE orders SET total = total + 1 WHERE customer % 7 = {turn}",
+                "COMMIT",
+            )
+        process = subprocess.Popen(
+            shop.command("run", shop.name, "--until-head"), env=shop.environment, cwd=shop.folder,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(choose.uniform(2, 6))
+        process.kill()
+        process.wait()
+        if turn == 2:
+            shop.source.kill()
+            shop.source.start()
+    shop.run_until_head()
+    shop.assert_same("orders")
+    store, seen = shop.runtime().store, []
+    with shop.runtime().state() as state:
+        for batch in state.batches.numbers():
+            record = state.batches.get(batch)
+            assert record is not None
+            seen += [(c.offset, c.row) for c in iter_changes(store, store.read_manifest(record.manifest))]
+    assert len(seen) > 1000
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.full
+def test_a_slot_that_the_server_gave_up_stops_the_pipeline(tmp_path: Path, server_folder: Path, zookeeper: Any) -> None:
+    """``wal_status = lost``: with the choices of a purged log."""
+    from devstack.postgresql import PostgreSQLServer
+
+    options = {"wal_level": "logical", "max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with (
+        PostgreSQLServer(server_folder / "pg-lost", options=options) as server,
+        pg_case(tmp_path, server, zookeeper, schema="lost", tables=TABLES) as made,
+    ):
+        made.prepare()
+        made.run_until_head()
+        server.execute("CREATE TABLE noise (t text)")
+        for _ in range(4):
+            server.execute("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+            server.execute("SELECT pg_switch_wal()", "CHECKPOINT")
+        assert made.slot_row()["status"] == "lost"
+        with pytest.raises(LogPurged, match="removed the log"):
+            made.run_until_head()
+
+
+def test_two_pipelines_that_would_send_changes_round_are_named(shop: PgCase) -> None:
+    """A PostgreSQL target marks nothing, so that nothing tells what came back."""
+    back = shop.yaml.replace(f"pipeline: {shop.name}", "pipeline: back").replace(f"/test/{shop.schema}", "/test/back")
+    back = back.replace("case_source", "case_X").replace("case_target", "case_source").replace("case_X", "case_target")
+    (shop.folder / "back.yaml").write_text(back, encoding="utf-8")
+    said = shop.cli("check", shop.name)
+    assert f"{shop.name} -> back" in " ".join(said.stdout.split())

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines.dumping import dumped
+from sluice.operations.deadletters.store import letters
+from tests.support.pipelines.dumping import delivering, dumped
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
 from tests.support.values import postgresql_types as types
 
@@ -40,6 +41,13 @@ def carried(made: PgCase, kinds: types.Types) -> None:
     made.run_until_head()
 
 
+def assert_verified(made: PgCase) -> None:
+    """``sluice verify`` finds no difference."""
+    with delivering(made):
+        found = made.cli("verify", made.name)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 @pytest.mark.promise("B50")
 def test_every_type_arrives_at_postgresql(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
     kinds = types.BOTH | types.BEYOND
@@ -53,6 +61,7 @@ def test_every_type_arrives_at_postgresql(tmp_path: Path, postgresql_source: Any
         for number, row in ours.items():
             differ = {name: (text, theirs[number][name]) for name, text in row.items() if theirs[number][name] != text}
             assert not differ, f"row {number}: {differ}"
+        assert_verified(made)
         declared = dict(
             made.source.execute(
                 "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attnum > 0 AND "
@@ -138,5 +147,33 @@ def test_every_type_arrives_at_mysql(
                 name: (text, theirs[number][name]) for name, text in wanted.items() if theirs[number][name] != text
             }
             assert not differ, f"row {number}: {differ}"
+        assert_verified(made)
         said = made.cli("check", made.name)
         assert "it is the text of interval" in said.stdout
+
+
+@pytest.mark.full
+def test_what_mysql_does_not_have_is_refused_and_not_changed(
+    tmp_path: Path, postgresql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Each value that PostgreSQL alone has is a dead letter with its row, and the others arrive."""
+    schema = fresh_schema(mysql_target, options="CHARACTER SET utf8mb4")
+    odd = {
+        "f8": ("'NaN'", "'Infinity'", "'-Infinity'"), "f4": ("'NaN'",), "d": ("'infinity'", "'0044-03-15 BC'", "'10000-01-01'"),
+        "ts": ("'-infinity'", "'0044-03-15 12:00:00 BC'"), "tsz": ("'20000-01-01 00:00:00+00'", "'infinity'"),
+        "n": ("1",),
+    }  # fmt: skip
+    kinds = {"f8": "float8", "f4": "float4", "d": "date", "ts": "timestamp", "tsz": "timestamptz", "n": "int"}
+    with pg_case(
+        tmp_path, postgresql_source, zookeeper, schema=schema, target=mysql_target, kind="mysql",
+        target_extra="    on_error: dead_letter",
+    ) as made:  # fmt: skip
+        made.write(f"CREATE TABLE odd (id int PRIMARY KEY, {', '.join(f'{n} {k}' for n, k in kinds.items())})")
+        made.prepare()
+        made.run_until_head()
+        rows = [(name, value) for name, values in odd.items() for value in values]
+        made.write(*(f"INSERT INTO odd (id, {name}) VALUES ({i}, {value})" for i, (name, value) in enumerate(rows)))
+        made.run_until_head()
+        there = made.target.execute(f"SELECT * FROM `{schema}`.odd")
+        assert list(there) == [(len(rows) - 1, None, None, None, None, None, 1)]
+        assert len(letters(made.runtime())) == len(rows) - 1

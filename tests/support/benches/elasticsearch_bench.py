@@ -17,10 +17,10 @@ from sluice.config.connections import parse_connection
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId, TableSchema
 from sluice.model.temporal import time_of
-from sluice.targets.contract import Bench
+from sluice.targets.contract import Bench, Received
 from sluice.targets.elasticsearch.target import ElasticsearchTarget
 from sluice.targets.messages.row_texts import own_type
-from sluice.targets.port import Target
+from sluice.targets.port import Input, Target
 from sluice.targets.rows_in_memory import planned_table
 
 _numbers = itertools.count()
@@ -44,11 +44,24 @@ def python_value(made: ColumnType, value: Any) -> Any:
     return read(str(value)) if read is not None else value
 
 
+def types_of(table: TableSchema) -> dict[str, ColumnType]:
+    """What the values of each column are."""
+    columns = zip(table.columns, planned_table(table).columns, strict=True)
+    return {column.name: planned.value_type for column, planned in columns}
+
+
+def place_of(document: Any) -> tuple[int, ...]:
+    """The place of a change in the log."""
+    return tuple(document["_change"][name] for name in ("batch", "seq", "row", "part"))
+
+
 class ElasticsearchBench(Bench):
     """A server; its documents are read by searches."""
 
-    def __init__(self, server: Any, options: dict[str, Any] | None = None) -> None:
-        self.server = server
+    def __init__(self, server: Any, options: dict[str, Any] | None = None, changes: str = "latest") -> None:
+        self.server, self.changes = server, Input(changes)
+        self.appends = self.changes is Input.CHANGES
+        self.made: dict[str, TableSchema] = {}
         self.schema = f"s{os.getpid()}x{next(_numbers)}"
         self.options = {"settings": SETTINGS, "checkpoint_index": f"{self.schema}-checkpoints", **(options or {})}
         given = json.loads(server.connection_json())
@@ -70,6 +83,19 @@ class ElasticsearchBench(Bench):
         for finding in schema.compare([planned_table(table)]):
             if finding.absent:
                 schema.apply(finding.statement)
+        self.made[str(table.table)] = table
+
+    def received(self) -> list[Received]:
+        found = []
+        for name, table in self.made.items():
+            types = types_of(table)
+            held = self.documents(f"{name}*")
+            for one in sorted(held, key=lambda one: place_of(one["_source"])):
+                row, about, before = one["_source"], one["_source"]["_change"], one["_source"]["_before"]
+                image = {column: python_value(made, row[column]) for column, made in types.items()}
+                was = before and {column: python_value(made, before[column]) for column, made in types.items()}
+                found.append(Received(one["_id"], name, about["op"], was, None if about["op"] == "d" else image))
+        return found
 
     def documents(self, index: str) -> list[dict[str, Any]]:
         """All documents of an index, with their ids and versions."""
@@ -78,10 +104,7 @@ class ElasticsearchBench(Bench):
         return list(found["hits"]["hits"])
 
     def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
-        types = {
-            column.name: planned.value_type
-            for column, planned in zip(table.columns, planned_table(table).columns, strict=True)
-        }
+        types = types_of(table)
         rows = [one["_source"] for one in self.documents(str(table.table))]
         return [tuple(python_value(made, row.get(name)) for name, made in types.items()) for row in rows]
 

@@ -17,11 +17,12 @@ from bson.datetime_ms import DatetimeMS
 from sluice.config.connections import Endpoint
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId, TableSchema
-from sluice.targets.contract import Bench
+from sluice.targets.contract import Bench, Received
 from sluice.targets.messages.row_texts import own_type
 from sluice.targets.mongodb.target import MongoTarget
-from sluice.targets.port import Target
+from sluice.targets.port import Input, Target
 from sluice.targets.rows_in_memory import planned_table
+from tests.support.benches.elasticsearch_bench import place_of, types_of
 
 _numbers = itertools.count()
 _AS_STORED: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
@@ -46,7 +47,10 @@ def python_value(made: ColumnType, value: Any) -> Any:
 class MongoBench(Bench):
     """A server; its documents are read by finds. ``options``: of the target."""
 
-    def __init__(self, host: str, port: int, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, host: str, port: int, options: Mapping[str, Any] | None = None, changes: str = "latest") -> None:
+        self.changes = Input(changes)
+        self.appends = self.changes is Input.CHANGES
+        self.made: dict[str, TableSchema] = {}
         self.schema = f"s{os.getpid()}x{next(_numbers)}"
         self.options: dict[str, Any] = {"own_database": f"{self.schema}_sluice", **(options or {})}
         self.connection = Endpoint("target", "mongo", host, port, password=self.secret)
@@ -77,16 +81,25 @@ class MongoBench(Bench):
         for finding in schema.compare([planned_table(table)]):
             if finding.absent:
                 schema.apply(finding.statement)
+        self.made[str(table.table)] = table
+
+    def received(self) -> list[Received]:
+        found = []
+        for name, table in self.made.items():
+            types = types_of(table)
+            for one in sorted(self.find(table.table.schema, table.table.table), key=place_of):
+                about, before = one["_change"], one["_before"]
+                image = {column: python_value(made, one[column]) for column, made in types.items()}
+                was = before and {column: python_value(made, before[column]) for column, made in types.items()}
+                found.append(Received(one["_id"], name, about["op"], was, None if about["op"] == "d" else image))
+        return found
 
     def documents(self, table: TableSchema) -> list[dict[str, Any]]:
         """The documents of rows that are there."""
         return self.find(table.table.schema, table.table.table, {"_sluice_deleted": {"$exists": False}})
 
     def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
-        types = {
-            column.name: planned.value_type
-            for column, planned in zip(table.columns, planned_table(table).columns, strict=True)
-        }
+        types = types_of(table)
         found = self.documents(table)
         return [tuple(python_value(made, row.get(name)) for name, made in types.items()) for row in found]
 

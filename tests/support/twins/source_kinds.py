@@ -336,8 +336,12 @@ class Reader:
         """Batch after batch, up to the head of now."""
         with self.case.source.open() as session:
             stop = session.head
+        return self.all_until(stop, **limits) if stop is not None else []
+
+    def all_until(self, stop: Offset, **limits: Any) -> list[StreamResult[Any]]:
+        """Batch after batch, up to a place."""
         found = []
-        while stop is not None and stop.follows(self.at):
+        while stop.follows(self.at):
             found.append(self.once(stop_at=stop, **limits))
         return [result for result in found if result.manifest is not None]
 

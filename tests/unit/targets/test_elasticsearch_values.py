@@ -127,7 +127,7 @@ def test_settings_of_the_options_win() -> None:
     ("options", "said"),
     [
         ({"index": "{schema}"}, "index must have {table} in it"),
-        ({"index": "{table}-{day}"}, "{day} is not known"),
+        ({"index": "{table}-{hour}"}, "{hour} is not known"),
         ({"mappings": {"shop.note": {}}}, "'shop.note' must be schema.table.column"),
         ({"routing": {"orders": "id"}}, "'orders' must be schema.table"),
         ({"settings": {"mappings": {}}}, "mappings of fields are an option of their own"),

@@ -28,6 +28,7 @@ from sluice.errors import SegmentError, SluiceError
 from sluice.flows.dump.key_lists import stored_keys, write_keys
 from sluice.flows.dump.moved_keys import dump_moved
 from sluice.flows.dump.reconcile import write_kept
+from sluice.merge.column_presence import masks
 from sluice.merge.group_codes import group_codes
 from sluice.merge.window import survivors
 from sluice.model.batches import Op
@@ -45,7 +46,7 @@ from sluice.model.dumps import (
 )
 from sluice.model.offset import Offset
 from sluice.model.packing import SMALL_FILES
-from sluice.model.tables import TableId, TableSchema, stored_name
+from sluice.model.tables import META_COLUMNS, TableId, TableSchema, stored_name
 from sluice.segments.chunk_file import read_keys
 from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
@@ -265,6 +266,7 @@ class StoredRows(Protocol):
     def changes(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
         """Return columns of a file's changes, without rows that a dump placed there.
 
+        ``_present`` is null for a row that is whole now: a deleted one, and one of which only old values are unknown.
         Raises OtherKey if it lacks one of them.
         """
 
@@ -476,6 +478,17 @@ def _files(stored: StoredRows, writer: OpenBatch, batch: int) -> Sequence[Segmen
     return manifest.files if manifest else ()
 
 
+def _without_old_gaps(rows: pa.Table, columns: int) -> pa.Table:
+    """Return the rows with ``_present`` null where all of the ``columns`` are known of the row as it is now."""
+    present = rows["_present"]
+    if present.null_count == rows.num_rows:
+        return rows
+    known, _ = masks(present, columns)
+    whole = known.all(axis=1) | np.asarray(pc.equal(rows["_op"], Op.DELETE.value).to_numpy())
+    told = pc.if_else(pa.array(whole), pa.scalar(None, present.type), present)
+    return rows.set_column(rows.schema.get_field_index("_present"), "_present", told)
+
+
 class _Stored:
     """The :class:`StoredRows` of a pipeline."""
 
@@ -498,12 +511,15 @@ class _Stored:
 
     def changes(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
         with self.store.open_input(file.path) as source:
-            there = set(pq.read_schema(source).names)
+            there = pq.read_schema(source).names
         missing = [c for c in columns if c not in there]
         if missing:
             raise OtherKey
         rows = read_file(self.store, file, columns=[*columns, "_op"], verify=False)
-        return rows.filter(pc.not_equal(rows["_op"], Op.READ.value)) if file.reads else rows
+        rows = rows.filter(pc.not_equal(rows["_op"], Op.READ.value)) if file.reads else rows
+        return (
+            _without_old_gaps(rows, sum(name not in META_COLUMNS for name in there)) if "_present" in columns else rows
+        )
 
     def chunk(self, chunk: Chunk, identity: tuple[str, ...]) -> tuple[TableSchema, pa.Table] | None:
         return read_keys(self.store, chunk, identity) if self.store.exists(chunk.path) else None

@@ -42,9 +42,9 @@ def place_of(timeline: int, lsn: int) -> str:
     return f"{file_of(timeline)}:{lsn}"
 
 
-def server_of(system_identifier: int | str) -> str:
-    """Return the id of a server as positions have it."""
-    return f"{_SERVER}{system_identifier}"
+def server_of(system_identifier: int | str, timeline: int) -> str:
+    """Return the id of a server as positions have it: a promoted standby is another one than its primary."""
+    return f"{_SERVER}{system_identifier}:{timeline}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Position:
     """A place between two transactions.
 
     Attributes:
-        server: ``postgresql:`` and the system identifier, which a standby has in common with its primary.
-        timeline: a promoted standby begins a new one, and its LSNs mean nothing in the old one from there on.
+        server: see :func:`server_of`. timeline: a promoted standby begins a new one, and its LSNs mean nothing in the
+            old one from there on.
         lsn: every transaction whose commit record begins before it was read, and no other. After a transaction it is
             the end of the commit record.
         commit_time_us: commit time of the last transaction, microseconds since 1970 UTC, 0 if none was seen.
@@ -63,6 +63,11 @@ class Position:
     timeline: int
     lsn: int
     commit_time_us: int = 0
+
+    @property
+    def system(self) -> str:
+        """The cluster: a standby has the same as its primary."""
+        return self.server.rpartition(":")[0]
 
     @property
     def place(self) -> str:

@@ -24,7 +24,7 @@ from sluice.sources.postgresql.server.slot import PLUGIN, Slot, read_slot, slot_
 from sluice.sources.table_filter import Selection
 
 _APPLY = "`sluice check PIPELINE --apply` makes it"
-_THEN_REPAIR = "then, with the pipeline running, `sluice verify PIPELINE --repair`"
+_THEN_REPAIR = "then, with the pipeline running, `sluice verify run PIPELINE --repair`"
 _CHOICES = (
     f"choose: `sluice seek PIPELINE latest`, {_THEN_REPAIR}; or a new copy of the tables: `sluice recover PIPELINE` "
     "plans it"
@@ -91,6 +91,16 @@ def server_findings(info: ServerInfo) -> list[Finding]:
                 "ALTER SYSTEM SET wal_level = 'logical', and restart the server",
             )
         )
+    if info.settings.get("server_encoding") == "SQL_ASCII":
+        found.append(
+            Finding(
+                "error",
+                "server_encoding",
+                "SQL_ASCII",
+                "the server does not know what its texts are, and sends their bytes as they are",
+                "move the database to one that was made with ENCODING 'UTF8'",
+            )
+        )
     if not info.replicates:
         found.append(
             Finding(
@@ -108,13 +118,13 @@ def server_findings(info: ServerInfo) -> list[Finding]:
 # -- the slot ----------------------------------------------------------------------------------------------------------
 def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Position) -> list[Finding]:
     """Return why the log cannot be read on from ``at``, if so."""
-    if at.server != info.server:
+    if at.system != info.position.system:
         return [
             Finding(
                 "error",
                 "server",
                 info.server,
-                f"another server answers: the position {at} belongs to {at.server}",
+                f"another system answers: the position {at} belongs to {at.server}",
                 f"point the connection at the right server; else `sluice seek PIPELINE latest`, {_THEN_REPAIR}",
                 WrongServer,
             )
@@ -126,7 +136,8 @@ def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Positi
                 "timeline",
                 str(info.timeline),
                 f"a standby was promoted, or the server was restored: the position is {at}",
-                f"`sluice recover PIPELINE` goes on where the timelines part, if nothing is missing; else {_CHOICES}",
+                "with both servers in source.connections `sluice failover PIPELINE` goes on at the same place, if "
+                f"nothing is missing there; else {_CHOICES}",
                 WrongServer,
             )
         ]

@@ -16,7 +16,7 @@ import structlog
 
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig, StartPosition
-from sluice.errors import ConfigError, PreflightError
+from sluice.errors import ConfigError, LostPosition, PreflightError
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import POSTGRESQL, Dialect
 from sluice.model.dumps import Marking
@@ -46,7 +46,7 @@ from sluice.sources.postgresql.catalog.table import read_table, schema_of
 from sluice.sources.postgresql.decoder.scanner import Scanner
 from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
 from sluice.sources.postgresql.log_watch import PostgreSQLLogWatch
-from sluice.sources.postgresql.position import Position
+from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.postgresql.preflight import missing_statements, position_findings, preflight, read_setup
 from sluice.sources.postgresql.protocol.replication import ReplicationStream, released_here
 from sluice.sources.postgresql.reader.batch_reader import Lookups, OpenLog, capture
@@ -55,6 +55,7 @@ from sluice.sources.postgresql.server.connection import open_session, rows_of, s
 from sluice.sources.postgresql.server.info import ServerInfo, log_end, server_info
 from sluice.sources.postgresql.server.publication import publication_name
 from sluice.sources.postgresql.server.slot import Slot, advance, read_slot, slot_name
+from sluice.sources.postgresql.server.timelines import ancestors
 from sluice.sources.postgresql.snapshot.chunk_reader import (
     PostgresChunkReader,
     PostgresLoad,
@@ -202,13 +203,18 @@ class PostgreSQLSession:
     @property
     def head(self) -> Offset | None:
         """The end of the durable log; None if ``wal_level`` keeps it from being decoded."""
-        info = self.info
+        info, _ = self.info, self._first_slot
         return info.position.as_offset() if info.settings.get("wal_level") == "logical" else None
 
     @property
     def history(self) -> PostgreSQLSchemaHistory:
         """The schema history: the log names columns, but does not describe them in full."""
         return PostgreSQLSchemaHistory(self.connection, self)
+
+    @cached_property
+    def _first_slot(self) -> Slot | None:
+        """The slot as of the first question, as :attr:`info`: what is asked of both does not need the connection."""
+        return self._slot()
 
     def _slot(self) -> Slot | None:
         with self._asking():
@@ -229,7 +235,7 @@ class PostgreSQLSession:
         In a session whose log stays open the head is asked for again.
         """
         if self._log is None:
-            if not self.keeps(at):
+            if position_findings(self.info, self._first_slot, self.source.slot, Position.of(at)):
                 return None
             return max(self.info.head - Position.of(at).lsn, 0)
         with self._asking():
@@ -274,6 +280,7 @@ class PostgreSQLSession:
     def look_again(self) -> None:
         """Forget the server's description, so that the next question reads it."""
         self.__dict__.pop("info", None)
+        self.__dict__.pop("_first_slot", None)
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
         """Return the head, where the slot begins, or an LSN of this timeline. Raises LostPosition, ConfigError."""
@@ -301,17 +308,37 @@ class PostgreSQLSession:
         return at.as_offset()
 
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
-        """Return ``at`` at the same server and timeline. Raises LostPosition, ConfigError for another one."""
-        position = Position.of(at)
-        if not self.is_same_log(at):
-            raise ConfigError(
-                f"the position {position} is of another timeline or server than {self.info.position}",
+        """Return the same LSN on this server's timeline, if that went along the captured one up to there.
+
+        Raises LostPosition if it left it before, or if its slot does not have what comes next.
+        """
+        position, info = Position.of(at), self.info
+        if self.is_same_log(at):
+            self.confirm(at)
+            return at
+        if position.system != info.position.system:
+            raise LostPosition(
+                f"this server is of another system: the position {position} belongs to {position.server}",
                 where=self.source.where,
-                hint="a promoted standby cannot be read on by itself in this version: `sluice seek PIPELINE latest`, "
-                "then, with the pipeline running, `sluice verify PIPELINE --repair`",
             )
-        self.confirm(at)
-        return at
+        with self._asking():
+            left = ancestors(self.source.endpoint, info.timeline)
+        if position.timeline not in left:
+            raise LostPosition(
+                f"this server is on timeline {info.timeline}, which never was on timeline {position.timeline}",
+                where=self.source.where,
+            )
+        if position.lsn > left[position.timeline]:
+            raise LostPosition(
+                f"this server lacks transactions that were read: it left timeline {position.timeline} at "
+                f"{lsn_text(left[position.timeline])}, and {lsn_text(position.lsn)} was captured",
+                where=self.source.where,
+                hint="`sluice seek PIPELINE latest`, then, with the pipeline running, `sluice verify run PIPELINE "
+                "--repair`",
+            )
+        moved = Position(info.server, info.timeline, position.lsn, position.commit_time_us)
+        raise_first(position_findings(info, self._slot(), self.source.slot, moved), self.source.where)
+        return moved.as_offset()
 
     # -- the log -------------------------------------------------------------------------------------------------------
     def stream(

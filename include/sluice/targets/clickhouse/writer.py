@@ -12,10 +12,8 @@ import pyarrow.compute as pc
 
 from sluice.errors import LoadError
 from sluice.model.batches import Op
-from sluice.model.column_types import ColumnType
-from sluice.model.fields import declared_type, is_masked, neutral_type, true_name
-from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.tables import META_COLUMNS, one_chunk
+from sluice.model.fields import is_masked
+from sluice.model.tables import one_chunk
 from sluice.targets.clickhouse.checkpoint import ClickHouseCheckpoints, Record, guarded, read_record, shut_out
 from sluice.targets.clickhouse.client import CONSTRAINT, OF_ROWS, Client, connected
 from sluice.targets.clickhouse.follow import follow, remove_older
@@ -24,11 +22,10 @@ from sluice.targets.clickhouse.rows import TableRows, digest_of, key_tuples
 from sluice.targets.clickhouse.sql import names, table_name
 from sluice.targets.clickhouse.tables import CHANGE_KEY, HeldTable, held_tables, require, unfit
 from sluice.targets.clickhouse.values import ALL_YEARS, FEW_YEARS, Years, sent
-from sluice.targets.messages.pieces import merged_parts
+from sluice.targets.messages.pieces import merged_parts, plan_of
 from sluice.targets.messages.read_back import listed_keys
 from sluice.targets.port import (
     BatchInput,
-    ChangePiece,
     Checkpoint,
     Fence,
     KeyRange,
@@ -267,21 +264,6 @@ class ClickHouseUnit:
 
     def _token(self, record: Record, held: HeldTable) -> str:
         return f"{self.place.owner}/{record.term}/{self.fence.batch}/{held.table}"
-
-
-def plan_of(piece: ChangePiece) -> PlannedTable:
-    """Return the plan of a table of changes, as its changes have it."""
-    columns = []
-    for one in piece.rows.schema:
-        if one.name not in META_COLUMNS:
-            given = true_name(one)
-            number = piece.key.index(given) + 1 if given in piece.key else 0
-            made = neutral_type(one) or ColumnType.of_arrow(str(one.type))
-            generated = b"sluice.generated" in (one.metadata or {})
-            columns.append(
-                PlannedColumn(given, declared_type(one), number, generated, arrow_type=str(one.type), type=made)
-            )
-    return PlannedTable(piece.table, piece.table, tuple(columns))
 
 
 def sent_keys(made: TableRows, keys: pa.Table) -> dict[str, pa.Array]:

@@ -27,6 +27,7 @@ from sluice.targets.messages.pieces import merged_parts
 from sluice.targets.messages.read_back import listed_keys
 from sluice.targets.port import (
     BatchInput,
+    ChangePiece,
     Checkpoint,
     Fence,
     KeyRange,
@@ -38,6 +39,7 @@ from sluice.targets.port import (
     StoredRange,
     TableInput,
     WriteResult,
+    WriteUnit,
 )
 
 C = TypeVar("C")
@@ -91,6 +93,10 @@ class DocumentStore(ABC, Generic[C]):
     def work(self, client: C, record: Record, fence: Fence, plan: PlannedTable, options: WorkOptions) -> TableWork:
         """Return what writes rows of a table."""
 
+    @abstractmethod
+    def append(self, client: C, record: Record, fence: Fence, plan: PlannedTable, piece: ChangePiece) -> WriteResult:
+        """Write each change of a piece as a document: see :mod:`sluice.targets.documents.changes`. Raises LoadError."""
+
     def committed(self, client: C, tables: Sequence[TableId], *, moved: bool) -> None:
         """Do what follows the rows of a batch; ``moved``: the checkpoint has moved."""
 
@@ -114,7 +120,7 @@ class DocumentWriter(Generic[C]):
                 for change in changes:
                     self.store.follow(client, self.fence, change)
 
-    def plan(self, parallelism: int) -> Sequence[Sequence[DocumentUnit[C]]]:
+    def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
         """Return phases of units: what is cleared, documents that rows leave, rows. Raises MappingError, Fenced."""
         batch = self.batch
         if not batch.tables and not batch.reconcile:
@@ -135,7 +141,7 @@ class DocumentWriter(Generic[C]):
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Follow later schema changes, then move the checkpoint. A repeat is harmless. Raises Fenced, LoadError."""
         batch, fence, store = self.batch, self.fence, self.store
-        tables = [table.target for table in batch.tables]
+        tables = list(dict.fromkeys([*(table.target for table in batch.tables), *_written(results)]))
         with store.connected() as client:
             held = store.read(client)
             again = held is not None and (held.checkpoint.epoch, held.checkpoint.batch) == (fence.epoch, batch.number)
@@ -151,6 +157,12 @@ class DocumentWriter(Generic[C]):
 
     def abort(self) -> None:
         """Do nothing: what was written is written again."""
+
+
+def _written(results: Sequence[WriteResult]) -> Iterator[TableId]:
+    """Yield the tables that units say they wrote."""
+    for result in results:
+        yield from result.message or ()
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
-from sluice.targets.templates import require_known
+from sluice.targets.templates import fields_of, require_known
 
 _TABLE = frozenset({"schema", "table", "pipeline", "target"})
+DAYS = {"day": "%Y.%m.%d", "month": "%Y.%m", "year": "%Y"}
+"""Words for a part of a date in names of indexes, and its form."""
 _MEBIBYTE = 1 << 20
 
 
@@ -23,7 +25,13 @@ class ElasticsearchOptions(BaseModel):
     index: str = Field(
         "{schema}.{table}",
         description="Name of a table's index, in lower case. {schema}, {table}: of the target table; {pipeline}, "
-        "{target}: names.",
+        "{target}: names. With changes: all also {day}, {month}, {year}: of the commit in UTC, or of the column in "
+        "date_columns.",
+    )
+    date_columns: Mapping[str, str] = Field(
+        {},
+        description="With changes: all: schema.table of the target: the DATE, DATETIME or TIMESTAMP column whose value "
+        "is {day}, {month} or {year} of index. Where it is NULL, or a date that no calendar has, the commit's is.",
     )
     mappings: Mapping[str, Mapping[str, Any]] = Field(
         {},
@@ -61,15 +69,30 @@ class ElasticsearchOptions(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> ElasticsearchOptions:
-        if "table" not in require_known("index", self.index, _TABLE):
+        if "table" not in require_known("index", self.index, _TABLE | DAYS.keys()):
             raise ValueError("index must have {table} in it: each table needs an index of its own")
-        for option, names, dots in ("mappings", self.mappings, 2), ("routing", self.routing, 1):
+        for option, names, dots in (
+            ("mappings", self.mappings, 2),
+            ("routing", self.routing, 1),
+            (
+                "date_columns",
+                self.date_columns,
+                1,
+            ),
+        ):
             for name in names:
                 if name.count(".") < dots:
                     raise ValueError(f"{option}: {name!r} must be schema.table{'.column' if dots > 1 else ''}")
+        if self.date_columns and not self.dated:
+            raise ValueError("date_columns: index has neither {day} nor {month} nor {year}")
         if "mappings" in self.settings:
             raise ValueError("settings: mappings of fields are an option of their own")
         return self
 
+    @property
+    def dated(self) -> bool:
+        """True if a table has an index for each day, month or year."""
+        return bool(DAYS.keys() & fields_of("index", self.index))
 
-__all__ = ["ElasticsearchOptions"]
+
+__all__ = ["DAYS", "ElasticsearchOptions"]

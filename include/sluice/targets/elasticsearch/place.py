@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from sluice.config.receiver import Receiver
 from sluice.model.tables import TableId
-from sluice.targets.elasticsearch.options import ElasticsearchOptions
+from sluice.targets.elasticsearch.options import DAYS, ElasticsearchOptions
 
 _NOT_ALLOWED = frozenset('\\/*?"<>| ,#:~%')
 
 
 @dataclass(frozen=True)
 class Place:
-    """The indexes of a target at its server. Picklable."""
+    """The indexes of a target at its server. Picklable. ``every``: it has every change, not the newest row of each
+    key.
+    """
 
     receiver: Receiver
     options: ElasticsearchOptions
     pipeline: str
     target: str
+    every: bool = False
 
     @property
     def owner(self) -> str:
@@ -36,10 +40,12 @@ class Place:
         """The path of the index with checkpoints."""
         return path_of(self.options.checkpoint_index)
 
-    def index_of(self, table: TableId) -> str:
-        """Return the name of a table's index."""
+    def index_of(self, table: TableId, day: dt.date | None = None) -> str:
+        """Return the name of a table's index: of that for ``day``, or a pattern for those of all days."""
         words = {"schema": table.schema, "table": table.table, "pipeline": self.pipeline, "target": self.target}
-        return self.options.index.format(**{word: escaped(text.lower()) for word, text in words.items()}).lower()
+        days = {word: "*" if day is None else day.strftime(form) for word, form in DAYS.items()}
+        names = {word: escaped(text.lower()) for word, text in words.items()}
+        return self.options.index.format(**names, **days).lower()
 
     def aliases(self, term: int | str, index: str = "*") -> str:
         """Return the alias through which an index is written in a term; "*" stands for any."""

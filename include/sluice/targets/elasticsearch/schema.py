@@ -12,6 +12,7 @@ from typing import Any
 
 from sluice.errors import LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
+from sluice.targets.documents.changes import require_free_names
 from sluice.targets.elasticsearch.client import Client, connected
 from sluice.targets.elasticsearch.column_types import field_type
 from sluice.targets.elasticsearch.place import Place, path_of
@@ -45,7 +46,8 @@ class ElasticsearchSchema:
         found: list[TableFinding] = []
         with connected(self.place) as client:
             try:
-                held = held_indexes(client, [self.place.index_of(plan.target) for plan in tables])
+                names = [] if self.place.every else [self.place.index_of(plan.target) for plan in tables]
+                held = held_indexes(client, names)
                 for plan in tables:
                     found += self._about(client, plan, held)
             except SluiceError as error:
@@ -54,6 +56,9 @@ class ElasticsearchSchema:
 
     def _about(self, client: Client, plan: PlannedTable, held: dict[str, HeldIndex]) -> Iterator[TableFinding]:
         place, index = self.place, self.place.index_of(plan.target)
+        if place.every:
+            yield from self._changes(plan, index)
+            return
         there = held.get(index)
         if not plan.key:
             yield without_key(plan)
@@ -80,6 +85,14 @@ class ElasticsearchSchema:
         yield from self._mapping(plan, there)
         yield from self._settings(client, plan, index)
         yield TableFinding("ok", plan.target, "", f"index {index}, ids {':'.join(f'<{name}>' for name in plan.key)}")
+
+    def _changes(self, plan: PlannedTable, index: str) -> Iterator[TableFinding]:
+        require_free_names(plan)
+        for column in plan.columns:
+            loses = field_type(column.sent_type).loses
+            if loses and f"{plan.target}.{column.name}" not in self.place.options.mappings:
+                yield TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
+        yield TableFinding("ok", plan.target, "", f"index {index}, a document for each change; made with the first one")
 
     def _mapping(self, plan: PlannedTable, there: HeldIndex) -> Iterator[TableFinding]:
         wanted = fields_of(self.place, plan, [column.name for column in plan.columns])

@@ -13,7 +13,9 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.config.receiver import Receiver
+from sluice.errors import ConfigError
 from sluice.model.planned import PlannedTable
+from sluice.targets.documents.changes import FOLLOWED_CHANGES, ChangeWriter
 from sluice.targets.documents.writer import DocumentWriter
 from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, found_record
 from sluice.targets.elasticsearch.client import Client, connected
@@ -42,21 +44,28 @@ _MOST = 10_000
 """Checkpoints that are looked at."""
 
 
-class ElasticsearchTarget:
-    """See :class:`sluice.targets.port.Target`."""
-
-    Options: ClassVar[type[BaseModel]] = ElasticsearchOptions
-    CAPABILITIES: ClassVar[Capabilities] = Capabilities(
-        inputs=frozenset({Input.MERGED}),
+def _capabilities(changes: Input) -> Capabilities:
+    every = changes is Input.CHANGES
+    by_key = {Feature.DELETE, Feature.PARTIAL_ROWS, Feature.ROW_REJECTION, Feature.RECOPIES}
+    return Capabilities(
+        inputs=frozenset(Input),
         guarantee=Guarantee.IDEMPOTENT,
-        ordering=frozenset({Ordering.KEY}),
+        ordering=frozenset({Ordering.TABLE if every else Ordering.KEY}),
         consistency=frozenset({Consistency.ROW}),
-        schema_changes=FOLLOWED_BY_NAME,
-        features=frozenset({Feature.DELETE, Feature.PARTIAL_ROWS, Feature.ROW_REJECTION, Feature.RECOPIES}),
+        schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_BY_NAME,
+        features=frozenset({Feature.DELETE, Feature.KEYLESS} if every else by_key),
+        max_writers=1 if every else None,
         compares=True,
         lists_keys=True,
         removes_listed_keys=True,
     )
+
+
+class ElasticsearchTarget:
+    """See :class:`sluice.targets.port.Target`."""
+
+    Options: ClassVar[type[BaseModel]] = ElasticsearchOptions
+    CAPABILITIES: ClassVar[Capabilities] = _capabilities(Input.MERGED)
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config = config
@@ -64,12 +73,26 @@ class ElasticsearchTarget:
         require_connection(config, endpoint, "elasticsearch", "opensearch", "http", "https")
         receiver = Receiver(endpoint, _PAGE, api_keys=True)
         receiver.require_usable()
-        self.place = Place(receiver, self.options, pipeline, config.name)
+        every = Input(config.changes) is Input.CHANGES
+        if not every and self.options.dated:
+            raise ConfigError(
+                f"target {config.name!r}: options.index has {{day}}, {{month}} or {{year}}, and rows by key have one "
+                "index: their dates may change",
+                where=config.where("options", "index"),
+                hint="write changes: all, or leave the date out of the name",
+            )
+        if every and self.options.routing:
+            raise ConfigError(
+                f"target {config.name!r}: options.routing is for changes: latest",
+                where=config.where("options", "routing"),
+                hint="leave it out, or write changes: latest",
+            )
+        self.place = Place(receiver, self.options, pipeline, config.name, every)
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of the kind."""
-        return self.CAPABILITIES
+        """The abilities of the target: for merged rows, or for every change."""
+        return _capabilities(Input(self.config.changes))
 
     @property
     def checkpoints(self) -> ElasticsearchCheckpoints:
@@ -85,13 +108,13 @@ class ElasticsearchTarget:
         """Return what compares tables with their indexes."""
         return ElasticsearchSchema(self.place)
 
-    def reconciler(self) -> ElasticsearchReconciler:
-        """Return what removes listed keys and all rows of a table."""
-        return ElasticsearchReconciler(self.place)
+    def reconciler(self) -> ElasticsearchReconciler | None:
+        """Return what removes listed keys and all rows of a table; None for every change."""
+        return None if self.place.every else ElasticsearchReconciler(self.place)
 
-    def comparer(self) -> ElasticsearchComparer:
-        """Return what compares rows."""
-        return ElasticsearchComparer(self.place)
+    def comparer(self) -> ElasticsearchComparer | None:
+        """Return what compares rows; None for every change."""
+        return None if self.place.every else ElasticsearchComparer(self.place)
 
     def interrupt(self) -> None:
         """Do nothing: nothing waits for longer than ``options.retry_for``."""
@@ -137,8 +160,9 @@ class ElasticsearchSession:
 
     def begin(self, batch: BatchInput) -> DocumentWriter[Client]:
         """Return the writer of a batch. No I/O."""
-        store = ElasticsearchStore(self.target.place)
-        return DocumentWriter(store, batch, Fence(self.epoch, batch.held, batch.number))
+        place, fence = self.target.place, Fence(self.epoch, batch.held, batch.number)
+        store = ElasticsearchStore(place)
+        return ChangeWriter(store, batch, fence, place.pipeline) if place.every else DocumentWriter(store, batch, fence)
 
 
 __all__ = ["ElasticsearchTarget"]

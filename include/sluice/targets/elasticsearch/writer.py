@@ -16,6 +16,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.documents.records import Record
 from sluice.targets.documents.writer import DocumentStore, Refusals, TableWork, WorkOptions
+from sluice.targets.elasticsearch.append import append
 from sluice.targets.elasticsearch.bulk import BulkSender, delete_lines, index_lines
 from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, guarded, let_in, read_record
 from sluice.targets.elasticsearch.client import Client, connected
@@ -23,7 +24,7 @@ from sluice.targets.elasticsearch.documents import ID_BYTES, TableDocuments
 from sluice.targets.elasticsearch.follow import follow, remove_all
 from sluice.targets.elasticsearch.place import Place
 from sluice.targets.elasticsearch.tables import held_indexes, require
-from sluice.targets.port import Fence, SchemaChange, WriteResult
+from sluice.targets.port import ChangePiece, Fence, SchemaChange, WriteResult
 
 _TEXT = pa.large_string()
 
@@ -74,6 +75,12 @@ class ElasticsearchStore(DocumentStore[Client]):
     def work(self, client: Client, record: Record, fence: Fence, plan: PlannedTable, options: WorkOptions) -> TableWork:
         """Return what writes rows of a table."""
         return ElasticsearchWork(self.place, client, record, fence, TableDocuments(self.place, plan), options)
+
+    def append(
+        self, client: Client, record: Record, fence: Fence, plan: PlannedTable, piece: ChangePiece
+    ) -> WriteResult:
+        """Write each change of a piece as a document, in the indexes of their days."""
+        return append(client, record, fence, plan, piece)
 
     def committed(self, client: Client, tables: Sequence[TableId], *, moved: bool) -> None:
         """Make rows visible to searches before the checkpoint moves, if the options say so."""

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.model.batches import Op
-from sluice.model.planned import PlannedTable
-from sluice.model.tables import TableId
+from sluice.model.column_types import ColumnType
+from sluice.model.fields import declared_type, neutral_type, true_name
+from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.tables import META_COLUMNS, TableId
 from sluice.targets.port import ChangePiece, RowFile, RowReader, WriteResult
 
 REMOVED, EMPTIED = 1, 2
@@ -63,3 +65,18 @@ def sent_rows(rows: pa.Table, refused: Collection[int]) -> WriteResult:
     gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
     deletes = int((gone & kept).sum())
     return WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(refused))
+
+
+def plan_of(piece: ChangePiece) -> PlannedTable:
+    """Return the plan of a table of changes, as its changes have it."""
+    columns = []
+    for one in piece.rows.schema:
+        if one.name not in META_COLUMNS:
+            given = true_name(one)
+            number = piece.key.index(given) + 1 if given in piece.key else 0
+            made = neutral_type(one) or ColumnType.of_arrow(str(one.type))
+            generated = b"sluice.generated" in (one.metadata or {})
+            columns.append(
+                PlannedColumn(given, declared_type(one), number, generated, arrow_type=str(one.type), type=made)
+            )
+    return PlannedTable(piece.table, piece.table, tuple(columns))

@@ -100,23 +100,30 @@ class TableDocuments(KeyedRows):
     def _write(self, key: Any, document: dict[str, Any], version: int, *, part: bool, copied: bool) -> Write | Refused:
         if type(key) is Unstorable:
             return Refused(key, f"the key: {key.why}", "value not storable")
-        for name, value in document.items():
-            if type(value) is Unstorable:
-                return Refused(key, f"column {name}: {value.why}", "value not storable")
-        document[VERSION] = bson.Int64(version)
-        query, given = older(key, version), document
-        if part:
-            given = {"$set": document, **({"$unset": {DELETED: ""}} if copied else {})}
-            query |= {} if copied else NOT_DELETED
-        try:
-            encoded = bson.encode(given)
-        except (BSONError, OverflowError, RecursionError) as error:
-            return Refused(key, f"it is no document: {type(error).__name__}", "value not storable")
-        most = self.place.options.max_document_bytes
-        if len(encoded) > most:
-            why = f"a document of {len(encoded):,} bytes is larger than options.max_document_bytes, {most:,}"
-            return Refused(key, why, "row too large")
-        return write_of(key, query, encoded, whole=not part or copied)
+        return encoded_write(self.place, key, document, version, part=part, copied=copied)
+
+
+def encoded_write(
+    place: Place, key: Any, document: dict[str, Any], version: int, *, part: bool = False, copied: bool = False
+) -> Write | Refused:
+    """Return the update that writes a document. ``part``, ``copied``: see :meth:`TableDocuments.writes`."""
+    for name, value in document.items():
+        if type(value) is Unstorable:
+            return Refused(key, f"column {name}: {value.why}", "value not storable")
+    document[VERSION] = bson.Int64(version)
+    query, given = older(key, version), document
+    if part:
+        given = {"$set": document, **({"$unset": {DELETED: ""}} if copied else {})}
+        query |= {} if copied else NOT_DELETED
+    try:
+        encoded = bson.encode(given)
+    except (BSONError, OverflowError, RecursionError) as error:
+        return Refused(key, f"it is no document: {type(error).__name__}", "value not storable")
+    most = place.options.max_document_bytes
+    if len(encoded) > most:
+        why = f"a document of {len(encoded):,} bytes is larger than options.max_document_bytes, {most:,}"
+        return Refused(key, why, "row too large")
+    return write_of(key, query, encoded, whole=not part or copied)
 
 
 def write_of(key: Any, query: Mapping[str, Any], encoded: bytes, *, whole: bool = True) -> Write:
@@ -152,6 +159,6 @@ def held_documents(
 
 
 __all__ = [
-    "DELETED", "NOT_DELETED", "VERSION", "Refused", "TableDocuments", "Write", "held_documents", "named", "older",
-    "write_of",
+    "DELETED", "NOT_DELETED", "VERSION", "Refused", "TableDocuments", "Write", "encoded_write", "held_documents",
+    "named", "older", "write_of",
 ]  # fmt: skip

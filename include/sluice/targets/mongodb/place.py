@@ -27,12 +27,16 @@ class Namespace:
 
 @dataclass(frozen=True)
 class Place:
-    """The collections of a target at its server. Picklable."""
+    """The collections of a target at its server. Picklable.
+
+    ``every``: it has every change, not the newest row of each key.
+    """
 
     endpoint: Endpoint
     options: MongoOptions
     pipeline: str
     target: str
+    every: bool = False
 
     @property
     def owner(self) -> str:

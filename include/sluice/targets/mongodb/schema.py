@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from sluice.errors import MappingError, SluiceError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.targets.documents.changes import require_free_names
 from sluice.targets.documents.definitions import Definition
 from sluice.targets.feature_check import without_key
 from sluice.targets.mongodb.client import Client, connected
 from sluice.targets.mongodb.column_types import loses, refuses
-from sluice.targets.mongodb.place import Place
+from sluice.targets.mongodb.place import Namespace, Place
 from sluice.targets.mongodb.tables import (
     define,
     definitions,
@@ -21,6 +22,7 @@ from sluice.targets.mongodb.tables import (
     make_statement,
     read_statement,
     require,
+    require_fields,
 )
 from sluice.targets.port import TableFinding
 from sluice.targets.schema.names import lacking
@@ -40,7 +42,8 @@ class MongoSchema:
         with connected(self.place) as client:
             try:
                 found.append(self._server(client, first))
-                held = definitions(client, self.place, [self.place.namespace(plan.target) for plan in tables])
+                names = [] if self.place.every else [self.place.namespace(plan.target) for plan in tables]
+                held = definitions(client, self.place, names)
             except SluiceError as error:
                 return [*found, TableFinding("error", first, "", error.message, hint=error.hint or "")]
         for plan in tables:
@@ -62,6 +65,9 @@ class MongoSchema:
 
     def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[TableFinding]:
         place, at = self.place, self.place.namespace(plan.target)
+        if place.every:
+            yield from self._changes(plan, at)
+            return
         there = held.get(str(at))
         if not plan.key:
             yield without_key(plan)
@@ -86,11 +92,24 @@ class MongoSchema:
             if named.startswith(begin) and name not in names:
                 why = f"options.types names the column {name!r}, which it does not get"
                 yield TableFinding("warning", plan.target, name, why, hint="correct the name, or take it out")
+        yield from self._losses(plan)
+        yield TableFinding("ok", plan.target, "", f"collection {at}, ids {':'.join(f'<{name}>' for name in plan.key)}")
+
+    def _changes(self, plan: PlannedTable, at: Namespace) -> Iterator[TableFinding]:
+        try:
+            require_free_names(plan)
+            require_fields(self.place, plan)
+        except MappingError as error:
+            yield TableFinding("error", plan.target, "", error.message, hint=error.hint or "")
+            return
+        yield from self._losses(plan)
+        yield TableFinding("ok", plan.target, "", f"collection {at}, a document for each change")
+
+    def _losses(self, plan: PlannedTable) -> Iterator[TableFinding]:
         for column in plan.columns:
-            form = place.form(plan.target, column.name, column.sent_type)
+            form = self.place.form(plan.target, column.name, column.sent_type)
             for said in filter(None, (loses(column.sent_type, form), refuses(column.sent_type, form))):
                 yield TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {said}")
-        yield TableFinding("ok", plan.target, "", f"collection {at}, ids {':'.join(f'<{name}>' for name in plan.key)}")
 
     def apply(self, statement: str) -> None:
         """Store a definition, and make its collection. Raises LoadError."""

@@ -103,6 +103,11 @@ def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) ->
     hint = "give each table a collection of its own: {schema} and {table} in options.database and options.collection"
     require_own_table(found, plan, f"collection {at}", hint)
     require_defined(found, plan, place.pipeline, f"remove the collection and its definition in {place.tables}")
+    require_fields(place, plan)
+
+
+def require_fields(place: Place, plan: PlannedTable) -> None:
+    """Raise MappingError for a column whose name no field can have."""
     for column in plan.columns:
         name = column.name
         if name in _OWN or "." in name or name.startswith("$"):
@@ -117,5 +122,5 @@ def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) ->
 
 __all__ = [
     "define", "definitions", "extend_statement", "make_collection", "make_statement", "read_statement", "require",
-    "statement_of",
+    "require_fields", "statement_of",
 ]  # fmt: skip

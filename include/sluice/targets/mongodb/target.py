@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.planned import PlannedTable
+from sluice.targets.documents.changes import FOLLOWED_CHANGES, ChangeWriter
 from sluice.targets.documents.writer import DocumentWriter
 from sluice.targets.mongodb.checkpoint import MongoCheckpoints, found_record
 from sluice.targets.mongodb.client import Client, connected, settings
@@ -37,33 +38,40 @@ from sluice.targets.port import (
 from sluice.targets.schema.policy import FOLLOWED_BY_NAME
 
 
-class MongoTarget:
-    """See :class:`sluice.targets.port.Target`."""
-
-    Options: ClassVar[type[BaseModel]] = MongoOptions
-    CAPABILITIES: ClassVar[Capabilities] = Capabilities(
-        inputs=frozenset({Input.MERGED}),
+def _capabilities(changes: Input) -> Capabilities:
+    every = changes is Input.CHANGES
+    by_key = {Feature.DELETE, Feature.PARTIAL_ROWS, Feature.ROW_REJECTION, Feature.RECOPIES}
+    return Capabilities(
+        inputs=frozenset(Input),
         guarantee=Guarantee.IDEMPOTENT,
-        ordering=frozenset({Ordering.KEY}),
+        ordering=frozenset({Ordering.TABLE if every else Ordering.KEY}),
         consistency=frozenset({Consistency.ROW}),
-        schema_changes=FOLLOWED_BY_NAME,
-        features=frozenset({Feature.DELETE, Feature.PARTIAL_ROWS, Feature.ROW_REJECTION, Feature.RECOPIES}),
+        schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_BY_NAME,
+        features=frozenset({Feature.DELETE, Feature.KEYLESS} if every else by_key),
+        max_writers=1 if every else None,
         compares=True,
         lists_keys=True,
         removes_listed_keys=True,
     )
+
+
+class MongoTarget:
+    """See :class:`sluice.targets.port.Target`."""
+
+    Options: ClassVar[type[BaseModel]] = MongoOptions
+    CAPABILITIES: ClassVar[Capabilities] = _capabilities(Input.MERGED)
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config = config
         self.options = options_of(config, MongoOptions)
         require_connection(config, endpoint, "mongo", "mongodb")
         settings(endpoint)
-        self.place = Place(endpoint, self.options, pipeline, config.name)
+        self.place = Place(endpoint, self.options, pipeline, config.name, every=Input(config.changes) is Input.CHANGES)
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of the kind."""
-        return self.CAPABILITIES
+        """The abilities of the target: for merged rows, or for every change."""
+        return _capabilities(Input(self.config.changes))
 
     @property
     def checkpoints(self) -> MongoCheckpoints:
@@ -79,13 +87,13 @@ class MongoTarget:
         """Return what compares tables with their definitions."""
         return MongoSchema(self.place)
 
-    def reconciler(self) -> MongoReconciler:
-        """Return what removes listed keys and all rows of a table."""
-        return MongoReconciler(self.place)
+    def reconciler(self) -> MongoReconciler | None:
+        """Return what removes listed keys and all rows of a table; None for every change."""
+        return None if self.place.every else MongoReconciler(self.place)
 
-    def comparer(self) -> MongoComparer:
-        """Return what compares rows."""
-        return MongoComparer(self.place)
+    def comparer(self) -> MongoComparer | None:
+        """Return what compares rows; None for every change."""
+        return None if self.place.every else MongoComparer(self.place)
 
     def interrupt(self) -> None:
         """Do nothing: no call waits for longer than its timeout."""
@@ -126,7 +134,9 @@ class MongoSession:
 
     def begin(self, batch: BatchInput) -> DocumentWriter[Client]:
         """Return the writer of a batch. No I/O."""
-        return DocumentWriter(MongoStore(self.target.place), batch, Fence(self.epoch, batch.held, batch.number))
+        place, fence = self.target.place, Fence(self.epoch, batch.held, batch.number)
+        store = MongoStore(place)
+        return ChangeWriter(store, batch, fence, place.pipeline) if place.every else DocumentWriter(store, batch, fence)
 
 
 __all__ = ["MongoTarget"]

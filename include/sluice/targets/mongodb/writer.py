@@ -17,6 +17,7 @@ from sluice.model.tables import TableId
 from sluice.targets.documents.records import Record
 from sluice.targets.documents.refusals import row_missing
 from sluice.targets.documents.writer import DocumentStore, Refusals, TableWork, WorkOptions
+from sluice.targets.mongodb.append import append
 from sluice.targets.mongodb.bulk import BulkSender
 from sluice.targets.mongodb.checkpoint import MongoCheckpoints, guarded, read_record
 from sluice.targets.mongodb.client import Client, connected
@@ -25,7 +26,7 @@ from sluice.targets.mongodb.documents import DELETED, Refused, TableDocuments, W
 from sluice.targets.mongodb.follow import follow, remove_all
 from sluice.targets.mongodb.place import Place
 from sluice.targets.mongodb.tables import definitions, require
-from sluice.targets.port import Fence, SchemaChange, WriteResult
+from sluice.targets.port import ChangePiece, Fence, SchemaChange, WriteResult
 
 _FORGOTTEN = 1_000
 """Removed rows that are forgotten at a time."""
@@ -78,10 +79,16 @@ class MongoStore(DocumentStore[Client]):
         """Return what writes rows of a table."""
         return MongoWork(client, record.version(fence.batch), fence, TableDocuments(self.place, plan), options)
 
+    def append(
+        self, client: Client, record: Record, fence: Fence, plan: PlannedTable, piece: ChangePiece
+    ) -> WriteResult:
+        """Write each change of a piece as a document of the table's collection."""
+        return append(client, record, fence, plan, piece)
+
     def committed(self, client: Client, tables: Sequence[TableId], *, moved: bool) -> None:
         """Remove what was kept of rows that were removed longer ago than the options say."""
         before = DatetimeMS(dt.datetime.now(dt.UTC) - self.place.options.keep_deleted)
-        for table in tables if moved else ():
+        for table in tables if moved and not self.place.every else ():
             at, query = self.place.namespace(table), {DELETED: {"$lt": before}}
             while True:
                 ids = [one["_id"] for one in client.find("forgetting removed rows", at, query, (), most=_FORGOTTEN)]

@@ -102,7 +102,7 @@ def renames(before: KnownTable, after: KnownTable, where: str) -> tuple[dict[str
                 f"{after.definition.table} lost column {like[0].name} and has a new one, {one.name}, of the same type, "
                 "and both are gone by now: whether it was renamed cannot be told",
                 where=where,
-                hint="`sluice seek PIPELINE` to the position behind it, then `sluice verify PIPELINE --repair`",
+                hint="`sluice seek PIPELINE` to the position behind it, then `sluice verify run PIPELINE --repair`",
             )
     return renamed, replaced
 

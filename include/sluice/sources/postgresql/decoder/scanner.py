@@ -168,14 +168,15 @@ class Scanner:
             used = int(self.s[sc.S_USED])
         return used
 
-    def received(self, size: int) -> None:
-        """Count a message of ``size`` bytes, which was written with its length before it."""
-        self.s[sc.S_USED] += size + 4
+    def received(self, used: int) -> None:
+        """Take note of as many bytes used."""
+        self.s[sc.S_USED] = used
 
     @property
-    def is_full(self) -> bool:
-        """True if the arena has little room left: it is time to scan."""
-        return int(self.s[sc.S_USED]) > self._arena_bytes - (self._arena_bytes >> 3)
+    def bounds(self) -> tuple[int, int, int]:
+        """Bytes used, bytes from which it is time to scan, bytes that fit."""
+        end = self._arena_bytes
+        return int(self.s[sc.S_USED]), end - (end >> 3), end
 
     def _make_room(self, size: int) -> None:
         """Seal the rows found so far, and go on in a new arena with what was not scanned yet."""
@@ -295,7 +296,7 @@ class Scanner:
                 "a large transaction changes a table and then empties it",
                 where=self._where(),
                 hint="such a transaction cannot be captured; `sluice seek PIPELINE` to the position behind it, then "
-                "`sluice verify PIPELINE --repair`",
+                "`sluice verify run PIPELINE --repair`",
             )
         if gone.any():
             kept = self._rows[:, first:count][:, ~gone]

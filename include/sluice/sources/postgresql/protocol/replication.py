@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import psycopg
 import structlog
 from psycopg import pq, sql
@@ -21,6 +22,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, LostPosition, SluiceError, SourceUnavailable
 from sluice.postgresql.connection import connect
 from sluice.sources.postgresql.position import lsn_text
+from sluice.sources.postgresql.protocol import copy_kernel
 from sluice.sources.postgresql.server.connection import SESSION, source_errors
 
 _log = structlog.get_logger()
@@ -29,6 +31,8 @@ STATUS_EVERY_S = 10.0
 """How often the server hears from us, whether it asks or not: its ``wal_sender_timeout`` is 60 s by default."""
 _ACTIVE_S = 15.0
 """How long to wait for a slot that another connection still has: that of a process that died, mostly."""
+_TAKEN_S = 0.1
+"""How long messages are taken, at most, before they are looked at."""
 _EPOCH_US = 946_684_800_000_000
 _IN_USE = "55006"
 _GONE = {"42704", "55000", "58P01"}
@@ -49,17 +53,23 @@ def released_here(endpoint: Endpoint, slot: str, lsn: int) -> bool:
 
 
 class Arena(Protocol):
-    """Where messages go."""
+    """Where messages go: each behind its length, four bytes, little-endian.
+
+    Attributes:
+        arena: the bytes. used: of them. full: with as many it is time to scan. end: as many fit.
+    """
+
+    arena: np.ndarray[Any, Any]
+
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        """Bytes used, bytes from which it is time to scan, bytes that fit."""
 
     def room(self, size: int) -> int:
         """Make room for a message of ``size`` bytes and its length; return where it goes."""
 
-    def received(self, size: int) -> None:
-        """Count a message of ``size`` bytes."""
-
-    @property
-    def is_full(self) -> bool:
-        """True if it is time to scan what is there."""
+    def received(self, used: int) -> None:
+        """Take note of as many bytes used."""
 
 
 class ReplicationStream:
@@ -91,6 +101,7 @@ class ReplicationStream:
         except BaseException:
             self._connection.close()
             raise
+        self._library = copy_kernel.library_of(self._pg)
         self._beat = threading.Thread(target=self._heartbeat, name=f"status of slot {slot}", daemon=True)
         self._beat.start()
         _OPEN[endpoint.address, slot] = self
@@ -181,28 +192,51 @@ class ReplicationStream:
             return count
 
     def _take(self, arena: Arena) -> int:
-        count, fresh = 0, False
+        """Take what has arrived, and what arrives meanwhile."""
+        count, until = 0, time.monotonic() + _TAKEN_S
         with self._lock:
-            pg = self._pg
-            while not arena.is_full:
-                size, data = pg.get_copy_data(1)
-                if size > 0:
-                    at = arena.room(size)
-                    buffer = memoryview(arena.arena)  # type: ignore[attr-defined]
-                    buffer[at : at + 4] = size.to_bytes(4, "little")
-                    buffer[at + 4 : at + 4 + size] = data
-                    arena.received(size)
-                    count += 1
-                elif size == 0:
-                    if fresh or not self._wait(0.0):
-                        break
-                    pg.consume_input()
-                    fresh = True
-                    continue
-                else:
+            while True:
+                taken, code = self._taken(arena) if self._library is not None else self._taken_by_psycopg(arena)
+                count += taken
+                if code == copy_kernel.FULL or (count and time.monotonic() > until):
+                    return count
+                if code in {copy_kernel.ENDED, copy_kernel.FAILED}:
                     raise self._ended()
-                fresh = False
-        return count
+                if not self._wait(0.0):
+                    return count
+                self._pg.consume_input()
+
+    def _taken(self, arena: Arena) -> tuple[int, int]:
+        """Take messages without Python; return how many, and why it ended."""
+        assert self._library is not None
+        pointer, connection = np.zeros(2, np.int64), int(self._pg.pgconn_ptr or 0)
+        count = 0
+        while True:
+            bounds = np.array([*arena.bounds, 0], np.int64)
+            code = self._library.take(connection, arena.arena, bounds, pointer)
+            arena.received(int(bounds[0]))
+            count += int(bounds[3])
+            if code != copy_kernel.NEEDS_ROOM:
+                return count, code
+            at = arena.room(int(pointer[1]))
+            self._library.put(arena.arena, at, pointer)
+            arena.received(at + 4 + int(pointer[1]))
+            count += 1
+
+    def _taken_by_psycopg(self, arena: Arena) -> tuple[int, int]:
+        """Take messages one by one."""
+        count = 0
+        while arena.bounds[0] <= arena.bounds[1]:
+            size, data = self._pg.get_copy_data(1)
+            if size <= 0:
+                return count, size
+            at = arena.room(size)
+            buffer = arena.arena.data
+            buffer[at : at + 4] = size.to_bytes(4, "little")
+            buffer[at + 4 : at + 4 + size] = data
+            arena.received(at + 4 + size)
+            count += 1
+        return count, copy_kernel.FULL
 
     def _ended(self) -> SluiceError | psycopg.OperationalError:
         result = self._result()

@@ -179,7 +179,7 @@ class RelationTracker:
                     f"a transaction changes rows of {relation.table}, then its definition, then rows again",
                     where=where,
                     hint="such a transaction cannot be captured: `sluice seek PIPELINE` to the position behind it, "
-                    "then `sluice verify PIPELINE --repair`",
+                    "then `sluice verify run PIPELINE --repair`",
                 )
             self._say(change, sql)
         if change.renamed_to is not None:

@@ -38,6 +38,7 @@ _PLACE = (
     "substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8)"
 )
 _REPLAYED = "SELECT pg_last_wal_replay_lsn()::text, (SELECT timeline_id FROM pg_control_checkpoint())"
+_WRITING = "SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()"
 _COMMITTING = (
     "SELECT count(*), count(*) FILTER (WHERE wait_event = 'SyncRep') FROM pg_stat_activity "
     "WHERE backend_xid::text = ANY(%s) AND state IS DISTINCT FROM 'idle in transaction' "
@@ -145,8 +146,7 @@ def _await_commits(connection: Connection) -> None:
     A transaction that runs a statement may be about to commit; so a short time is given to all of them, and a long one
     to those that wait for a synchronous standby.
     """
-    [(snapshot,)] = rows_of(connection, "SELECT pg_current_snapshot()::text")
-    running = [str(int(one) % _EPOCH) for one in str(snapshot).rpartition(":")[2].split(",") if one]
+    running = [number for (number,) in rows_of(connection, _WRITING)]
     began = time.monotonic()
     while running:
         [(active, waiting)] = rows_of(connection, _COMMITTING, (running,))

@@ -1,0 +1,162 @@
+"""Messages of the log from libpq straight into the arena, without a Python object a message.
+
+psycopg hands over one message a call. This kernel calls the same function of the same library (``PQgetCopyData``) on
+the same connection in a loop. Where the library cannot be told for sure, :func:`library_of` finds none, and messages
+are taken through psycopg.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from psycopg import pq
+
+from sluice.kernels import kernel
+
+NOTHING = 0
+ENDED = -1
+FAILED = -2
+FULL = 1
+NEEDS_ROOM = 2
+"""The message at hand does not fit: it is at ``pointer[0]``, and has ``pointer[1]`` bytes."""
+
+_MAPS = Path("/proc/self/maps")
+_LIBRARY = re.compile(r"libpq[-.][^/]*so[^/]*$")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _get(typing_context: Any, function: Any, connection: Any, pointer: Any) -> Any:
+    """Call ``PQgetCopyData(connection, &pointer[0], async=1)``; return the size of the message, or its code."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(word, [byte, byte.as_pointer(), word])
+        called = builder.inttoptr(args[0], kind.as_pointer())
+        out = context.make_array(signature.args[2])(context, builder, args[2])
+        place = builder.bitcast(out.data, byte.as_pointer())
+        size = builder.call(called, [builder.inttoptr(args[1], byte), place, ir.Constant(word, 1)])
+        return builder.sext(size, ir.IntType(64))
+
+    return types.int64(types.int64, types.int64, pointer), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _free(typing_context: Any, function: Any, address: Any) -> Any:
+    """Call ``PQfreemem(address)``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        called = builder.inttoptr(args[0], ir.FunctionType(ir.VoidType(), [byte]).as_pointer())
+        builder.call(called, [builder.inttoptr(args[1], byte)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _copy(typing_context: Any, target: Any, target_at: Any, address: Any, count: Any) -> Any:
+    """Copy ``count`` bytes from an address into a uint8 array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        into = context.make_array(signature.args[0])(context, builder, args[0])
+        at = context.cast(builder, args[1], signature.args[1], types.intp)
+        size = context.cast(builder, args[3], signature.args[3], types.intp)
+        source = builder.inttoptr(args[2], ir.IntType(8).as_pointer())
+        cgutils.raw_memcpy(builder, builder.gep(into.data, [at]), source, size, 1)
+        return context.get_dummy_value()
+
+    return types.void(target, target_at, types.int64, count), codegen
+
+
+@kernel
+def _put(arena: Any, used: Any, address: Any, size: Any, free: Any) -> Any:
+    """Put a message behind its length; return where the next one goes."""
+    for byte in range(4):
+        arena[used + byte] = (size >> (8 * byte)) & 255
+    _copy(arena, used + 4, address, size)
+    _free(free, address)
+    return used + 4 + size
+
+
+@kernel
+def _take(get: Any, free: Any, connection: Any, arena: Any, bounds: Any, pointer: Any) -> Any:
+    """Put messages into the arena; return why it ends.
+
+    ``bounds``: bytes used, bytes from which it is full, its end, messages taken.
+    """
+    while bounds[0] <= bounds[1]:
+        size = _get(get, connection, pointer)
+        if size <= 0:
+            return size
+        if bounds[0] + 4 + size > bounds[2]:
+            pointer[1] = size
+            return NEEDS_ROOM
+        bounds[0] = _put(arena, bounds[0], pointer[0], size, free)
+        bounds[3] += 1
+    return FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Addresses of libpq's functions."""
+
+    get: int
+    free: int
+
+    def take(
+        self,
+        connection: int,
+        arena: np.ndarray[Any, Any],
+        bounds: np.ndarray[Any, Any],
+        pointer: np.ndarray[Any, Any],
+    ) -> int:
+        """Put messages into the arena, see :func:`_take`."""
+        return int(_take(self.get, self.free, connection, arena, bounds, pointer))
+
+    def put(self, arena: np.ndarray[Any, Any], used: int, pointer: np.ndarray[Any, Any]) -> None:
+        """Put the message for which there was no room into an arena that has it."""
+        _put(arena, used, int(pointer[0]), int(pointer[1]), self.free)
+
+
+@cache
+def _loaded() -> tuple[Library, Any] | None:
+    """Return the functions of the one libpq that this process has loaded, and the library; None if that is unclear."""
+    try:
+        lines = _MAPS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    paths = {line.split(maxsplit=5)[-1] for line in lines if _LIBRARY.search(line)}
+    if len(paths) != 1:
+        return None
+    try:
+        library = ctypes.CDLL(paths.pop())
+        if int(library.PQlibVersion()) != pq.version():
+            return None
+        address = [
+            ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("PQgetCopyData", "PQfreemem")
+        ]
+    except (OSError, AttributeError):
+        return None
+    return (Library(address[0], address[1]), library) if address[0] and address[1] else None
+
+
+def library_of(connection: pq.abc.PGconn) -> Library | None:
+    """Return the library that made a connection; None if it cannot be told."""
+    found, pointer = _loaded(), getattr(connection, "pgconn_ptr", None)
+    if found is None or not pointer:
+        return None
+    library, handle = found
+    handle.PQsocket.argtypes = [ctypes.c_void_p]
+    return library if int(handle.PQsocket(pointer)) == connection.socket else None
+
+
+__all__ = ["ENDED", "FAILED", "FULL", "NEEDS_ROOM", "NOTHING", "Library", "library_of"]

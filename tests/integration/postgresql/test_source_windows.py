@@ -1,0 +1,156 @@
+"""Copies while the rows change: a chunk never sets back a newer row, nor misses one that is in the log and invisible."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import parse_connection
+from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest, Tuning
+from sluice.model.tables import TableId
+from sluice.sources.postgresql.position import lsn_number
+from sluice.sources.postgresql.snapshot import watermarks
+from sluice.sources.postgresql.snapshot.chunk_reader import open_chunk_reader
+from tests.support.pipelines.dumping import dumped
+from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
+from tests.support.running.waiting import counted, ended, wait_until
+
+KEYS = 400
+
+
+class Writers:
+    """Random changes of the rows that are copied; the version of a row only grows, over deletes too."""
+
+    def __init__(self, made: PgCase, count: int = 2) -> None:
+        self.made, self.count = made, count
+        self.stop = threading.Event()
+        self.errors: list[BaseException] = []
+        self.changes = 0
+
+    def __enter__(self) -> Writers:
+        self.threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(self.count)]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            ended(thread)
+        if self.errors:
+            raise self.errors[0]
+
+    def _run(self, mine: int) -> None:
+        dice, version = random.Random(mine), 0
+        try:
+            with self.made.source.connect(options=f"-c search_path={self.made.schema}", autocommit=False) as connection:
+                while not self.stop.is_set():
+                    for _ in range(dice.choice((1, 1, 5))):
+                        key = f"k{dice.randrange(KEYS) * self.count + mine:05d}"
+                        version += 1
+                        act = dice.random()
+                        if act < 0.5:
+                            connection.execute("UPDATE t SET version = %s WHERE id = %s", (version, key))
+                        elif act < 0.75:
+                            connection.execute("DELETE FROM t WHERE id = %s", (key,))
+                        else:
+                            sql = "INSERT INTO t VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET version = excluded.version"
+                            connection.execute(sql, (key, version))
+                        self.changes += 1
+                    connection.commit()
+                    if dice.random() < 0.5:
+                        time.sleep(0.002)
+        except BaseException as error:
+            self.errors.append(error)
+
+
+class Watcher:
+    """Polls the target: the version of a row must never be lower than one seen before."""
+
+    def __init__(self, made: PgCase) -> None:
+        self.made, self.stop = made, threading.Event()
+        self.seen: dict[str, int] = {}
+        self.back: list[str] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        ended(self.thread)
+
+    def _run(self) -> None:
+        with self.made.target.connect(COPY) as connection:
+            while not self.stop.wait(0.01):
+                for key, version in connection.execute(f"SELECT id, version FROM {self.made.schema}.t".encode()):
+                    if version < self.seen.get(key, 0):
+                        self.back.append(f"row {key} went from version {self.seen[key]} to {version}")
+                    self.seen[key] = max(version, self.seen.get(key, 0))
+
+
+@pytest.mark.full
+def test_a_copy_under_load_sets_no_row_back(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
+    tables = (
+        "CREATE TABLE t (id text PRIMARY KEY, version bigint)",
+        f"INSERT INTO t SELECT 'k' || lpad(g::text, 5, '0'), 0 FROM generate_series(0, {2 * KEYS - 1}) g",
+    )
+    with pg_case(tmp_path, postgresql_source, zookeeper, schema="windows", tables=tables) as made:
+        made.prepare()
+        made.run_until_head()
+        with Writers(made) as writers, Watcher(made) as watcher:
+            for _ in range(2):
+                found = dumped(made, tables=["windows.t"], tuning=Tuning(chunk_rows=50, parallelism=2))
+                assert found.state == "done"
+        made.run_until_head()
+        assert watcher.back == []
+        assert writers.changes > 0
+        made.assert_same("t")
+
+
+def test_the_end_of_the_log_waits_for_what_is_in_it_and_invisible(postgresql_source: Any) -> None:
+    """A transaction that waits for a synchronous standby is in the log; a window that began behind it would miss it."""
+    server, schema = postgresql_source, "invisible"
+    server.execute(f"CREATE SCHEMA {schema}", f"CREATE TABLE {schema}.t (id int PRIMARY KEY, v int)")
+    server.execute(f"INSERT INTO {schema}.t VALUES (1, 0)")
+    endpoint = parse_connection("source", server.connection_json())
+    found: list[str] = []
+    rows: list[Any] = []
+
+    def read() -> None:
+        with open_chunk_reader(endpoint, Marking.SNAPSHOT, "p") as reader:
+            found.append(reader.end_of_log())
+            chunk = Chunk(ChunkId("d", 0, 1))
+            with reader.watermarks.reading(chunk):
+                for piece in reader.rows(TableRequest(TableId(schema, "t")), chunk):
+                    rows.extend(piece["v"].to_pylist())
+
+    def commit() -> None:
+        server.execute(f"UPDATE {schema}.t SET v = 1")
+
+    try:
+        server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        committing = threading.Thread(target=commit, daemon=True)
+        committing.start()
+        wait_until(lambda: server.execute(waits)[0][0] == 1, "the commit waits for its standby")
+        before = lsn_number(server.execute("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+        with counted(watermarks, "rows_of") as looks:
+            reading = threading.Thread(target=read, daemon=True)
+            reading.start()
+            looks.more(60)
+            assert found == []
+            server.execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+            ended(reading)
+        ended(committing)
+        assert int(found[0].rpartition(":")[2]) >= before
+        assert rows == [1]
+    finally:
+        server.execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        server.execute(f"DROP SCHEMA {schema} CASCADE")
