@@ -423,8 +423,12 @@ class BatchOperator(SluiceOperator):
             more: fields of its result.
         """
         from sluice.flows.microbatch import sums_of
+        from sluice.flows.stage_notes import stage_notes
 
         runtime, drained = open_runtime(self.pipeline), None
+        for done in own.newest:
+            stage_notes.passed(runtime, stage, rows=done.rows, seconds=done.seconds)
+        stage_notes.write(runtime)
         with suppress(SluiceError):  # the work is done; this is only informative
             drained = sums_of(runtime, claim(context["ti"].dag_id, context["ti"].run_id), stage)
         if drained is not None and drained.batches:

@@ -28,13 +28,14 @@ from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import dag_id_of
-from sluice.orchestration.dags.control import ACTIONS, act, open_to_act
+from sluice.orchestration.dags.control import ACTIONS, act
 from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.orchestration.last_answers import LastAnswers
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import Right, file_for, may_read, verified_file
 from sluice.orchestration.page.headers import SecureHeaders
-from sluice.orchestration.page.routes import Served, add_routes
+from sluice.orchestration.page.imports import import_for
+from sluice.orchestration.page.routes import Served, add_routes, runtime_to_act
 from sluice.orchestration.page_workers import PageWorkers
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def ask_status(path: str) -> dict[str, Any]:
     if described["state"] == "invalid":
         return described
     try:
+        import_for(load_pipeline(Path(path)))
         from sluice.operations.status import status
         from sluice.orchestration.runtime import open_runtime
 
@@ -116,6 +118,7 @@ def _described(pipeline: PipelineConfig) -> dict[str, Any]:
     return {
         "description": pipeline.description,
         "source": pipeline.source.connection,
+        "target_names": [target.name for target in pipeline.targets],
         "window": pipeline.window,
         "schedule": pipeline.schedule,
     }
@@ -241,7 +244,7 @@ def create_app(
             raise HTTPException(404, f"{action!r} is not an action; there are {', '.join(ACTIONS)}")
 
         def do() -> ActionPlan:
-            return act(open_to_act(str(path)), action, by=f"{user.get_name()}@airflow", **order.model_dump())
+            return act(runtime_to_act(path), action, by=f"{user.get_name()}@airflow", **order.model_dump())
 
         try:
             plan = await acting.run(do)

@@ -66,6 +66,12 @@ def _load(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def load_kind(kind: str) -> None:
+    """Import the modules of a kind; an unknown one is left to :func:`open_source`."""
+    if kind in KINDS:
+        _load(KINDS[kind].place)
+
+
 def executed(kind: str, at: Offset) -> str:
     """Return all transactions up to an offset of a source of this kind, in its own notation; "" if they have no
     names.

@@ -408,4 +408,6 @@ def modules() -> dict[str, ModuleType]:
         if name == "flows.microbatch":
             module.__dict__.update({"table": microbatch_flow.table, "DeliveredBatch": microbatch_flow.DeliveredBatch})
         made[module.__name__] = module
-    return made
+    notes = ModuleType("sluice.flows.stage_notes")
+    notes.__dict__["stage_notes"] = SimpleNamespace(passed=lambda *_, **__: None, write=lambda *_: None)
+    return made | {notes.__name__: notes}

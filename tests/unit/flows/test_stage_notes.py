@@ -12,9 +12,11 @@ import pytest
 
 from sluice.errors import StorageUnavailable
 from sluice.flows import stage_notes as notes
+from sluice.flows.microbatch import run_microbatches
 from sluice.flows.stage_notes import FOLDER, KEPT_S, StageNotes, hour_folder, prune_notes
 from sluice.operations.history import HistoryReader
 from sluice.segments.store import SegmentStore
+from tests.support.twins.pipes import pipe
 
 NOON = 1_800_000_000 - 1_800_000_000 % 3600
 
@@ -125,6 +127,20 @@ def test_a_store_that_fails_keeps_the_notes_for_the_next_time(
         made.write(pipeline)
     made.write(pipeline)
     assert HistoryReader().history(pipeline.store, "1h", now_s=clock.s)["batches"] == 1
+
+
+def test_a_run_leaves_notes_and_asks_zookeeper_nothing_for_them(tmp_path: Path) -> None:
+    for made in pipe(tmp_path, "copy"):
+        for number in range(3):
+            made.commit(("insert", "a", (number, "v")))
+        outcome = run_microbatches(made.made.runtime(), claim="test:notes", idle_wait_s=0.05)
+        assert outcome.delivered
+        found = HistoryReader().history(made.made.runtime().store, "1h", lambda claim: claim)
+        assert found["batches"] == len(outcome.delivered)
+        assert sum(found["changes"]) == 3
+        assert set(found["stage_ms"]) == {"drain", "merge", "load.copy", "ack.copy"}
+        assert max(lag for lag in found["lag_ms"]["copy"] if lag is not None) >= 0
+        assert "test:notes" in found["run"]
 
 
 def test_files_of_newer_versions_and_damaged_ones_are_left_out(pipeline: Any, clock: Any) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import HTTPException
 
+from sluice.config.loading import load_pipeline
 from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 
@@ -31,10 +32,13 @@ def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
     Each matter counts as a server of its own: a long list must not make its server look silent to others. Raises an
     HTTP answer.
     """
-    from sluice.operations.server_questions import NoAnswer, server_questions
+    from sluice.orchestration.page.imports import import_for
     from sluice.orchestration.runtime import open_runtime
 
     try:
+        import_for(load_pipeline(path))
+        from sluice.operations.server_questions import NoAnswer, server_questions
+
         runtime = open_runtime(str(path))
         runtime.owner = None  # it only looks
     except SluiceError as error:  # the file or a connection is wrong

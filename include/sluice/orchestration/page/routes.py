@@ -25,6 +25,7 @@ from sluice.orchestration.page.access import Right, file_for, rights, verified_f
 from sluice.orchestration.page.actions import ACTIONS, Action
 from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
 from sluice.orchestration.page.failed_tasks import clear_failed, failed_tasks
+from sluice.orchestration.page.imports import import_for
 from sluice.orchestration.page.words import in_words, summary, trouble_first
 
 _T = TypeVar("_T")
@@ -262,7 +263,7 @@ def _add_action(app: FastAPI, served: Served, action: Action) -> None:
 
     async def plan(pipeline: str, user: User, order: Any) -> JSONResponse:
         path = await served.file(pipeline, user, action.right)
-        return JSONResponse(await _done(served, lambda: action.planned(open_to_act(str(path)), order).to_json()))
+        return JSONResponse(await _done(served, lambda: action.planned(runtime_to_act(path), order).to_json()))
 
     async def deed(pipeline: str, user: User, order: Any, request: Request) -> JSONResponse:
         path = await served.file(pipeline, user, action.right)
@@ -299,10 +300,10 @@ async def _do(
     if do is not None:
         by = f"{user.get_name()}@airflow"
         return await _done(
-            served, lambda: {"action": action.name, "steps": list(do(open_to_act(str(path)), order, by)), "run": None}
+            served, lambda: {"action": action.name, "steps": list(do(runtime_to_act(path), order, by)), "run": None}
         )
     if opens is not None:
-        await _done(served, lambda: action.planned(open_to_act(str(path)), order).to_json())  # is it possible?
+        await _done(served, lambda: action.planned(runtime_to_act(path), order).to_json())  # is it possible?
         asked = opens(pipeline.pipeline, order)
         body = {"logical_date": None, "conf": asked.conf, "note": order.reason or None}
         run = await airflow.call("POST", runs_path(asked.dag_id), body)
@@ -310,6 +311,12 @@ async def _do(
         return {"action": action.name, "steps": [f"run {opened['run_id']} of {asked.dag_id} is open"], "run": opened}
     steps = await clear_failed(airflow, dag_id_of(pipeline.pipeline), pipeline.window)
     return {"action": action.name, "steps": steps, "run": None}
+
+
+def runtime_to_act(path: Path) -> Any:
+    """Open a pipeline's runtime for somebody who controls it. Raises SluiceError."""
+    import_for(load_pipeline(path))
+    return open_to_act(str(path))
 
 
 async def _done(served: Served, call: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

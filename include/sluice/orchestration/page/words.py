@@ -110,6 +110,7 @@ def summary(status: Mapping[str, Any], rights: Mapping[str, bool]) -> dict[str, 
             {"name": one["name"], "type": one["type"], "lag_ms": one["lag_ms"], "quarantined": bool(one["quarantined"])}
             for one in status.get("targets") or ()
         ],
+        "target_names": status.get("target_names", []),
         "state": status["state"],
         **in_words(status),
         "lag_ms": status.get("lag_ms"),

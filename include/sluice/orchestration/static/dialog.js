@@ -12,6 +12,7 @@ const PACE = [
   ["chunk_rows", "Rows a chunk", "number", { min: 1 }], ["parallelism", "Chunks at the same time", "number", { min: 1, max: 64 }],
   ["delay_ms", "Pause between chunks (ms)", "number", { min: 0 }], ["max_rows_per_second", "Rows a second, at most (0: no limit)", "number", { min: 0 }],
 ];
+const MORE = null; // the fields after it are folded up
 const FIELDS = {
   pause: [REASON],
   resume: [],
@@ -26,7 +27,7 @@ const FIELDS = {
   adopt: [["target", "Target", "target"], ["side", "The side that is right", "choice", { options: ["target", "zookeeper"] }], REASON],
   "retry-now": [],
   "dump-start": [TABLES, TARGETS, ["replace", "Replace: also remove rows that the source does not have", "check"],
-    ["where", "Condition (SQL, of one table)", "text"], ["first_key", "First key", "text"], ["last_key", "Last key", "text"],
+    MORE, ["where", "Condition (SQL, of one table)", "text"], ["first_key", "First key", "text"], ["last_key", "Last key", "text"],
     ["keys", "Keys, one in a line", "area"], ["since", "Touched since (ISO 8601)", "text"], ["until", "Touched until", "text"], ...PACE],
   "dump-pause": [DUMP_ID], "dump-resume": [DUMP_ID], "dump-cancel": [DUMP_ID], "dump-tune": [DUMP_ID, ...PACE],
   "letters-replay": [["ids", "Ids, one in a line (none: all that wait)", "lines"], ["target", "Only to this target", "text"]],
@@ -58,7 +59,7 @@ export function actionButton(pipeline, action, { text = TITLES[action], given = 
 
 function field([name, label, kind, more = {}], value, pipeline) {
   const id = `field-${name}`, common = { id, name, "data-kind": kind };
-  const targets = (pipeline.targets || []).map((one) => one.name);
+  const targets = pipeline.target_names || [];
   let input;
   if (kind === "check") {
     input = el("input", { ...common, type: "checkbox", checked: Boolean(value) });
@@ -99,7 +100,8 @@ function read(form) {
 export function openAction(pipeline, action, given = {}, after = () => {}) {
   const dialog = document.getElementById("dialog");
   const where = path("pipelines", pipeline.pipeline, "actions", action);
-  const fields = FIELDS[action].map((one) => field(one, given[one[0]], pipeline));
+  const split = FIELDS[action].indexOf(MORE), made = FIELDS[action].map((one) => (one === MORE ? MORE : field(one, given[one[0]], pipeline)));
+  const fields = split < 0 ? made : [...made.slice(0, split), el("details", { "data-focus": "more" }, el("summary", {}, "Which rows, how fast"), el("div", { class: "folded" }, ...made.slice(split + 1)))];
   const plan = el("div", { class: "plan", role: "status", "aria-live": "polite" });
   const confirm = el("div", { class: "field", hidden: true },
     el("label", { for: "field-confirm" }, `Data is at stake. Type the pipeline's name, ${pipeline.pipeline}:`),

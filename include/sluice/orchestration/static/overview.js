@@ -81,7 +81,7 @@ function lineOf(one, curve) {
   return [
     el("div", { class: "name" },
       el("h2", {}, valid ? el("a", { href: link, "data-focus": "open" }, one.pipeline) : one.pipeline),
-      el("p", { class: "route" }, one.source ? `${one.source} → ${one.targets.map((t) => t.name).join(", ") || "…"}` : ""),
+      el("p", { class: "route" }, one.source ? `${one.source} → ${one.target_names.join(", ")}` : ""),
       el("p", { class: "words" }, pill(one.tone, one.text, { "data-state": one.state }))),
     el("div", { class: "lag" }, el("span", { class: "label" }, "Lag"), el("b", {}, seconds(one.lag_ms)), el("small", {}, one.lag_bytes ? bytes(one.lag_bytes) : "")),
     el("div", { class: "curve" }, curve ? spark(curve.lag_ms, `Lag of ${one.pipeline} over the last hour`) : "",

@@ -95,7 +95,7 @@ function head() {
       pill(stuck ? "bad" : status.tone, stuck ? "stands still" : status.text, { "data-state": stuck ? "holds" : status.state }),
       el("span", { class: "links" }, dagLink(status.dag_id, "DAG"))),
     el("p", { class: "route" }, status.source
-      ? `${status.source}${status.server ? ` (reads ${status.server})` : ""} → ${targets.map((t) => t.name).join(", ") || "…"}${status.description ? ` · ${status.description}` : ""}`
+      ? `${status.source}${status.server ? ` (reads ${status.server})` : ""} → ${(status.target_names || []).join(", ")}${status.description ? ` · ${status.description}` : ""}`
       : status.file),
     ...(status.state === "invalid" ? [] : [el("dl", { class: "figures" },
       figure("Lag", seconds(status.lag_ms), status.lag_ms === 0 && !(status.incomplete || []).length ? "nothing is missing" : "", "lag"),

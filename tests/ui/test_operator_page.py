@@ -1,0 +1,267 @@
+"""The operator's page: each tab with data in it, and each main action done by clicking, its effect read at the
+servers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.operations.deadletters.store import letters
+from sluice.operations.verify.result import kept
+from tests.support.pipelines.case import Case
+from tests.support.servers.airflows import wait_until
+from tests.support.servers.browsers import shot
+from tests.support.tables.orders import change, settled
+from tests.ui.conftest import Stack
+from tests.ui.page_stack import ACCEPT_ALL, HIDE_TESTS, MARKUP
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = playwright.expect
+
+pytestmark = [pytest.mark.ui, pytest.mark.slow]
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+TABS = {
+    "now": "Last batches",
+    "history": "Lag at delivery",
+    "tables": "airflow_shop.orders",
+    "dumps": "airflow_shop.orders",
+    "letters": "is not wanted",
+    "verify": "Verification of shop",
+    "actions": "dump",
+}
+"""Tab -> something that it shows once it has data."""
+
+
+@pytest.fixture(scope="module")
+def made(stack: Stack) -> Case:
+    if stack.made is None:
+        pytest.skip("what is broken on purpose is the tests' own")
+    return stack.made
+
+
+@pytest.fixture(scope="module")
+def page(open_page: Callable[..., Any]) -> Iterator[Any]:
+    """One page for all tests, which notes what the browser objects to."""
+    opened = open_page()
+    opened.objections = []
+    opened.on("console", lambda said: opened.objections.append(said.text) if said.type == "error" else None)
+    opened.on("pageerror", lambda error: opened.objections.append(str(error)))
+    yield opened
+    opened.context.close()
+
+
+@pytest.fixture(scope="module")
+def filled(stack: Stack, made: Case, page: Any) -> Case:
+    """A pipeline with batches, a dead letter, a finished copy (started by a click) and a verification (by another)."""
+    dag = f"sync__{stack.pipeline}"
+    stack.api.wait_for_dag(dag)
+    change(made)
+    made.source.execute(
+        f"INSERT INTO {made.schema}.drafts (id, note) VALUES (1, 'refuse <i>me</i>')",
+        f"INSERT INTO {made.schema}.`<b>x</b>` VALUES (1, '<script>window.hit=1</script>')",
+        f"ALTER TABLE {made.schema}.drafts ADD COLUMN at DATETIME NULL",
+    )
+    wait_until(lambda: len(letters(made.runtime())) == 1, "the dead letter")
+    change(made)
+    open_tab(page, stack, "dumps")
+    act(page, page.get_by_role("button", name="Copy tables"), tables=f"{made.schema}.orders")
+    finished(page, "dump")
+    open_tab(page, stack, "verify")
+    act(
+        page,
+        page.get_by_role("tabpanel").get_by_role("button", name="Verify", exact=True),
+        tables=f"{made.schema}.orders",
+    )
+    wait_until(lambda: bool(kept(made.runtime().store)), "the verification")
+    return made
+
+
+def open_tab(page: Any, stack: Stack, tab: str) -> Any:
+    """Open a tab of the pipeline's page; returns its panel."""
+    page.goto("about:blank")
+    page.goto(f"{stack.url}/sluice/?pipeline={stack.pipeline}#{tab}")
+    panel = page.locator(f"#panel[data-tab={tab}]")
+    expect(panel).to_be_visible()
+    return panel
+
+
+def act(page: Any, button: Any, confirm: str = "", **fields: str) -> Any:
+    """Press a button, fill in the form, read the plan, and do it; returns the dialog, which says what was done."""
+    button.click()
+    dialog = page.get_by_role("dialog")
+    for name, value in fields.items():
+        dialog.locator(f"#field-{name}").fill(value)
+    expect(dialog.locator(".plan")).to_contain_text("This will happen")
+    deed = dialog.locator("[data-deed]")
+    if confirm:
+        expect(deed).to_be_disabled()
+        dialog.locator("#field-confirm").fill("no such pipeline")
+        expect(deed).to_be_disabled()
+        dialog.locator("#field-confirm").fill(confirm)
+    expect(deed).to_be_enabled()
+    deed.click()
+    expect(dialog.locator(".plan")).to_contain_text("Done")
+    return dialog
+
+
+def finished(page: Any, kind: str) -> None:
+    """Wait until the newest copy is done, with the dialog closed."""
+    page.keyboard.press("Escape")
+    expect(page.locator(f".{kind}").first).to_have_attribute("data-dump", "done")
+
+
+def findings(page: Any) -> list[str]:
+    """What axe-core calls serious or critical on the page as it is."""
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{one['id']}: {[node['target'] for node in one['nodes']][:3]}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_a_tab_shows_its_data_and_is_accessible_in_both_schemes(
+    page: Any, stack: Stack, filled: Case, tab: str
+) -> None:
+    """Names and values that are markup are shown as they are, and the browser objects to nothing."""
+    page.objections.clear()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        panel = open_tab(page, stack, tab)
+        expect(page.locator("html")).to_have_attribute("data-mode", scheme)
+        expect(panel).to_contain_text(TABS[tab])
+        expect(page.locator("body")).not_to_contain_text(re.compile("undefined|NaN|\\[object"))
+        if tab == "tables":
+            expect(panel.get_by_role("button", name=f"{filled.schema}.<b>x</b>")).to_be_visible()
+        if tab == "letters":
+            expect(panel).to_contain_text(MARKUP)
+        if tab == "history":
+            expect(panel.locator("canvas").first).to_be_visible()
+        assert findings(page) == []
+        shot(page, f"page-{tab}-{scheme}")
+    assert page.evaluate("window.hit") is None
+    assert page.objections == []
+    page.emulate_media(color_scheme="light")
+
+
+def test_the_list_is_accessible_in_both_schemes(page: Any, stack: Stack, filled: Case) -> None:
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto(f"{stack.url}/sluice/")
+        expect(page.locator(f"article[data-pipeline={stack.pipeline}] .spark")).to_be_visible()
+        assert findings(page) == []
+        shot(page, f"page-list-{scheme}")
+    page.emulate_media(color_scheme="light")
+
+
+def test_tabs_follow_the_keyboard(page: Any, stack: Stack, filled: Case) -> None:
+    open_tab(page, stack, "now")
+    page.get_by_role("tab", name="Now").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="History")).to_be_focused()
+    expect(page.locator("#panel[data-tab=history]")).to_be_visible()
+
+
+def test_a_tables_definition_and_the_statements_that_changed_it(page: Any, stack: Stack, filled: Case) -> None:
+    panel = open_tab(page, stack, "tables")
+    panel.get_by_role("button", name=f"{filled.schema}.drafts").click()
+    table = page.locator(f"article[data-table='{filled.schema}.drafts']")
+    expect(table.get_by_role("row", name=re.compile("^at datetime"))).to_be_visible()
+    expect(table).to_contain_text("ADD COLUMN at DATETIME NULL")
+
+
+def test_pause_and_resume(page: Any, stack: Stack, filled: Case) -> None:
+    def is_open() -> bool:
+        with filled.runtime().state() as state:
+            return bool(state.pause_switch.read().open)
+
+    open_tab(page, stack, "actions")
+    act(page, page.locator("#head").get_by_role("button", name="Pause"), reason="maintenance <b>")
+    assert not is_open()
+    page.keyboard.press("Escape")
+    expect(page.locator("#head .pill")).to_have_attribute("data-state", "paused")
+    expect(page.locator("#panel")).to_contain_text("maintenance <b>")
+    act(page, page.locator("#head").get_by_role("button", name="Resume"))
+    assert is_open()
+    with filled.runtime().state() as state:
+        assert {entry["by"] for entry in state.audit.entries()[-2:]} == {"admin@airflow"}
+    page.keyboard.press("Escape")
+
+
+def test_a_dead_letter_is_looked_at_and_replayed(page: Any, stack: Stack, filled: Case) -> None:
+    rule = filled.folder / "rules" / "hide_tests.py"
+    panel = open_tab(page, stack, "letters")
+    [letter] = letters(filled.runtime())
+    panel.get_by_role("button", name=letter.id).click()
+    shown = page.locator(f"article[data-letter='{letter.id}']")
+    expect(shown).to_contain_text("refuse <i>me</i>")
+    rule.write_text(ACCEPT_ALL)
+    try:
+        act(page, shown.get_by_role("button", name=re.compile("Replay this one")))
+        rows = filled.target.execute(f"SELECT id, note FROM {filled.schema}.drafts")
+        assert rows == ((1, "refuse <i>me</i>"),) or rows == [(1, "refuse <i>me</i>")]
+        assert letters(filled.runtime()) == []
+    finally:
+        rule.write_text(HIDE_TESTS)
+    page.keyboard.press("Escape")
+
+
+def test_a_dead_letter_is_discarded(page: Any, stack: Stack, filled: Case) -> None:
+    filled.source.execute(f"INSERT INTO {filled.schema}.drafts (id, note) VALUES (2, 'refuse this, too')")
+    wait_until(lambda: len(letters(filled.runtime())) == 1, "the dead letter")
+    panel = open_tab(page, stack, "letters")
+    panel.get_by_role("checkbox", name=re.compile("^Choose")).check()
+    act(page, panel.get_by_role("button", name=re.compile("Discard 1")), confirm=stack.pipeline)
+    [letter] = letters(filled.runtime(), everything=True)[-1:]
+    assert letter.settled == {"reporting": "discarded"}
+    page.keyboard.press("Escape")
+
+
+def test_rows_that_differ_are_found_and_repaired(page: Any, stack: Stack, filled: Case) -> None:
+    filled.target.execute(f"UPDATE {filled.schema}.orders SET note = 'spoilt' WHERE id = 1")
+    before = len(kept(filled.runtime().store))
+    panel = open_tab(page, stack, "verify")
+    act(page, panel.get_by_role("button", name="Verify", exact=True), tables=f"{filled.schema}.orders")
+    page.keyboard.press("Escape")
+    wait_until(lambda: len(kept(filled.runtime().store)) > before, "the verification")
+    panel = open_tab(page, stack, "verify")
+    act(page, panel.get_by_role("button", name=re.compile("Repair these")), confirm=stack.pipeline)
+    page.keyboard.press("Escape")
+    wait_until(lambda: settled(filled), "the repair")
+    wait_until(lambda: kept(filled.runtime().store)[-1].outcome == "equal", "the last verification")
+
+
+def test_a_batch_that_a_target_cannot_take_is_skipped(page: Any, stack: Stack, filled: Case) -> None:
+    def failing() -> bool:
+        with filled.runtime().state() as state:
+            return any(one.part == "load-reporting" for one in state.failures())
+
+    filled.target.execute(f"ALTER TABLE {filled.schema}.`<b>x</b>` MODIFY `<i>c</i>` VARCHAR(1)")
+    filled.source.execute(f"INSERT INTO {filled.schema}.`<b>x</b>` VALUES (2, 'too long for it')")
+    wait_until(failing, "the load that fails")
+    with filled.runtime().state() as state:
+        held = state.acks.get("reporting")
+    assert held is not None
+    page.goto(f"{stack.url}/sluice/")
+    expect(page.locator("#list article").first).to_have_attribute("data-tone", "bad")
+    panel = open_tab(page, stack, "actions")
+    expect(page.locator("#head .notes")).to_contain_text("Data too long")
+    dialog = act(page, panel.get_by_role("button", name="Skip a batch"), confirm=stack.pipeline, reason="too long")
+    expect(dialog).to_contain_text(f"reporting goes on with batch {held.following + 1}")
+    with filled.runtime().state() as state:
+        now = state.acks.get("reporting")
+    assert now is not None
+    assert now.batch >= held.following
+    assert any(one.stage == "skip" and one.batch == held.following for one in letters(filled.runtime()))
+    page.keyboard.press("Escape")
+    filled.target.execute(f"ALTER TABLE {filled.schema}.`<b>x</b>` MODIFY `<i>c</i>` VARCHAR(40)")
+    change(filled)
+    wait_until(lambda: settled(filled), "the delivery of what follows")
