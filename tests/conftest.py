@@ -202,6 +202,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     oracle_twin,
     postgis,
     postgresql,
+    postgresql_15,
     postgresql_source,
     rabbitmq,
     redis_server,
@@ -217,7 +218,7 @@ from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper
 
 SERVERS = frozenset({
     "clickhouse", "elasticsearch", "ferretdb", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target",
-    "opensearch", "postgis", "postgresql", "postgresql_source", "rabbitmq",
+    "opensearch", "postgis", "postgresql", "postgresql_15", "postgresql_source", "rabbitmq",
     "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper",
     "zookeeper_ensemble",
 })  # fmt: skip
@@ -240,6 +241,7 @@ __all__ = [
     "oracle_twin",
     "postgis",
     "postgresql",
+    "postgresql_15",
     "postgresql_source",
     "rabbitmq",
     "redis_server",

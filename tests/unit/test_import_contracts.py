@@ -94,16 +94,16 @@ def test_contracts_about_kinds_name_every_registered_kind() -> None:
 
 def test_a_new_kind_is_told_where_it_has_to_be_named() -> None:
     more = {
-        "sluice.targets": KINDS_BY_ROOM["sluice.targets"] | {"sluice.targets.oracle"},
-        "sluice.sources": KINDS_BY_ROOM["sluice.sources"] | {"sluice.sources.oracle"},
+        "sluice.targets": KINDS_BY_ROOM["sluice.targets"] | {"sluice.targets.db2"},
+        "sluice.sources": KINDS_BY_ROOM["sluice.sources"] | {"sluice.sources.db2"},
     }
     told = unnamed(CONTRACTS, more)
     assert (
-        "add 'sluice.targets.oracle' to source_modules of the contract 'targets of other kinds than MySQL know "
+        "add 'sluice.targets.db2' to source_modules of the contract 'targets of other kinds than MySQL know "
         "nothing of MySQL' in pyproject.toml, where the other kinds are"
     ) in told
-    of_target = [line for line in told if "sluice.targets.oracle" in line]
-    of_source = [line for line in told if "sluice.sources.oracle" in line]
+    of_target = [line for line in told if "sluice.targets.db2" in line]
+    of_source = [line for line in told if "sluice.sources.db2" in line]
     assert len(of_target) == len([one for one in CONTRACTS.values() if _names(one, KINDS_BY_ROOM["sluice.targets"])])
     assert len(of_source) == len([one for one in CONTRACTS.values() if _names(one, KINDS_BY_ROOM["sluice.sources"])])
     assert len(of_target) + len(of_source) == len(told)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.errors import ConfigError, LoadError, MappingError
+from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
 from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
@@ -260,3 +260,38 @@ def test_names_as_the_source_spells_them(bench: OracleBench) -> None:
         assert bench.twin.run('SELECT "id", "email" FROM "shop"."people"') == [(Decimal(1), "a")]
     finally:
         bench.twin.run('DROP SCHEMA "shop" CASCADE')
+
+
+@pytest.mark.full  # a batch has some forty statements; the contract suite crashes after every call
+@pytest.mark.parametrize("done", [False, True], ids=["before it", "after it"])
+def test_a_connection_that_is_lost_at_any_statement(bench: OracleBench, done: bool) -> None:
+    """Rows and checkpoint commit together: a table without a key would have rows twice, or none, if they did not."""
+    keyed, heap = people(bench.schema), people(bench.schema, "heap", key=False)
+    for number in range(1, 200):
+        for table in (keyed, heap):
+            bench.create_table(table)
+        pipe = Pipe(bench, name=f"copy{number}")
+        pipe.deliver((keyed, [new(1, "a", 1), new(2, "b", 2)]), (heap, [new(1, "x", 1)] * 3))
+        batch = pipe.given([
+            (keyed, [changed((1, "a", 1), (1, "z", 9)), gone(2, "b", 2), new(3, "c", 3)]),
+            (heap, [gone(1, "x", 1), new(2, "y", None), new(2, "y", None)]),
+        ])
+        bench.twin.lost_at, bench.twin.done = number, done
+        lost = False
+        try:
+            pipe.write(batch)
+        except TargetUnavailable:
+            lost = True
+        left, bench.twin.lost_at = bench.twin.lost_at, 0
+        bench.kill()
+        pipe.epoch += 1
+        if pipe.take_over() < batch.number:
+            pipe.write(batch)
+        assert pipe.held == batch.number
+        assert pipe.state(keyed) == Counter([(1, "z", 9), (3, "c", 3)]), number
+        assert pipe.state(heap) == Counter({(1, "x", 1): 2, (2, "y", None): 2}), number
+        if left:
+            assert number > 20, f"a batch of two tables took {number} statements"
+            return
+        assert lost or done, number
+    raise AssertionError("a batch of two tables takes more than 200 statements")

@@ -14,9 +14,9 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from tests.support.twins.source_kinds import PostgreSQLCase, Reader, postgresql_case
 
 
-@pytest.fixture
-def case(postgresql_source: Any) -> Iterator[PostgreSQLCase]:
-    with postgresql_case(postgresql_source) as made:
+@pytest.fixture(params=["postgresql_source", pytest.param("postgresql_15", marks=pytest.mark.full)])
+def case(request: pytest.FixtureRequest) -> Iterator[PostgreSQLCase]:
+    with postgresql_case(request.getfixturevalue(request.param)) as made:
         yield made
 
 

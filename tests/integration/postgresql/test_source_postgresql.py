@@ -226,3 +226,20 @@ def test_two_pipelines_that_would_send_changes_round_are_named(shop: PgCase) -> 
     (shop.folder / "back.yaml").write_text(back, encoding="utf-8")
     said = shop.cli("check", shop.name)
     assert f"{shop.name} -> back" in " ".join(said.stdout.split())
+
+
+def test_a_lost_slot_is_followed_by_copies_once_it_is_there_again(shop: PgCase) -> None:
+    """``on_lost_position: dump``: never before, or the copies would have to begin again and again."""
+    shop.path.write_text(shop.yaml.replace("capture:\n", "capture:\n  on_lost_position: dump\n"), encoding="utf-8")
+    shop.run_until_head()
+    shop.write("INSERT INTO orders VALUES (1, 1, 1, 'captured')")
+    shop.run_until_head()
+    shop.source.execute(f"SELECT pg_drop_replication_slot('{shop.slot}')")
+    shop.write("INSERT INTO orders VALUES (2, 2, 2, 'while there was no slot')", "DELETE FROM orders WHERE number = 1")
+    with pytest.raises(LostPosition, match="was dropped"):
+        shop.run_until_head()
+    with shop.runtime().state() as state:
+        assert state.dumps.active() == []
+    shop.prepare()
+    shop.run_until_head()
+    shop.assert_same("orders")

@@ -99,6 +99,21 @@ def postgresql_source(server_folder: Path) -> Iterator[PostgreSQLServer]:
 
 
 @pytest.fixture(scope="session")
+def postgresql_15(server_folder: Path) -> Iterator[PostgreSQLServer]:
+    """The oldest version that is meant to work, as a source. Skips what needs it where it is not installed."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: make venv")
+    from devstack import postgresql
+
+    folder = Path("/usr/lib/postgresql/15/bin")
+    if not (folder / "postgres").exists():
+        pytest.skip("PostgreSQL 15 is not installed")
+    found = postgresql.PostgreSQL(folder, "15", str(folder))
+    options = {"wal_level": "logical", "max_replication_slots": 40}
+    with postgresql.PostgreSQLServer(server_folder / "postgresql-15", distribution=found, options=options) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
     """A PostgreSQL whose database has PostGIS. Skips what needs it where it cannot be had."""
     with _postgresql(server_folder / "postgis", "find_postgis") as server:

@@ -106,11 +106,14 @@ def _as_oracle() -> Iterator[None]:
 class OracleTwin:
     """One database, in memory, in a Java process that ends with :meth:`close`.
 
-    ``statements``: what was run, as Oracle would have got it.
+    ``statements``: what was run, as Oracle would have got it. ``lost_at``: the number of the statement from now on at
+    which a connection of the target is lost, before (``done``: after) it is run; 0: none is.
     """
 
     name: str = "twin"
     statements: list[str] = field(default_factory=list)
+    lost_at: int = 0
+    done: bool = False
 
     def start(self) -> OracleTwin:
         """Start H2. Raises FetchFailed."""
@@ -142,7 +145,7 @@ class OracleTwin:
             properties = self.gateway.jvm.java.util.Properties()
             opened = self.gateway.jvm.org.h2.Driver().connect(url, properties)
             opened.setAutoCommit(False)
-        return Connection(self, opened)
+        return Connection(self, opened, outside=given["user"] == "outside")
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements from outside of the target; return the rows of the last one."""
@@ -161,8 +164,8 @@ class OracleTwin:
 class Connection:
     """Stands in for ``oracledb.Connection``."""
 
-    def __init__(self, twin: OracleTwin, opened: Any) -> None:
-        self.twin, self._opened = twin, opened
+    def __init__(self, twin: OracleTwin, opened: Any, *, outside: bool = False) -> None:
+        self.twin, self._opened, self.outside = twin, opened, outside
         self.call_timeout = 0
         self.max_identifier_length = 128
         self.version = "of H2"
@@ -171,8 +174,26 @@ class Connection:
     def cursor(self) -> Cursor:
         return Cursor(self)
 
+    @contextmanager
+    def may_be_lost(self) -> Iterator[None]:
+        """Lose the connection before or after the block, if it is the turn of this statement."""
+        mine = False
+        if not self.outside and self.twin.lost_at:
+            self.twin.lost_at -= 1
+            mine = not self.twin.lost_at
+        if mine and not self.twin.done:
+            self._lose()
+        yield
+        if mine:
+            self._lose()
+
+    def _lose(self) -> None:
+        self._opened.rollback()
+        self._opened.close()
+        raise _error(3113, "end-of-file on communication channel")
+
     def commit(self) -> None:
-        with _as_oracle():
+        with _as_oracle(), self.may_be_lost():
             self._opened.commit()
 
     def rollback(self) -> None:
@@ -234,7 +255,7 @@ class Cursor:
         text = _PLACES.sub(lambda found: "?" if found[1] else found[0], statement)
         text = text.replace("SYS_EXTRACT_UTC(SYSTIMESTAMP)", "SYSTIMESTAMP")
         text = _DEFAULT.sub(r"\1 ALTER COLUMN \2 SET \3", text)
-        with _as_oracle():
+        with _as_oracle(), self._connection.may_be_lost():
             prepared = self._connection._opened.prepareStatement(text)
             self._connection.running = prepared
             try:

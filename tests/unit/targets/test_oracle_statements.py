@@ -38,6 +38,7 @@ def test_the_statements_are_those_that_are_kept() -> None:
         (0, "DPY-4011", TargetUnavailable, False),
         (0, "DPY-4024", TargetUnavailable, False),
         (0, "DPY-6001", ConfigError, False),
+        (0, "DPY-4008", LoadError, False),
     ],
 )
 def test_errors_of_the_driver(code: int, full: str, kind: type[SluiceError], of_a_row: bool) -> None:

@@ -150,6 +150,7 @@ def ready_or_moved(
     except LostPosition as lost:
         if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or source.head is None:
             raise
+        head = source.resolve_start("dump")  # raises if the source does not keep its log from there on
         tables = captured_tables(runtime.pipeline, source)
         id_ = f"lost-{cursor.next_batch:010d}-{'-'.join(map(str, cursor.position.order))}"
         dump_tables(
@@ -165,10 +166,10 @@ def ready_or_moved(
             "position_lost",
             pipeline=runtime.name,
             position=str(cursor.position),
-            moved_to=str(source.head),
+            moved_to=str(head),
             error=lost.message,
         )
         if isinstance(lost, LogPurged):
-            return state.advance(lease, cursor, source.head, schema="")  # the schema history starts anew there
-        return move_to_another_log(runtime.store, state, lease, cursor, source.head)
+            return state.advance(lease, cursor, head, schema="")  # the schema history starts anew there
+        return move_to_another_log(runtime.store, state, lease, cursor, head)
     return cursor

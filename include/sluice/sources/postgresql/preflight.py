@@ -91,6 +91,16 @@ def server_findings(info: ServerInfo) -> list[Finding]:
                 "ALTER SYSTEM SET wal_level = 'logical', and restart the server",
             )
         )
+    if info.settings.get("server_encoding") == "SQL_ASCII":
+        found.append(
+            Finding(
+                "error",
+                "server_encoding",
+                "SQL_ASCII",
+                "the server does not know what its texts are, and sends their bytes as they are",
+                "move the database to one that was made with ENCODING 'UTF8'",
+            )
+        )
     if not info.replicates:
         found.append(
             Finding(

@@ -285,9 +285,12 @@ class PostgreSQLSession:
     def resolve_start(self, start: str | StartPosition) -> Offset:
         """Return the head, where the slot begins, or an LSN of this timeline. Raises LostPosition, ConfigError."""
         info = self.info
-        if start in {"latest", "dump"}:
+        if start == "latest":
             return info.position.as_offset()
         slot = self._slot()
+        if start == "dump":  # rows that are copied from now on are worth nothing if the log is not kept from now on
+            raise_first(position_findings(info, slot, self.source.slot, info.position), self.source.where)
+            return info.position.as_offset()
         if slot is None:
             raise PreflightError(
                 f"the server keeps its log for a slot, and there is no slot {self.source.slot}",

@@ -31,6 +31,7 @@ _GONE = frozenset({
 })  # fmt: skip
 _DENIED_BY_DRIVER = ("DPY-4001", "DPY-6001", "DPY-6003", "DPY-3015")
 _TLS_BY_DRIVER = ("DPY-6006", "DPY-4033")
+_GONE_BY_DRIVER = ("DPY-1001", "DPY-4011", "DPY-4024", "DPY-6000", "DPY-6002", "DPY-6004", "DPY-6005", "DPY-6010")
 CANCELED = 1013
 _DATA = frozenset({
     1, 1400, 1401, 1407, 1438, 1426, 1455, 1460, 1461, 1465, 1483, 1722, 1727, 1830, 1841, 1843, 1847, 1850, 1858, 1861,
@@ -112,7 +113,8 @@ def connect(endpoint: Endpoint, program: str = "sluice", call_s: int = CALL_S) -
         with errors(endpoint, "setting the session up"):
             connection.call_timeout = call_s * 1000
             with connection.cursor() as cursor:
-                cursor.execute("ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = 'BINARY' NLS_SORT = 'BINARY'")
+                for setting in ("TIME_ZONE = '+00:00'", "NLS_COMP = BINARY", "NLS_SORT = BINARY"):
+                    cursor.execute(f"ALTER SESSION SET {setting}")
     except BaseException:
         connection.close()
         raise
@@ -159,7 +161,8 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: oracledb.Error) -> 
             hint="check protocol (tcps), wallet_location and ssl_server_dn_match in the extra of connection "
             f"{endpoint.connection_id}",
         )
-    if full.startswith("DPY-") or code in _GONE or code == 0 or isinstance(error, oracledb.InterfaceError):
+    recoverable = bool(getattr(error.args[0] if error.args else None, "isrecoverable", False))
+    if recoverable or code in _GONE or full in _GONE_BY_DRIVER or (code == 0 and not full):
         return TargetUnavailable(
             f"the target does not answer while {doing}: {text or 'the connection was lost'}",
             where=place,
@@ -167,7 +170,7 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: oracledb.Error) -> 
         )
     refused = Refused(f"the target refused a statement while {doing}: {text}", where=place)
     refused.code = code
-    refused.discreet = f"the target refused a statement while {doing}: ORA-{code:05d}"
+    refused.discreet = f"the target refused a statement while {doing}: {full or f'ORA-{code:05d}'}"
     return refused
 
 

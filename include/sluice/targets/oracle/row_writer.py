@@ -201,7 +201,10 @@ class RowWriter(SqlRowWriter):
             counts[image] = counts.get(image, 0) + 1
         names = [column.name for column in sent]
         images = [{**dict(zip(names, image, strict=True)), "most": count} for image, count in counts.items()]
-        same = " AND ".join(f"DECODE({quoted(name)}, :{column.name}, 1, 0) = 1" for column, name in columns)
+        same = " AND ".join(
+            f"({quoted(name)} = :{column.name} OR ({quoted(name)} IS NULL AND :{column.name} IS NULL))"
+            for column, name in columns
+        )
         statement = f"DELETE FROM {quoted_table(table.place)} WHERE {same} AND ROWNUM <= :most"
         count = self.cursor.run(statement, images, {**values.types, "most": oracledb.DB_TYPE_NUMBER})
         if count != rows.num_rows and not table.being_copied:

@@ -9,13 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sluice.errors import ConfigError
-from sluice.model.definitions import ColumnDefinition
+from sluice.errors import ConfigError, DumpRefused
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.dumps import TableRequest
 from sluice.model.exact_values import AS_TYPED
 from sluice.model.row_effects import Ran
 from sluice.model.tables import TableId
 from sluice.postgresql.column_types import neutral_column, neutral_type
 from sluice.postgresql.source_words import PostgreSQLWords
+from sluice.sources.postgresql.catalog.table import CatalogTable, Index, schema_of
+from sluice.sources.postgresql.snapshot.chunk_queries import key_of
 from sluice.sources.postgresql.snapshot.condition import rendered
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText, after, among, upto
 from sluice.sources.postgresql.snapshot.watermarks import after_low
@@ -188,3 +191,20 @@ def test_a_default_is_written_in_the_words_of_the_column() -> None:
     column = ColumnDefinition("c", "boolean", default="true")
     made = neutral_type(column.type)
     assert default_of(column, made, WORDS.default_value(column)).rows == "true"
+
+
+def live(words: str, *more: Index) -> CatalogTable:
+    """A table whose key is one column of this type."""
+    definition = TableDefinition(
+        TABLE, (ColumnDefinition("id", words, nullable=False),), (IndexDefinition("PRIMARY", (("id", 0),), True),)
+    )
+    index = Index("orders_pkey", ("id",), primary=True, identity=False, unique=True)
+    return CatalogTable(1, schema_of(definition), definition, (), (index, *more), "d", ("id",))
+
+
+def test_a_key_whose_order_the_session_does_not_know_cuts_no_table() -> None:
+    """It would be compared as text, and the index has another order: rows would be in no chunk."""
+    assert key_of(live("text"), TableRequest(TABLE)).names == ("id",)
+    assert key_of(live("public.citext"), TableRequest(TABLE)).names == ()
+    with pytest.raises(DumpRefused, match="whose order is its own"):
+        key_of(live("public.citext"), TableRequest(TABLE, index="orders_pkey"))

@@ -24,7 +24,7 @@ FROM pg_control_system() s, pg_roles r WHERE r.rolname = current_user"""  # noqa
 _SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 _NAMES = [
     "wal_level", "max_replication_slots", "max_wal_senders", "max_slot_wal_keep_size", "wal_sender_timeout",
-    "idle_replication_slot_timeout", "wal_segment_size",
+    "idle_replication_slot_timeout", "wal_segment_size", "server_encoding",
 ]  # fmt: skip
 
 

@@ -68,7 +68,24 @@ def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
         raise DumpRefused(
             f"index {name!r} of {request.table} holds a generated column", hint=f"those that can: {those}"
         )
-    return ChunkKey(tuple(by_name[one] for one in known[name].columns), name)
+    columns = tuple(by_name[one] for one in known[name].columns)
+    own = next((column for column in columns if _is_foreign(column)), None)
+    if own is None:
+        return ChunkKey(columns, name)
+    if request.index:
+        raise DumpRefused(
+            f"index {name!r} of {request.table} cannot cut the table: its column {own.name} has the type {own.native}, "
+            "whose order is its own",
+            hint=f"those that can: {those}",
+        )
+    return ChunkKey((), "")
+
+
+def _is_foreign(column: Column) -> bool:
+    """Return True for a type of a user's or of an extension (``citext``): the session does not see its operators, and
+    would compare by those of another type, in another order than the index has.
+    """
+    return "." in column.native
 
 
 def _index_of(usable: dict[str, Index], identity: tuple[str, ...]) -> str:
