@@ -26,6 +26,39 @@ def test_a_run_delivers_a_batch_to_every_target(
     assert {e["target"] for e in flows.events("ack")} == {"reporting", "archive"}
 
 
+def test_a_run_tells_airflow_of_the_tables_that_it_brought_rows_to(
+    write_pipeline: WritePipeline, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is an asset of that address, with one event of the run."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    from sluice.model.tables import TableId
+    from sluice.operations.asset_events import TableEvent
+
+    def told(runtime: object, target: str, claim: str) -> list[TableEvent]:
+        uris = [f"mysql://{target}:3306/shop/{name}" for name in ("orders", "customers")]
+        return [TableEvent(uri, TableId("shop", "t"), {"rows": 3, "last_batch": 1}) for uri in uris]
+
+    monkeypatch.setattr("sluice.orchestration.assets._events", told)
+    path = write_pipeline("told")
+    flows.change(3)
+    run = build_sync_dag(load_pipeline(path), path).test()
+    assert run.state == "success"
+    with create_session() as session:
+        chosen = select(AssetModel.uri, AssetEvent.source_task_id, AssetEvent.extra)
+        chosen = chosen.join(AssetEvent, AssetEvent.asset_id == AssetModel.id).where(
+            AssetEvent.source_dag_id == "sync__told"
+        )
+        found = sorted((uri, task, extra["rows"]) for uri, task, extra in session.execute(chosen))
+    assert found == [
+        (f"mysql://{target}:3306/shop/{name}", f"ack.{target}", 3)
+        for target in ("archive", "reporting")
+        for name in ("customers", "orders")
+    ]
+
+
 def test_what_a_drain_has_merged_is_not_merged_again_and_nothing_is_skipped(
     write_pipeline: WritePipeline, flows: ModuleType
 ) -> None:

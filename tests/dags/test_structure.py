@@ -44,6 +44,14 @@ def test_the_pipelines_of_the_repository_are_valid() -> None:
     assert [dag_id for dag_id in build_all(REPOSITORY / "include" / "pipelines") if dag_id.endswith(".invalid")] == []
 
 
+def test_each_target_has_its_tables_as_assets(dag: DAG, write_pipeline: WritePipeline) -> None:
+    outlets = {task.task_id: [one.name for one in task.outlets] for task in dag.tasks if task.outlets}
+    assert outlets == {"ack.reporting": ["sluice:shop.reporting"], "ack.archive": ["sluice:shop.archive"]}
+    path = write_pipeline("quiet")
+    path.write_text(path.read_text() + "assets: false\n")
+    assert not [task for task in build_sync_dag(load_pipeline(path), path).tasks if task.outlets]
+
+
 def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     edges = {task.task_id: set(task.downstream_task_ids) for task in dag.tasks}
     assert edges["merge"] == {"load.reporting", "load.archive"}

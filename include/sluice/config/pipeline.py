@@ -1125,6 +1125,9 @@ class PipelineConfig(StrictModel):
     alert_lag: Span | None = Field(
         None, description="Alert when a target lags further behind the source than this; none: never."
     )
+    assets: bool = Field(
+        True, description="Airflow: tell of each table that a run brought changes to, as an event of its asset."
+    )
     alert_connection: ConnectionId | None = Field(
         None,
         description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and "

@@ -27,6 +27,7 @@
     │   ├── consumers/{target}
     │   │   ├── node                      ephemeral: who loads now
     │   │   ├── epoch                     (number) as that of the replicator
+    │   │   ├── announced                 (number) the last batch that was announced as an asset event
     │   │   └── checkpoint                batch and position of a target that stores none itself
     │   ├── subscriptions/{name}          how far a reader of the subscription service has acknowledged
     │   ├── alerts/{target}               since when the lag of a target (or ``subscription:{name}``) is too large; (empty) it is not
@@ -286,6 +287,10 @@ class Layout:
     def consumer(self, target: str) -> str:
         """Return the folder of the lease of a target's loader."""
         return f"{self.home}/consumers/{target}"
+
+    def announced(self, target: str) -> str:
+        """Return the node of the last batch that was announced."""
+        return f"{self.consumer(target)}/announced"
 
     def checkpoint(self, target: str) -> str:
         """Return the node of a target's checkpoint."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from sluice.coordination.acknowledgements import Acknowledgement, Acknowledgements
 from sluice.coordination.alerts import Alerts
+from sluice.coordination.announcements import Announcements
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
 from sluice.coordination.bundles import Bundles, WaitingBatches
@@ -86,6 +87,7 @@ class PipelineState:
         self.election = LeaderElection(znodes, layout, session_timeout_s=session_timeout_s)
         self.quarantine = Quarantine(known, layout, self.targets)
         self._failures = StageFailures(known, layout)
+        self.announcements = Announcements(known, layout)
         self.incomplete = IncompleteTables(znodes, layout)
         self.mapped_names = MappedNames(known, layout)
         self.alerts = Alerts(znodes, layout)

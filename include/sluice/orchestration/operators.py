@@ -554,6 +554,18 @@ class LoadOperator(TargetOperator):
         return self.conclude(context, f"load.{self.target}", own, batch=number)
 
 
+def announce_tables(context: Context, task: BaseOperator, runtime: Runtime, target: str) -> None:
+    """Emit an asset event for each table that the target got rows of, if the task has an outlet for them."""
+    if not task.outlets:
+        return
+    from sluice.orchestration.assets import announce
+
+    found = announce(context, runtime, target, claim(context["ti"].dag_id, context["ti"].run_id))
+    if found:
+        shown = ", ".join(f"{event.uri} ({event.extra['rows']} rows)" for event in found[:20])
+        task.log.info("told of %d tables: %s%s", len(found), shown, ", ..." if len(found) > 20 else "")
+
+
 def waiting_text(target: str, waiting: Any) -> str:
     """Return the text for people whose batch is written with others."""
     return f"{target}: {waiting}; a later run does it, or `sluice targets commit`"
@@ -619,6 +631,7 @@ class AckOperator(TargetOperator):
             own.batches, own.first = number - before, before + 1
         elif was_cleared(context):
             RunNote(context).add(again_text(runtime, context, self.target))
+        announce_tables(context, self, runtime, self.target)
         return self.conclude(context, f"ack.{self.target}", own, batch=number, position=str(outcome.position))
 
     def _acknowledged(self, context: Context, number: int) -> AckOutcome | WaitingBatches:
@@ -778,6 +791,8 @@ class StageOperator(SluiceOperator):
         told.end()
         if not outcome.done:
             self._say_nothing_was_left(context, runtime)
+        if self.stage.startswith("ack."):
+            announce_tables(context, self, runtime, self.stage.removeprefix("ack."))
         return outcome.to_json()
 
     def _say_nothing_was_left(self, context: Context, runtime: Runtime) -> None:

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -127,6 +128,31 @@ def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) 
     conf = {"conf": {"pipeline": "protocol", "action": "pause"}, "logical_date": None}
     assert post(east, "/api/v2/dags/sluice_control/dagRuns", conf, token)[0] == 403
     assert pause_state(orders).open
+
+
+def test_a_run_tells_of_each_table_once_as_an_asset(orders: Case, east: TestAirflow) -> None:
+    """Airflow's own account of the events: address, batches, rows; one per table and run."""
+
+    def events() -> list[dict[str, Any]]:
+        found = east.api.call("GET", f"/assets/events?source_dag_id={DAG}&limit=100") or {}
+        return list(found.get("asset_events", ()))
+
+    change(orders)
+    wait_until(lambda: settled(orders), "delivery")
+    wait_until(lambda: any(one["extra"]["last_batch"] == acknowledged(orders) for one in events()), "an asset event")
+    found = events()
+    assert {one["source_task_id"] for one in found} == {"ack.copy"}
+    tables = {one["uri"] for one in found}
+    assert len(tables) == 2, "orders, and the table without a key"
+    assert all(re.fullmatch(r"mysql://127\.0\.0\.1:\d+/\w+/\w+", uri) for uri in tables)
+    assert len({(one["source_run_id"], one["uri"]) for one in found}) == len(found)
+    newest = max(found, key=lambda one: one["extra"]["last_batch"])["extra"]
+    assert (newest["pipeline"], newest["target"]) == ("protocol", "copy")
+    assert newest["rows"] > 0
+    assert newest["committed_at"].endswith("+00:00")
+    for uri in tables:
+        ranges = sorted((o["extra"]["first_batch"], o["extra"]["last_batch"]) for o in found if o["uri"] == uri)
+        assert all(before[1] < after[0] for before, after in pairwise(ranges)), "a batch is told once"
 
 
 def test_lag_and_positions_are_metrics(orders: Case, east: TestAirflow, shared_airflow: SharedAirflow) -> None:

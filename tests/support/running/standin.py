@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from sluice.flows.stage_loop import Done
 from sluice.flows.stage_sums import StageSums
 from sluice.model.batches import DrainOutcome
 from sluice.model.offset import Offset
+from sluice.operations.status import Status, TargetStatus
 from sluice.segments.changeset import RuleTotal
 
 
@@ -302,14 +303,25 @@ def catch_up(runtime: Any, target: str) -> CatchUp:
     return CatchUp(quarantined=False)
 
 
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Return the values that fields of a dataclass have where none is given."""
+    return {
+        one.name: one.default if one.default is not MISSING else one.default_factory()
+        for one in fields(kind)
+        if one.default is not MISSING or one.default_factory is not MISSING
+    }
+
+
 @dataclass
 class _Status:
+    """The real one, as far as the stand-in has something to say; the rest as the real one has it by default."""
+
     fields: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
         if name == "targets":
-            return [SimpleNamespace(**target) for target in self.fields["targets"]]
-        return self.fields[name]
+            return [SimpleNamespace(**{**_defaults(TargetStatus), **target}) for target in self.fields["targets"]]
+        return {**_defaults(Status), **self.fields}[name]
 
     def to_json(self) -> dict[str, Any]:
         return self.fields

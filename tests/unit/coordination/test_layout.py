@@ -72,6 +72,7 @@ def tree() -> MemoryTree:
         state.acks.acknowledge(target, state.batches.require(1))
         state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
     assert state.alerts.raise_("copy", 5000)
+    state.announcements.move("copy", 1)
     assert state.quarantine.add("version", "it does not answer")
     state.incomplete.add("copy", [(TableId("shop", "a"), ("v",))])
     state.mapped_names.add(["shop.a key id"])

@@ -21,6 +21,7 @@ from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.stages import Stage, StageKind, display_name, pipeline_stages, rules_of
 from sluice.orchestration import dag_docs
+from sluice.orchestration.assets import outlet
 from sluice.orchestration.dag_runs import SENSE, catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
 from sluice.orchestration.dags.common import OWNER, START, bulk_place, bulk_share, place_of, shares
@@ -167,6 +168,7 @@ def _side_by_side(
                     trigger_rule=TriggerRule.ONE_SUCCESS,
                     execution_timeout=pipeline.run.max_time + timedelta(hours=2),
                     **given,
+                    **_outlets(pipeline, stage),
                 )
             [sense, *(made[name] for name in stage.needs)] >> task
             made[stage.name] = task
@@ -288,7 +290,7 @@ def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[Rul
             waits = pipeline.schedule == "continuous"
             return DrainOperator(pipeline=file, waits=waits, execution_timeout=longest, **given)
         case StageKind.ACKNOWLEDGE:
-            return AckOperator(pipeline=file, target=stage.subject, **given)
+            return AckOperator(pipeline=file, target=stage.subject, **given, **_outlets(pipeline, stage))
         case _ if pipeline.spark.mode == "submit":
             from sluice.orchestration.submit import submit
 
@@ -299,6 +301,13 @@ def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[Rul
             return RuleOperator(pipeline=file, rule=stage.subject, **given)
         case StageKind.LOAD:
             return LoadOperator(pipeline=file, target=stage.subject, **given)
+
+
+def _outlets(pipeline: PipelineConfig, stage: Stage) -> dict[str, Any]:
+    """Return the outlet of the task that acknowledges a target: the assets of the target's tables."""
+    if not pipeline.assets or stage.kind is not StageKind.ACKNOWLEDGE:
+        return {}
+    return {"outlets": [outlet(pipeline.pipeline, stage.subject)]}
 
 
 def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.targets.kafka.checkpoint import KafkaCheckpoints
+from sluice.targets.kafka.client import settings
 from sluice.targets.kafka.compare import KafkaComparer
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.place import Place
@@ -117,6 +118,12 @@ class KafkaTarget:
     def open(self, epoch: int) -> Iterator[KafkaSession]:
         """See :meth:`sluice.targets.port.Target.open`."""
         yield KafkaSession(self, epoch)
+
+    def location_of(self, table: TableId) -> str:
+        """Return the topic of a table, at the first broker."""
+        found = settings(self.place.endpoint)
+        broker = str(found["bootstrap.servers"]).split(",")[0]
+        return f"kafka://{broker}/{self.options.topic_of(table, self.place.pipeline, self.place.target)}"
 
     def schema(self) -> KafkaSchema:
         """Return what compares topics."""

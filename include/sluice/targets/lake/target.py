@@ -12,6 +12,7 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from sluice.config.pipeline import TargetConfig
+from sluice.model.tables import TableId
 from sluice.targets.lake.checkpoint import LakeCheckpointStore
 from sluice.targets.lake.compare import LakeComparer
 from sluice.targets.lake.format import LakeFormat
@@ -59,6 +60,11 @@ class LakeTarget:
     def open(self, epoch: int) -> Iterator[LakeSession]:
         """See :meth:`sluice.targets.port.Target.open`."""
         yield LakeSession(self.tables, epoch, self.spark_writer)
+
+    def location_of(self, table: TableId) -> str:
+        """Return the folder of a table as a URI; "" if a catalog has its name only."""
+        found = self.tables.format.uri(table)
+        return f"file://{found}" if found.startswith("/") else found if "://" in found else ""
 
     def schema(self) -> LakeSchema:
         """Return what compares the tables."""

@@ -142,6 +142,14 @@ class TargetSession(Protocol):
 
 
 @runtime_checkable
+class Located(Protocol):
+    """A target whose tables have addresses of their own, other than server, schema and table."""
+
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table, without credentials; "" for the usual one."""
+
+
+@runtime_checkable
 class Target(Protocol):
     """One target of one pipeline. Made without I/O, as ``Kind(config, endpoint, pipeline)``; picklable.
 

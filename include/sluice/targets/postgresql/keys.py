@@ -40,9 +40,11 @@ def shown(column: str, declared: str) -> str:
     """Return SQL for a key column's value as text that :func:`read_keys` reads."""
     word = pg_type(declared).word
     if word == "date":
-        return f"to_char({column}, 'YYYY-MM-DD')"
+        return f"{column}::text"
     if word.startswith("timestamp"):
-        return f"to_char({column}, 'YYYY-MM-DD HH24:MI:SS.US')"
+        far = f"NOT isfinite({column}) OR {column} < '0001-01-01'"
+        known = f"to_char({column}, 'YYYY-MM-DD HH24:MI:SS.US')"
+        return f"CASE WHEN {far} THEN replace({column}::text, '+00', '') ELSE {known} END"
     if word == "bytea":
         return f"encode({column}, 'hex')"
     if word in _WORDS:

@@ -1,0 +1,102 @@
+"""What a target got, table by table: the events that Airflow's assets show, and other DAGs wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from sluice.config.connections import Endpoint
+from sluice.model.batches import Batch
+from sluice.model.offset import Offset
+from sluice.model.tables import TableId
+from sluice.segments.changeset import read_changeset
+from sluice.segments.store import SegmentStore
+from sluice.targets.port.target import Located
+
+_SCHEMES: Mapping[str, tuple[str, int | None]] = {
+    "mysql": ("mysql", 3306),
+    "postgresql": ("postgres", 5432),
+    "kafka": ("kafka", 9092),
+    "clickhouse": ("clickhouse", 8123),
+    "elasticsearch": ("elasticsearch", 9200),
+    "mongodb": ("mongodb", 27017),
+    "rabbitmq": ("rabbitmq", 5672),
+    "redis": ("redis", 6379),
+}
+"""Kind of target -> the scheme of its assets' URIs, and the port where the connection names none."""
+
+READERS = 8
+"""Changesets that are read at the same time."""
+
+
+@dataclass
+class TableEvent:
+    """What came into one table in a run: its URI, its name at the target, and the ``extra`` of the event."""
+
+    uri: str
+    table: TableId
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def uri_of(kind: str, endpoint: Endpoint, target: object, table: TableId) -> str:
+    """Return the address of a table, as OpenLineage names data sets: without credentials."""
+    if isinstance(target, Located) and (where := target.location_of(table)):
+        return where
+    scheme, port = _SCHEMES.get(kind, (kind, None))
+    host = endpoint.host.partition("://")[2] or endpoint.host
+    first = host.split(",")[0].partition("/")[0] or "localhost"
+    port = endpoint.port or port
+    address = first if ":" in first or port is None else f"{first}:{port}"
+    parts = [table.schema, table.table] if table.schema else [table.table]
+    if kind == "postgresql" and endpoint.schema:
+        parts = [endpoint.schema, *parts]
+    return f"{scheme}://{address}/{'/'.join(quote(part, safe='') for part in parts)}"
+
+
+def table_events(
+    batches: Iterable[Batch],
+    store: SegmentStore,
+    address: Callable[[TableId], str],
+    *,
+    pipeline: str,
+    target: str,
+    transactions: Callable[[Offset], str] = lambda at: "",
+) -> list[TableEvent]:
+    """Return an event for each table of which the batches have rows, or definitions; by table.
+
+    ``address``: table -> URI. ``transactions``: position -> the transactions up to it, "" if they have no names.
+
+    Raises SegmentError, StorageUnavailable.
+    """
+    wanted = [one for one in batches if one.is_for(target) and one.changeset]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="assets") as pool:
+        read = list(pool.map(lambda one: read_changeset(store, one.changeset or ""), wanted))
+    found: dict[TableId, TableEvent] = {}
+    for batch, changeset in zip(wanted, read, strict=True):
+        for table in changeset.manifest.tables:
+            if not table.rows:
+                continue
+            event = found.setdefault(table.target, TableEvent(address(table.target), table.target))
+            sources = event.extra.setdefault("sources", [])
+            source = f"{table.source_schema}.{table.source_table}"
+            if source not in sources:
+                sources.append(source)
+            event.extra |= {
+                "pipeline": pipeline,
+                "target": target,
+                "first_batch": event.extra.get("first_batch", int(batch.number)),
+                "last_batch": int(batch.number),
+                "rows": event.extra.get("rows", 0) + table.rows,
+                "position": batch.last.place,
+                "committed_at": _time(batch.last.commit_time_us),
+                "transactions": transactions(batch.last),
+            }
+    return [found[table] for table in sorted(found)]
+
+
+def _time(us: int) -> str | None:
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat() if us else None

@@ -1,0 +1,148 @@
+"""Target tables as Airflow assets: each batch of rows is announced once, under an address without credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import Endpoint
+from sluice.coordination.announcements import Announcements
+from sluice.errors import LoadError, StorageUnavailable
+from sluice.model.tables import TableId
+from sluice.operations.asset_events import uri_of
+from sluice.orchestration.assets import announce, outlet
+from tests.support.twins.pipes import Pipe, pipe
+
+ORDERS = TableId("shop", "orders")
+
+
+class Outlets(dict[Any, "Outlets"]):
+    """Stands for Airflow's accessors of outlet events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def __missing__(self, key: Any) -> Outlets:
+        self[key] = made = Outlets()
+        return made
+
+    def add(self, asset: Any, extra: dict[str, Any]) -> None:
+        self.events.append((asset.uri, extra))
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Pipe]:
+    yield from pipe(tmp_path, "copy", "other")
+
+
+def told(one: Pipe, target: str = "copy", claim: str = "none") -> list[tuple[str, dict[str, Any]]]:
+    context, runtime = {"outlet_events": Outlets()}, one.made.runtime()
+    announce(context, runtime, target, claim)
+    return context["outlet_events"][outlet(runtime.name, target)].events
+
+
+def start(one: Pipe) -> None:
+    """The first batch of a pipeline: what came before the first run that announces is not told."""
+    one.commit(("insert", "a", (1, "x")))
+    one.deliver()
+    assert told(one) == []
+
+
+def test_a_run_tells_of_each_table_once_with_its_batches_and_rows(one: Pipe) -> None:
+    start(one)
+    one.commit(("insert", "a", (2, "y")), ("insert", "a", (3, "y")))
+    one.deliver()
+    one.commit(("insert", "a", (4, "z")))
+    one.deliver()
+    [(uri, extra)] = told(one)
+    assert uri.endswith("/a")
+    assert uri.startswith("memory://")
+    assert (extra["first_batch"], extra["last_batch"], extra["rows"]) == (2, 3, 3)
+    assert extra["target"] == "copy"
+    assert extra["sources"][0].endswith(".a")
+    assert extra["committed_at"] is not None
+    assert told(one) == [], "nothing came since"
+    assert len(told(one, "other")) == 0, "its first call only notes where it begins"
+
+
+def test_what_a_target_got_outside_of_a_run_is_told_by_the_next_one(one: Pipe) -> None:
+    start(one)
+    one.refuse("no", "copy")
+    one.commit(("insert", "a", (2, "bad")))
+    with pytest.raises(LoadError):
+        one.deliver()
+    assert told(one) == []
+    one.refuse("", "copy")
+    one.deliver()
+    [(_, extra)] = told(one)
+    assert extra["rows"] == 1
+
+
+def test_what_cannot_be_read_now_is_told_later(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(one)
+    one.commit(("insert", "a", (2, "y")))
+    one.deliver()
+
+    def away(*_: object) -> None:
+        raise StorageUnavailable("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.operations.asset_events.read_changeset", away)
+        assert told(one) == []
+    assert len(told(one)) == 1
+
+
+def test_announcements_are_kept_by_target(one: Pipe) -> None:
+    with one.made.runtime().state() as state:
+        kept: Announcements = state.announcements
+        assert kept.last("copy") is None
+        kept.move("copy", 7)
+        kept.move("copy", 9)
+        assert (kept.last("copy"), kept.last("other")) == (9, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "endpoint", "uri"),
+    [
+        ("mysql", Endpoint("c", "mysql", "db1", None, "u", "p", "x"), "mysql://db1:3306/shop/orders"),
+        ("mysql", Endpoint("c", "mysql", "db1", 3307), "mysql://db1:3307/shop/orders"),
+        ("postgresql", Endpoint("c", "postgres", "pg", None, "u", "p", "dwh"), "postgres://pg:5432/dwh/shop/orders"),
+        ("clickhouse", Endpoint("c", "http", "https://ch.example.com", 8443), "clickhouse://ch.example.com:8443/shop/orders"),
+        ("mongodb", Endpoint("c", "mongo", "a:1,b:2"), "mongodb://a:1/shop/orders"),
+        ("mystore", Endpoint("c", "", ""), "mystore://localhost/shop/orders"),
+    ],
+)  # fmt: skip
+def test_addresses_are_as_openlineage_names_them(kind: str, endpoint: Endpoint, uri: str) -> None:
+    assert uri_of(kind, endpoint, None, ORDERS) == uri
+
+
+def test_odd_names_stay_one_part_of_the_address() -> None:
+    made = uri_of("mysql", Endpoint("c", "mysql", "db"), None, TableId("a/b", "c d?"))
+    assert made == "mysql://db:3306/a%2Fb/c%20d%3F"
+
+
+def test_lake_tables_and_topics_have_addresses_of_their_own(tmp_path: Path) -> None:
+    from sluice.config.pipeline import TargetConfig
+    from sluice.targets.registry import kind_of
+
+    lake = TargetConfig.model_validate({
+        "name": "lake",
+        "type": "delta",
+        "connection": "l",
+        "options": {"location": f"file://{tmp_path}"},
+    })
+    made = kind_of("delta").load()(lake, Endpoint("l", "fs", ""), "p")
+    assert uri_of("delta", Endpoint("l", "fs", ""), made, ORDERS).startswith("file:///")
+    topics = TargetConfig.model_validate({
+        "name": "k",
+        "type": "kafka",
+        "connection": "k",
+        "options": {"topic": "cdc.{table}"},
+    })
+    endpoint = Endpoint("k", "kafka", "k1:9093,k2:9093")
+    made = kind_of("kafka").load()(topics, endpoint, "p")
+    assert uri_of("kafka", endpoint, made, ORDERS) == "kafka://k1:9093/cdc.orders"
