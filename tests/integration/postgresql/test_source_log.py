@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.errors import SchemaUnknown, UnknownEvent
+from sluice.errors import SchemaUnknown, SourceUnavailable, UnknownEvent
 from sluice.model.changes import Change
 from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.sources.base import SourceSession
 from tests.support.twins.source_kinds import PostgreSQLCase, Reader, postgresql_case
 
 
@@ -158,3 +160,35 @@ def test_an_idle_slot_moves_on(case: PostgreSQLCase, reader: Reader) -> None:
     result = reader.once()
     assert (result.manifest, result.reached_head) == (None, True)
     assert result.last.follows(before)
+
+
+def read_on(reader: Reader, session: SourceSession) -> None:
+    while True:
+        reader.once(session, stop_at=None, max_wait_s=0.1, idle_wait_s=1.0)
+
+
+def test_a_server_that_shuts_down_is_not_held_up(tmp_path: Path, server_folder: Path) -> None:
+    """It waits until its readers have confirmed everything: what is not delivered yet never is, so the reader goes."""
+    from devstack.postgresql import PostgreSQLServer
+
+    with (
+        PostgreSQLServer(server_folder / "pg-stops", options={"wal_level": "logical"}) as server,
+        postgresql_case(server) as case,
+    ):
+        case.create("a")
+        with case.source.open() as session:
+            assert session.head is not None
+            reader = Reader(case, tmp_path, session.head)
+        with case.source.open(to_stream=True) as session:
+            case.commit(("insert", "a", (1, "x")))
+            session.look_again()
+            reader.once(session)
+            session.release(reader.at)
+            case.commit(("insert", "a", (2, "y")))
+            stopping = threading.Thread(target=server.stop, args=(30.0,))
+            stopping.start()
+            with pytest.raises(SourceUnavailable):
+                read_on(reader, session)
+        stopping.join()
+        assert "database system is shut down" in server.log.read_text()
+        server.start()

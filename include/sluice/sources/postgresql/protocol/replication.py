@@ -9,6 +9,7 @@ import select
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -33,6 +34,8 @@ _ACTIVE_S = 15.0
 """How long to wait for a slot that another connection still has: that of a process that died, mostly."""
 _TAKEN_S = 0.1
 """How long messages are taken, at most, before they are looked at."""
+_ASKS, _ASKS_S = 20, 2.0
+"""A server that asks so often, in so many seconds, is shutting down."""
 _EPOCH_US = 946_684_800_000_000
 _IN_USE = "55006"
 _GONE = {"42704", "55000", "58P01"}
@@ -93,6 +96,7 @@ class ReplicationStream:
         self._closed = threading.Event()
         self._received = self._flushed = 0
         self._next_status = 0.0
+        self._asked: deque[float] = deque(maxlen=_ASKS)
         with source_errors(endpoint, "connecting for the log"):
             self._connection = connect(endpoint, f"sluice {slot}", settings=SESSION, replication=True)
         try:
@@ -257,6 +261,22 @@ class ReplicationStream:
         """Send a status now. ``ask``: the server shall say how far it is."""
         with source_errors(self.endpoint, "answering the server"):
             self._status(ask=ask)
+
+    def asked(self) -> None:
+        """Answer a server that asks for a status.
+
+        One that shuts down asks again at once, until its readers have confirmed all that it sent or are gone. What the
+        targets do not have yet cannot be confirmed: the connection ends, and the slot keeps it.
+
+        Raises SourceUnavailable if the server shuts down.
+        """
+        self._asked.append(time.monotonic())
+        if len(self._asked) == _ASKS and self._asked[-1] - self._asked[0] < _ASKS_S:
+            raise SourceUnavailable(
+                "the server is shutting down: it waits for the readers of its log to go",
+                where=f"{self.endpoint.address}, slot {self.slot}",
+            )
+        self.answer()
 
     def release(self, lsn: int) -> None:
         """Tell the server that it need not keep what is in front of ``lsn``."""

@@ -181,7 +181,7 @@ class _Reader(Generic[M]):
             raise
         self.stream.seen(scanner.position().lsn)
         if scanner.asks():
-            self.stream.answer()
+            self.stream.asked()
         if code == sc.CODE_STOP or scanner.reached_stop():
             return "head"
         if code == sc.CODE_END:
