@@ -88,7 +88,7 @@ class _TableDecoder:
                 f"a row of {plan.schema.table} does not fit the definition that the log sent for it",
                 where=self._where(int(bad)),
                 hint="report it; `sluice seek` to the position behind it leaves it out, and "
-                "`sluice verify run PIPELINE --repair` makes both sides equal",
+                "`sluice verify PIPELINE --repair` makes both sides equal",
             )
 
     def table(self) -> pa.Table:
