@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-postgresql bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
+.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ docs: venv ## write the tables of targets (README.md, docs/targets.md), of metri
 
 UV = $$(command -v $(BIN)/uv || command -v uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11
+
+pictures: venv kernels servers ## screenshots of the operator's page, every tab in both schemes, into docs/images
+	@SLUICE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -n 0 -q tests/ui/test_operator_page.py -k "tab_shows or list_is"
 
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt, and the product's part of it into docker/requirements.txt
 	@$(COMPILE) --generate-hashes requirements-dev.in -o requirements.txt

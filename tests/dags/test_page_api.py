@@ -268,6 +268,7 @@ def test_openapi_describes_each_route(as_role: AsRole, app: FastAPI) -> None:
     [
         ({"state": "idle"}, "good", "in step"),
         ({"state": "idle", "dead_letters": 1200}, "warn", "in step; 1,200 dead letters wait"),
+        ({"state": "idle", "dead_letters": 1}, "warn", "in step; 1 dead letter waits"),
         ({"state": "running"}, "busy", "delivering"),
         (
             {"state": "no_answer", "no_answer": [{"part": "target reporting", "since": "2026-01-01T14:02:00Z"}]},

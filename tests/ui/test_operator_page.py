@@ -23,7 +23,7 @@ from tests.ui.page_stack import ACCEPT_ALL, HIDE_TESTS, MARKUP
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
 
-pytestmark = [pytest.mark.ui, pytest.mark.slow]
+pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 TABS = {

@@ -74,7 +74,7 @@ class HistoryReader:
             complete = self._read(store, known, now, length + step)
             points = [_joined(known.minutes, at // 60, (at + step) // 60) for at in range(end - length, end, step)]
         targets = sorted({name for point in points for name in point.delivered})
-        stages = list(dict.fromkeys(name for point in points for name in point.stages))
+        stages = sorted({name for point in points for name in point.stages}, key=_place)
         lasts = [min(step, now - at) if at + step > now else step for at in range(end - length, end, step)]
         return {
             "span": span,
@@ -187,6 +187,13 @@ def _sum_of_deliveries(one: DeliveryNote, other: DeliveryNote) -> DeliveryNote:
         most_lag_ms=max(one.most_lag_ms, other.most_lag_ms),
         sum_lag_ms=one.sum_lag_ms + other.sum_lag_ms,
     )
+
+
+def _place(stage: str) -> tuple[int, str]:
+    """Return the key that sorts stages as a batch passes them."""
+    kinds = ("drain", "merge", "rule", "load", "ack")
+    kind = stage.partition(".")[0]
+    return kinds.index(kind) if kind in kinds else len(kinds), stage
 
 
 def _lag(note: MinuteNote, target: str) -> int | None:

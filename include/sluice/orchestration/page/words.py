@@ -63,7 +63,8 @@ def _weaker(status: Mapping[str, Any], tone: str, text: str) -> tuple[str, str]:
     if status.get("incomplete"):
         return "warn", f"{text}; rows may lack values"
     if status.get("dead_letters"):
-        return "warn", f"{text}; {status['dead_letters']:,} dead letters wait"
+        count = status["dead_letters"]
+        return "warn", f"{text}; {count:,} dead letter{'s wait' if count > 1 else ' waits'}"
     if status.get("verification") and status["verification"].get("outcome") == "different":
         return "warn", f"{text}; the last verification found differences"
     if status.get("warnings"):

@@ -20,6 +20,14 @@ export function spark(values, label, width = 160, height = 34) {
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const SERIES = ["--accent", "--curve-2", "--curve-3", "--curve-4", "--curve-5", "--curve-6"];
 
+const two = (n) => String(n).padStart(2, "0");
+const moment = (at, step) => {
+  const d = new Date(at * 1000);
+  return step < 86_400 ? `${two(d.getHours())}:${two(d.getMinutes())}` : `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
+};
+// A value with neither neighbour would not be seen without a point.
+const alone = (values) => values.some((value, i) => value !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null);
+
 // A plot below `place`: `data` is [seconds, values, values, …]; `series`: [{label, format}]. Returns a function that
 // gives it other data.
 export async function plot(place, { data, series, format, label, press = null, height = 190 }) {
@@ -33,10 +41,10 @@ export async function plot(place, { data, series, format, label, press = null, h
       width, height, cursor: { points: { size: 7 }, drag: { x: false, y: false } },
       legend: { live: true },
       scales: { x: { time: true }, y: { range: (u, min, max) => [0, Math.max(max || 0, 1e-9) * 1.08] } },
-      axes: [axis(), { ...axis(), size: 72, values: (u, ticks) => ticks.map(format) }],
+      axes: [{ ...axis(), values: (u, ticks, _, space, step) => ticks.map((at) => moment(at, step)) }, { ...axis(), size: 72, values: (u, ticks) => ticks.map(format) }],
       series: [{ label: "Time", value: (u, at) => (at === null ? "—" : new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ")) },
         ...series.map((one, i) => ({
-          label: one.label, stroke: color(SERIES[i % SERIES.length]), width: 1.8, spanGaps: false, points: { show: false },
+          label: one.label, stroke: color(SERIES[i % SERIES.length]), width: 1.8, spanGaps: false, points: { show: (u, i) => alone(u.data[i]), size: 5 },
           value: (u, value) => (value === null || value === undefined ? "—" : format(value)),
         }))],
     }, last, place);

@@ -129,7 +129,7 @@ function notes() {
     ...(status.incomplete || []).map((text) => note("warn", "Rows may lack values", ...hinted(text))),
     ...(status.paused ? [note("warn", "Paused", status.paused)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => note("bad", `${t.name} lags too far behind`, `since ${t.alert_since}`)),
-    ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, `${plural(status.dead_letters, "dead letter")} wait`), el("a", { href: "#letters" }, "Look at them"))] : []),
+    ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, plural(status.dead_letters, "dead letter waits", "dead letters wait")), el("a", { href: "#letters" }, "Show"))] : []),
     ...(status.conflicts ? [note("warn", `${plural(status.conflicts, "conflict")} between the sites, repaired`, copyable(`sluice channel conflicts ${status.channel}`, "command"))] : []),
     ...targets.filter((t) => t.quarantined).map((t) => note("bad", `${t.name} is quarantined, and the others go on without it`, ...hinted(t.quarantined))),
     ...targets.filter((t) => t.waits).map((t) => note("warn", `${t.name} gets batches together`, t.waits)),

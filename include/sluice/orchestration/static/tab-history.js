@@ -40,9 +40,9 @@ export function open(panel, status) {
     const x = found.at_s, lines = (values, format) => Object.entries(values).map(([label, list]) => ({ label, format, list }));
     const wanted = [
       ["lag", "Lag at delivery", lines(found.lag_ms, seconds), seconds],
-      ["rate", "Changes per second", [{ label: "changes/s", list: found.changes_per_s }], (v) => (v >= 10 ? count(Math.round(v)) : v.toFixed(1))],
+      ["rate", "Changes per second", [{ label: "changes/s", list: found.changes_per_s }], (v) => (v >= 10 ? count(Math.round(v)) : v.toFixed(v >= 1 ? 1 : 2))],
       ["size", "Batch size, mean", [{ label: "changes a batch", list: found.batch_changes }], (v) => count(Math.round(v))],
-      ["bytes", "Stored a second", [{ label: "bytes/s", list: found.bytes_per_s }], (v) => bytes(v)],
+      ["bytes", "Bytes stored per second", [{ label: "bytes/s", list: found.bytes_per_s }], (v) => bytes(v)],
       ["stages", "Time of each stage, mean of a batch", lines(found.stage_ms, seconds), seconds],
     ];
     if (plots) { for (const [key, , series] of wanted) plots[key]?.([x, ...series.map((one) => one.list)]); return; }

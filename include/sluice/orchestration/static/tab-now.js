@@ -29,7 +29,7 @@ function parts(status) {
     ...(targets.length ? [el("h3", {}, "Targets"), table(
       ["Target", "Kind", "Acknowledged batch", "Lag", "Log behind", "Loading now"],
       targets.map((t) => [el("b", {}, t.name), t.type, t.batch === null ? "—" : count(t.batch), seconds(t.lag_ms), bytes(t.lag_bytes), owner(t.loading_by)]),
-      { numeric: [2, 4], label: "Targets" })] : []),
+      { numeric: [2, 3, 4], label: "Targets" })] : []),
     ...subscriptionsOf(status), ...rulesOf(status), ...filesOf(status.files || {}), ...recentOf(status),
   ];
 }
