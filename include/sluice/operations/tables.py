@@ -6,22 +6,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError, SluiceError
 from sluice.flows.dump.progress import view
 from sluice.flows.dump.table_list import PATH as CAPTURED
-from sluice.flows.runtime import Runtime
-from sluice.flows.stored import stored_manifest
+from sluice.flows.stored import OpenState, stored_manifest
 from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions
-from sluice.operations.deadletters.store import letters
+from sluice.operations.deadletters.store import DeadLetter
 from sluice.operations.schema import table_id
 from sluice.operations.verify.result import VerifyResult, kept
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
+from sluice.segments.store import SegmentStore
+from sluice.sources.base import Source
 
 RECENT = 20
 """Newest batches whose changes are counted by table."""
@@ -35,19 +36,20 @@ _LOOK_S = 5.0
 _DUMPS = 20
 
 
-def tables(runtime: Runtime) -> dict[str, Any]:
+def tables(
+    open_state: OpenState, store: SegmentStore, source: Source, known_letters: Iterable[DeadLetter]
+) -> dict[str, Any]:
     """Return a line for each captured table, by name, and how many batches its changes were counted in.
 
     ``rows``: about how many the source has, as it guessed when the list was stored; None: not known.
     """
-    store = runtime.store
-    with runtime.state() as state:
+    with open_state() as state:
         cursor = state.cursor()
-        counted = list(_newest(runtime, state, RECENT))
+        counted = list(_newest(store, state, RECENT))
         dumps = [view(state, one) for name in state.dumps.ids()[-_DUMPS:] if (one := state.dumps.get(name))]
-    lines = {name: _line(name, rows) for name, rows in _captured(runtime).items()}
+    lines = {name: _line(name, rows) for name, rows in _captured(store).items()}
     if cursor is not None and cursor.schema:
-        _add_definitions(lines, SchemaStore(store).load(cursor.schema, runtime.source.stored_definitions))
+        _add_definitions(lines, SchemaStore(store).load(cursor.schema, source.stored_definitions))
     for number, manifest in counted:
         for file in manifest.files:
             line = lines.setdefault(str(file.table_id), _line(str(file.table_id), None))
@@ -59,7 +61,7 @@ def tables(runtime: Runtime) -> dict[str, Any]:
             said = {"id": dump.id, "state": copied.state, "rows": copied.rows, "at_ms": dump.created_ms}
             lines.get(copied.table, {})["dump"] = said
     _add_results(lines, kept(store, 10))
-    for letter in letters(runtime):
+    for letter in known_letters:
         if letter.table in lines:
             lines[letter.table]["dead_letters"] += 1
     return {"tables": [lines[name] for name in sorted(lines)], "batches": len(counted)}
@@ -87,7 +89,7 @@ def _add_results(lines: dict[str, dict[str, Any]], results: Sequence[VerifyResul
                 lines[one.table]["verified"] = said
 
 
-def table(runtime: Runtime, name: str) -> dict[str, Any]:
+def table(open_state: OpenState, store: SegmentStore, source: Source, name: str) -> dict[str, Any]:
     """Return a table's definition as of the captured position, and the statements that changed it, newest first, as
     far as they are in the newest stored batches (``looked_at`` of them).
 
@@ -96,9 +98,9 @@ def table(runtime: Runtime, name: str) -> dict[str, Any]:
     wanted = table_id(name)
     end, looked, found = time.monotonic() + _LOOK_S, 0, []
     definition, unknown, position = None, None, ""
-    with runtime.state() as state:
+    with open_state() as state:
         cursor = state.cursor()
-        for _, manifest in _newest(runtime, state, LOOKED_AT):
+        for _, manifest in _newest(store, state, LOOKED_AT):
             looked += 1
             found += [
                 {
@@ -116,7 +118,7 @@ def table(runtime: Runtime, name: str) -> dict[str, Any]:
                 break
     if cursor is not None and cursor.schema:
         position = str(cursor.position)
-        known = SchemaStore(runtime.store).load(cursor.schema, runtime.source.stored_definitions)
+        known = SchemaStore(store).load(cursor.schema, source.stored_definitions)
         is_defined, why = known.find(wanted), known.why_unknown(wanted)
         definition = is_defined.to_json() if is_defined else None
         unknown = why.to_json() if why else None
@@ -135,9 +137,8 @@ def _names(change: dict[str, Any], schema: str, table: str) -> bool:
     return [schema, table] in (change.get("table"), change.get("renamed_to"))
 
 
-def _newest(runtime: Runtime, state: PipelineState, most: int) -> Iterator[tuple[int, SegmentManifest]]:
+def _newest(store: SegmentStore, state: PipelineState, most: int) -> Iterator[tuple[int, SegmentManifest]]:
     """Yield the newest stored batches, newest first. Those that cannot be read are left out."""
-    store = runtime.store
     for number in reversed(store.batches()[-most:]):
         record: Batch | None = None
         try:
@@ -149,10 +150,10 @@ def _newest(runtime: Runtime, state: PipelineState, most: int) -> Iterator[tuple
             yield number, manifest
 
 
-def _captured(runtime: Runtime) -> dict[str, int]:
+def _captured(store: SegmentStore) -> dict[str, int]:
     """Return the captured tables and about how many rows each has, as the last capture stored them."""
     try:
-        return dict(json.loads(runtime.store.read_bytes(CAPTURED)))
+        return dict(json.loads(store.read_bytes(CAPTURED)))
     except (SluiceError, ValueError):
         return {}
 

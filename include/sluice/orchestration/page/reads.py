@@ -134,15 +134,16 @@ def result(runtime: Runtime, pipeline: str, name: str) -> VerifyResult:
 def tables(runtime: Runtime) -> dict[str, Any]:
     """Return a line for each captured table."""
     from sluice.operations import tables as known
+    from sluice.operations.deadletters.store import letters
 
-    return known.tables(runtime)
+    return known.tables(runtime.state, runtime.store, runtime.source, letters(runtime))
 
 
 def table(runtime: Runtime, name: str) -> dict[str, Any]:
     """Return a table's definition and the statements that changed it."""
     from sluice.operations import tables as known
 
-    return known.table(runtime, name)
+    return known.table(runtime.state, runtime.store, runtime.source, name)
 
 
 def batches_of_run(runtime: Runtime, dag_id: str, run: str) -> dict[str, Any]:

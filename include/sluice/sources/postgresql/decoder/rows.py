@@ -87,7 +87,8 @@ class _TableDecoder:
             raise DecodeError(
                 f"a row of {plan.schema.table} does not fit the definition that the log sent for it",
                 where=self._where(int(bad)),
-                hint="report it; `sluice seek` to the position behind it goes on without it",
+                hint="report it; `sluice seek` to the position behind it leaves it out, and "
+                "`sluice verify PIPELINE --repair` makes both sides equal",
             )
 
     def table(self) -> pa.Table:

@@ -23,7 +23,10 @@ MARK_PREFIX = "sluice.load"
 """The prefix of the logical message that stands before what a pipeline loads: its content is the mark."""
 _SPARE = 16
 _ARENA_BYTES = 32 * 2**20
-_REPORT = "report it with this line; `sluice seek PIPELINE` to the position behind it goes on without it"
+_REPORT = (
+    "report it with this line; `sluice seek PIPELINE` to the position behind it goes on without it, then "
+    "`sluice verify PIPELINE --repair` makes both sides equal"
+)
 
 
 class BeginsBatch(Exception):
