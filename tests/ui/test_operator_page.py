@@ -244,8 +244,8 @@ def test_a_batch_that_a_target_cannot_take_is_skipped(page: Any, stack: Stack, f
         with filled.runtime().state() as state:
             return any(one.part == "load-reporting" for one in state.failures())
 
-    filled.target.execute(f"ALTER TABLE {filled.schema}.`<b>x</b>` MODIFY `<i>c</i>` VARCHAR(1)")
-    filled.source.execute(f"INSERT INTO {filled.schema}.`<b>x</b>` VALUES (2, 'too long for it')")
+    filled.target.execute(f"ALTER TABLE {filled.schema}.`<b>x</b>` MODIFY `<i>c</i>` VARCHAR(30)")
+    filled.source.execute(f"INSERT INTO {filled.schema}.`<b>x</b>` VALUES (2, REPEAT('long', 9))")
     wait_until(failing, "the load that fails")
     with filled.runtime().state() as state:
         held = state.acks.get("reporting")
