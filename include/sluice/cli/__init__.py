@@ -88,11 +88,16 @@ def main() -> None:
         _drop_output()
         code = 0
     except OSError as error:
-        if not _is_output(error):
+        if _is_of(error, sys.stdout):
+            _say_lost(os.strerror(error.errno or 0))
+            _drop_output()
+        elif not _is_of(error, sys.stderr):
             raise
-        _say_lost(os.strerror(error.errno or 0))
-        _drop_output()
         code = _OUTPUT_LOST
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _drop(sys.stderr)
     sys.exit(code)
 
 
@@ -111,13 +116,13 @@ def _command() -> int:
     return 0
 
 
-def _is_output(error: OSError) -> bool:
-    """Return True if standard output itself refuses what is written; it then refuses a further write, too."""
+def _is_of(error: OSError, stream: Any) -> bool:
+    """Return True if the stream itself refuses what is written; it then refuses a further write, too."""
     if error.filename is not None:
         return False
     try:
-        sys.stdout.write(" ")
-        sys.stdout.flush()
+        stream.write(" ")
+        stream.flush()
     except OSError:
         return True
     return False
@@ -132,9 +137,14 @@ def _say_lost(why: str) -> None:
 
 
 def _drop_output() -> None:
-    """Let nothing more be written: the interpreter would try again when it ends."""
+    """Let nothing more be written to standard output."""
+    _drop(sys.stdout)
+
+
+def _drop(stream: Any) -> None:
+    """Let nothing more be written: the interpreter would try again when it ends, and exit with 120."""
     with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _adopt_stack_environment() -> None:

@@ -15,7 +15,7 @@ from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.segments.changeset import read_changeset
 from sluice.segments.store import SegmentStore
-from sluice.targets.port.target import Located
+from sluice.targets.port import Located
 
 _SCHEMES: Mapping[str, tuple[str, int | None]] = {
     "mysql": ("mysql", 3306),

@@ -135,7 +135,7 @@ def test_an_existing_airflow_needs_a_file_of_two_lines(installed: Installed) -> 
     assert found["provider"] == __version__
     assert found["hooks"]["sluice_mysql"] is True
     assert found["hooks"]["sluice_zookeeper"] is True
-    assert len(found["hooks"]) == 10
+    assert len(found["hooks"]) == 11
     assert "extra__sluice_mysql__ssl_ca" in found["fields"]
     assert found["placeholders"]["host"] == "zk1:2181,zk2:2181,zk3:2181"
     assert len(found["plugins"]) == 1

@@ -43,6 +43,7 @@ from sluice.targets.port.rows import ChangePiece, RowFile, RowGroup, RowReader, 
 from sluice.targets.port.schema import CopiesAgain, Finding, SchemaChange, SourceStatement, TableFinding, TargetSchema
 from sluice.targets.port.target import (
     BatchWriter,
+    Located,
     MarksLoads,
     RejectedRows,
     Rejection,
@@ -84,6 +85,7 @@ __all__ = [
     "KeyLister",
     "KeyRange",
     "ListReconciler",
+    "Located",
     "Maintainer",
     "MaintainsFiles",
     "MarksLoads",
