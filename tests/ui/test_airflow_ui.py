@@ -33,7 +33,7 @@ def test_runs_are_green_and_the_graph_is_drain_merge_load_ack(
     runs = f"/dags/sync__{stack.pipeline}/dagRuns?state=success"
     wait_until(lambda: stack.api.call("GET", runs)["total_entries"] >= 1, "a run that succeeded")
     page.goto(f"{stack.url}/dags/sync__{stack.pipeline}")
-    for task in ("drain", "merge", "load.reporting", "ack.reporting"):
+    for task in ("drain", "merge + 1 rule", "load.reporting", "ack.reporting"):
         expect(page.get_by_text(task, exact=True).first).to_be_visible()
     shot(page, "grid")
     page.evaluate("localStorage.setItem('dag_view', JSON.stringify('graph'))")
