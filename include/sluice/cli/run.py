@@ -105,7 +105,7 @@ def run(
 
 
 class _Tally:
-    """What this process has done, for its monitoring port: readiness and the seconds of its stages.
+    """The work of this process so far, for its monitoring port: readiness and the seconds of its stages.
 
     The loop writes it, requests read it.
     """

@@ -38,7 +38,7 @@ class _Stored(BaseModel):
 
 
 class StageNote(_Stored):
-    """What a stage did in a minute."""
+    """The work of a stage in a minute."""
 
     batches: int = 0
     rows: int = 0
@@ -46,7 +46,7 @@ class StageNote(_Stored):
 
 
 class DeliveryNote(_Stored):
-    """What a target acknowledged in a minute. The lag of a batch: from its first commit until then."""
+    """The batches that a target acknowledged in a minute. The lag of a batch: from its first commit until then."""
 
     batches: int = 0
     most_lag_ms: int = 0

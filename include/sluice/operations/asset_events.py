@@ -35,7 +35,7 @@ READERS = 8
 
 @dataclass
 class TableEvent:
-    """What came into one table in a run: its URI, its name at the target, and the ``extra`` of the event."""
+    """The rows that came into one table in a run: its URI, its name at the target, and the ``extra`` of the event."""
 
     uri: str
     table: TableId

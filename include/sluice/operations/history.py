@@ -32,7 +32,7 @@ _MOST_PIPELINES = 1000
 
 @dataclass
 class _Known:
-    """What was read of one pipeline.
+    """The answers about one pipeline.
 
     Attributes:
         minutes: by minutes since 1970. files: that were read, of hours that are still open.

@@ -20,7 +20,7 @@ from sluice.orchestration.dag_runs import backfill_id_of, dag_id_of, verify_id_o
 
 
 class Right(StrEnum):
-    """What a user may do with a pipeline.
+    """A right of a user at a pipeline.
 
     ``read``: see it. ``rows``: see values of rows, as task logs show them. ``act``: steer it. ``dump``, ``verify``:
     open runs that copy or compare. ``verified``: see what comparisons found.

@@ -25,7 +25,7 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Stakes:
-    """What an action costs: what targets get again, and what they do not get, or lose."""
+    """The cost of an action: rows that targets get again, and rows that they do not get, or lose."""
 
     sent_again: str = NOTHING
     lost: str = NOTHING
@@ -33,7 +33,7 @@ class Stakes:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an action would do, before it is done.
+    """The plan of an action, before it is done.
 
     Attributes:
         confirm: data is at stake: the request has to repeat the pipeline's name.

@@ -13,7 +13,7 @@ _MANY = 10_000
 
 
 class Order(BaseModel):
-    """What every action takes."""
+    """The fields that every action takes."""
 
     model_config = ConfigDict(extra="forbid")
 

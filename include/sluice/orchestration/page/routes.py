@@ -52,7 +52,7 @@ class Workers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the routes work with.
+    """The parts that the routes work with.
 
     Attributes:
         folder: of the pipeline files.

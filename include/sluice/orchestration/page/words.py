@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TONES = ("bad", "warn", "busy", "good", "quiet")
-"""Of a state, the worst first: the order of the list."""
+"""States, the worst first: the order of the list."""
 
 _MOST = 240
 

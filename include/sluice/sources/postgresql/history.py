@@ -17,7 +17,7 @@ from sluice.sources.postgresql.catalog.table import read_table, read_tables
 
 
 class PositionCheck(Protocol):
-    """What a session says of a position."""
+    """The answer of a session about a position."""
 
     def keeps(self, at: Offset) -> bool:
         """Return True if the log from there on is still sent."""

@@ -36,7 +36,7 @@ _NEARLY_LOST = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the server has of a pipeline: its slot, its publication, and the captured tables."""
+    """The parts of a pipeline that the server has: its slot, its publication, and the captured tables."""
 
     info: ServerInfo
     slot: Slot | None

@@ -55,7 +55,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What ``pg_logical_emit_message`` wrote."""
+    """A message that ``pg_logical_emit_message`` wrote."""
 
     transactional: bool
     lsn: int

@@ -47,7 +47,7 @@ class RelationReader(Protocol):
 
 
 class Scanner:
-    """What is received of the log, and where its row changes stand.
+    """The bytes of the log that were received, and the places of its row changes in them.
 
     Attributes:
         s: the kernel's state.

@@ -56,7 +56,7 @@ def released_here(endpoint: Endpoint, slot: str, lsn: int) -> bool:
 
 
 class Arena(Protocol):
-    """Where messages go: each behind its length, four bytes, little-endian.
+    """The place where messages go: each behind its length, four bytes, little-endian.
 
     Attributes:
         arena: the bytes. used: of them. full: with as many it is time to scan. end: as many fit.

@@ -54,7 +54,7 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What the catalog is asked during a capture."""
+    """The questions to the catalog during a capture."""
 
     catalog: CatalogLookup
     types: TypeLookup
