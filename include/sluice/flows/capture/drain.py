@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -33,8 +34,10 @@ from sluice.flows.stage_log import log_batch
 from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stored import record_of
 from sluice.model.batches import Batch, BatchNumber, DrainOutcome
+from sluice.model.dumps import Chunk
 from sluice.model.load_marks import LoadMark, PartnerLoads
 from sluice.model.offset import Offset
+from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
@@ -355,45 +358,18 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         return _place_snapshot(runtime, state, lease, cursor, claim, starts)
 
     late = dict(late_chunks(state, cursor.position))
+    held, watched = held_tables(state)
     small_files = pipeline.capture.segments.small_files
+    place_alone = partial(_place_alone, runtime.name, runtime.store, state, lease, cursor, claim)
+
+    def interleaver(marks: TableId | None, chunks: list[Chunk]) -> ChunkInterleaver:
+        parts = (state, runtime.store, runtime.source)
+        return ChunkInterleaver(*parts, marks, who.origin, chunks, held, watched, who.dialect, small_files)
+
     for targets, chunks in late.items():
         if targets:  # a dump for some targets has separate batches
-            placer = ChunkInterleaver(
-                state,
-                runtime.store,
-                runtime.source,
-                None,
-                who.origin,
-                chunks,
-                *held_tables(state),
-                who.dialect,
-                small_files,
-            )
-            return _place_alone(
-                runtime.name,
-                runtime.store,
-                state,
-                lease,
-                cursor,
-                claim,
-                placer=placer,
-                targets=targets,
-                last=cursor.position,
-            )
-    marks = runtime.source.watermark_table
-    held, watched = held_tables(state)
-    placer = ChunkInterleaver(
-        state,
-        runtime.store,
-        runtime.source,
-        marks,
-        who.origin,
-        late.get((), []),
-        held,
-        watched,
-        who.dialect,
-        small_files,
-    )
+            return place_alone(placer=interleaver(None, chunks), targets=targets, last=cursor.position)
+    placer = interleaver(runtime.source.watermark_table, late.get((), []))
 
     schemas = SchemaStore(runtime.store)
     started = time.monotonic()
@@ -420,19 +396,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
     if result.schema is not None:
         schema = schemas.save(result.schema, result.last, lease.epoch, parent=cursor.schema)
     if result.manifest is None and placer.late:
-        return _place_alone(
-            runtime.name,
-            runtime.store,
-            state,
-            lease,
-            cursor,
-            claim,
-            placer=placer,
-            targets=(),
-            last=result.last,
-            schema=schema,
-            partner=result.partner,
-        )
+        return place_alone(placer=placer, targets=(), last=result.last, schema=schema, partner=result.partner)
     if result.manifest is None:
         if result.last != cursor.position:
             after = _partner_batch(cursor, result.partner)
