@@ -19,6 +19,8 @@ from sluice.config.engine import EngineConfig
 from sluice.config.loading import parse_model
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.readers import ReadersConfig
+from sluice.sources import KINDS as SOURCES
+from sluice.targets.registry import KINDS as TARGETS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -78,6 +80,14 @@ def test_the_rule_tutorial_works(tmp_path: Path) -> None:
     wrong = sluice(commands[1])
     assert wrong.returncode == 1
     assert "2 wrong" in wrong.stdout
+
+
+def test_its_first_lines_name_every_kind() -> None:
+    """A kind is listed by a product's name, which its own name is a part of."""
+    first = README.split("| Variant |")[0].split("```")[0].lower()
+    named = {"http": "http receivers", "delta": "delta lake"}
+    kinds = [kind for kind in [*TARGETS, *SOURCES] if kind != "memory"]
+    assert [kind for kind in kinds if named.get(kind, kind) not in first] == []
 
 
 def test_make_targets_exist() -> None:

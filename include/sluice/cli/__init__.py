@@ -37,7 +37,7 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
     ] = False,
 ) -> None:
-    """Keep other data stores in step with MySQL and MariaDB."""
+    """Keep other data stores in step with MySQL, MariaDB and PostgreSQL."""
 
 
 _OUTPUT_LOST = 74

@@ -175,7 +175,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": DISTRIBUTION,
         "name": name,
-        "description": "Keeps other data stores in step with MySQL and MariaDB.",
+        "description": "Keeps other data stores in step with MySQL, MariaDB and PostgreSQL.",
         "versions": [__version__],
         "integrations": [{"integration-name": name, "tags": ["software"]}],
         "connection-types": connection_types(),
