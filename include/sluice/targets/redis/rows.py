@@ -55,11 +55,8 @@ class PackedRows:
         return PackedRows(names, keys, pairs, self.written[kept], expiries, self.sizes[kept])
 
     def arguments(self) -> tuple[pa.Array, _Mask]:
-        """Return the rows as arguments of a script, and how many each has: its number of words, these, its expiry."""
-        parts = [_numbers(self.written), self.pairs]
-        if self.expiries is not None:
-            parts.append(bulks(self.expiries.cast(BYTES)))
-        return _joined(*parts, skip=True), self.written + 1 + (self.expiries is not None)
+        """Return the rows as arguments of a script, and how many each has: its number of words, and these."""
+        return _joined(_numbers(self.written), self.pairs, skip=True), self.written + 1
 
     def commands(self, form: str, expiry: str) -> tuple[pa.Array, _Mask]:
         """Return the commands that write each row where no key of its name is, and how many these are.
@@ -130,8 +127,10 @@ class TableRows(KeyedRows):
         names = keys.cast(BYTES)
         bulk_keys = bulks(names)
         packed = PackedRows(names, bulk_keys, pairs, words, expiries, np.zeros(count, np.int64))
-        lengths = pc.add(pc.binary_length(bulk_keys), pc.binary_length(packed.arguments()[0]))
-        return replace(packed, sizes=lengths.to_numpy(zero_copy_only=False).astype(np.int64))
+        sent = [bulk_keys, packed.arguments()[0], *([] if expiries is None else [bulks(expiries.cast(BYTES))])]
+        return replace(
+            packed, sizes=sum(pc.binary_length(one).to_numpy(zero_copy_only=False).astype(np.int64) for one in sent)
+        )
 
     def expiries(self, rows: pa.Table) -> tuple[str, pa.Array | None]:
         """Return the command that lets rows go by themselves, and its argument for each row; ("", None) if none

@@ -96,63 +96,47 @@ PUT = Script(
     _FENCE
     + _INDEXES
     + """
--- ARGV: epoch, batch, form, command of the expiry or '', indexes or '', then for each row: its number of words, its words, its expiry
-local form, expiry = ARGV[3], ARGV[4]
-local spec = ARGV[5] ~= '' and cjson.decode(ARGV[5])
-local at, refused = 6, {}
+-- ARGV: epoch, batch, indexes, then for each row: its number of words, its words
+local spec = cjson.decode(ARGV[3])
+local at, refused = 4, {}
 for number = 2, #KEYS do
   local key, words = KEYS[number], tonumber(ARGV[at])
   local first, last = at + 1, at + words
   at = last + 1
-  local expire = ''
-  if expiry ~= '' then
-    expire = ARGV[at]
-    at = at + 1
-  end
-  local row, wrong = nil, nil
-  if spec then
-    row = {}
-    for word = first, last, 2 do row[ARGV[word]] = ARGV[word + 1] end
-    wrong = clash(spec, row)
-  end
+  local row = {}
+  for word = first, last, 2 do row[ARGV[word]] = ARGV[word + 1] end
+  local wrong = clash(spec, row)
   if wrong then
     refused[#refused + 1] = { number - 2, wrong }
   else
-    if spec then leave(spec, key) end
-    if form == 'hash' then
-      redis.call('DEL', key)
-      for from = first, last, 4000 do
-        redis.call('HSET', key, unpack(ARGV, from, math.min(from + 3999, last)))
-      end
-    elseif words == 0 then
-      redis.call('DEL', key)
-    else
-      redis.call('SET', key, ARGV[first])
+    leave(spec, key)
+    redis.call('DEL', key)
+    for from = first, last, 4000 do
+      redis.call('HSET', key, unpack(ARGV, from, math.min(from + 3999, last)))
     end
-    if expire ~= '' then redis.call(expiry, key, expire) end
-    if spec then enter(spec, key, row) end
+    enter(spec, key, row)
   end
 end
 return refused
-"""  # noqa: E501
+"""
 )
-"""Writes rows; returns (number, why) of those that it refused."""
+"""Writes rows of a table with indexes; returns (number, why) of those that it refused."""
 
 REMOVE = Script(
     _FENCE
     + _INDEXES
     + """
--- ARGV: epoch, batch, indexes or ''
-local spec = ARGV[3] ~= '' and cjson.decode(ARGV[3])
+-- ARGV: epoch, batch, indexes
+local spec = cjson.decode(ARGV[3])
 local gone = 0
 for number = 2, #KEYS do
-  if spec then leave(spec, KEYS[number]) end
+  leave(spec, KEYS[number])
   gone = gone + redis.call('DEL', KEYS[number])
 end
 return gone
 """
 )
-"""Removes rows; returns how many were there."""
+"""Removes rows of a table with indexes; returns how many were there."""
 
 MOVE = Script(
     _FENCE

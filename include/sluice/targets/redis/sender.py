@@ -35,7 +35,7 @@ class RowSender:
         """
         try:
             if self._indexes:
-                return self._put_by_script(rows, expiry)
+                return self._put_by_script(rows)
             self._put_by_commands(rows, expiry)
             return []
         except FenceMoved:
@@ -52,9 +52,9 @@ class RowSender:
             self.scripts += 1
         sending.finish()
 
-    def _put_by_script(self, rows: PackedRows, expiry: str) -> list[tuple[int, str]]:
+    def _put_by_script(self, rows: PackedRows) -> list[tuple[int, str]]:
         sha = self._client.sha(PUT).encode()
-        fixed = [self._fence.epoch, self._fence.held, self._place.options.form, expiry, self._indexes]
+        fixed = [self._fence.epoch, self._fence.held, self._indexes]
         tail = b"".join(bulk_of(str(word).encode()) for word in fixed)
         key = bulk_of(self._place.checkpoint_key.encode())
         waiting: deque[int] = deque()

@@ -55,7 +55,7 @@ class FencedTransactions:
         while self._open is not None or self._again:
             if self._open is None:
                 self._send(self._again.pop())
-            self._commit()
+            self._send(None)
 
     def _send(self, following: _Transaction | None) -> None:
         """Carry out the open transaction, and open the following one in the same request."""
@@ -71,9 +71,6 @@ class FencedTransactions:
         self._open = following
         if before is not None:
             self._receive(before)
-
-    def _commit(self) -> None:
-        self._send(None)
 
     def _require_own(self) -> None:
         """Read the checkpoint's answer, before EXEC is sent. Raises FenceMoved."""
