@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.config.connections import Endpoint
-from sluice.coordination.announcements import Announcements
+from sluice.coordination.announcements import KEPT, Announcements
 from sluice.errors import LoadError, StorageUnavailable
 from sluice.model.tables import TableId
 from sluice.operations.asset_events import uri_of
@@ -65,7 +65,7 @@ def test_a_run_tells_of_each_table_once_with_its_batches_and_rows(one: Pipe) -> 
     assert extra["target"] == "copy"
     assert extra["sources"][0].endswith(".a")
     assert extra["committed_at"] is not None
-    assert told(one) == [], "nothing came since"
+    assert told(one, claim="run-2") == [], "nothing came since"
     assert len(told(one, "other")) == 0, "its first call only notes where it begins"
 
 
@@ -96,13 +96,54 @@ def test_what_cannot_be_read_now_is_told_later(one: Pipe, monkeypatch: pytest.Mo
     assert len(told(one)) == 1
 
 
+def test_runs_that_acknowledge_at_the_same_time_share_the_batches(one: Pipe) -> None:
+    """Each batch is told by one run, and by that one again if its task is repeated."""
+    start(one)
+    one.commit(("insert", "a", (2, "y")))
+    one.deliver()
+    first = told(one, claim="run-1")
+    one.commit(("insert", "a", (3, "y")))
+    one.deliver()
+    second = told(one, claim="run-2")
+    assert [event[1]["first_batch"] for event in (*first, *second)] == [2, 3]
+    assert told(one, claim="run-1") == first, "its task was repeated"
+    one.commit(("insert", "a", (4, "y")))
+    one.deliver()
+    [(_, extra)] = told(one, claim="run-2")
+    assert (extra["first_batch"], extra["last_batch"]) == (3, 4), "its task was repeated, and more was there"
+
+
+def test_a_run_whose_batches_another_took_meanwhile_looks_again(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.operations import asset_events
+
+    start(one)
+    one.commit(("insert", "a", (2, "y")))
+    one.deliver()
+    read, others = asset_events.read_changeset, list[Any]()
+
+    def slowly(*wanted: Any) -> Any:
+        if not others:
+            others.append(None)
+            others.append(told(one, claim="run-2"))
+        return read(*wanted)
+
+    monkeypatch.setattr(asset_events, "read_changeset", slowly)
+    assert told(one, claim="run-1") == []
+    assert len(others[1]) == 1
+
+
 def test_announcements_are_kept_by_target(one: Pipe) -> None:
     with one.made.runtime().state() as state:
         kept: Announcements = state.announcements
-        assert kept.last("copy") is None
-        kept.move("copy", 7)
-        kept.move("copy", 9)
-        assert (kept.last("copy"), kept.last("other")) == (9, None)
+        none = kept.read("copy")
+        assert none.share("run", None, 9) is None
+        assert kept.take("copy", none, "run", (7, 9), 9)
+        assert not kept.take("copy", none, "late", (7, 9), 9)
+        for number in range(10, 80):
+            assert kept.take("copy", kept.read("copy"), f"run-{number}", (number, number), number)
+        held = kept.read("copy")
+        assert (held.last, list(held.shares)[-1], len(held.shares)) == (79, "run-79", KEPT)
+        assert kept.read("other").last is None
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,75 @@
-"""How far the batches of each target were announced to other programs, as asset events of Airflow."""
+"""How far the batches of each target were announced to other programs, as asset events of Airflow, and by which runs.
+
+Two runs acknowledge at the same time, and a task is repeated whose attempt died after it had read everything. So the
+batches are shared among the claims by compare-and-set, and each claim keeps its share: the repeated task gets the same
+batches again, and no other one does.
+"""
 
 from __future__ import annotations
 
-from sluice.coordination.layout import Layout
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.coordination.layout import ANNOUNCED, Layout
 from sluice.coordination.port import Create, Put, Znodes, committed
+
+KEPT = 32
+"""Claims whose share is kept: more than runs of a pipeline are open at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What is announced of a target.
+
+    ``last``: the last announced batch, None: none was. ``shares``: claim -> first and last batch, the newest claims.
+    ``version``: that of the node, -1: there is none.
+    """
+
+    last: int | None = None
+    shares: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    version: int = -1
+
+    def share(self, claim: str, own: int | None, held: int) -> tuple[int, int] | None:
+        """Return the first and last batch that ``claim`` announces, None if nothing is left for it.
+
+        ``own``: its first batch; where nothing was announced yet, it begins there. ``held``: the target's last batch.
+        """
+        first = own if self.last is None else self.last + 1
+        if claim in self.shares:
+            before = self.shares[claim]
+            if before[1] != self.last:
+                return before
+            first = before[0]
+        return (first, held) if first is not None and first <= held else None
 
 
 class Announcements:
-    """The last announced batch of each target."""
+    """The announced batches of each target."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes
         self._at = layout
 
-    def last(self, target: str) -> int | None:
-        """Return the last announced batch; None: none was."""
+    def read(self, target: str) -> Announced:
+        """Return what is announced of a target."""
         node = self._z.get(self._at.announced(target))
-        return int(node.data) if node is not None and node.data.isdigit() else None
+        if node is None:
+            return Announced()
+        held = ANNOUNCED.decode(self._at.announced(target), node.data)
+        return Announced(held["last"], {claim: (a, b) for claim, a, b in held["shares"]}, node.version)
 
-    def move(self, target: str, batch: int) -> None:
-        """Note that everything up to ``batch`` is announced. Another process may do the same; the last word counts."""
-        path, content = self._at.announced(target), str(batch).encode()
-        if committed(self._z, Put(path, content, -1)):
-            return
+    def take(self, target: str, before: Announced, claim: str, share: tuple[int, int] | None, held: int) -> bool:
+        """Note that ``claim`` announces the batches of ``share``, and that nothing up to ``held`` is left.
+
+        Return False if another process did so since ``before`` was read.
+        """
+        shares = {key: value for key, value in before.shares.items() if key != claim}
+        if share is not None:
+            shares[claim] = share
+        kept = [[key, *value] for key, value in list(shares.items())[-KEPT:]]
+        content = ANNOUNCED.encode({"last": max(held, before.last or 0), "shares": kept})
+        path = self._at.announced(target)
+        if before.version >= 0:
+            return committed(self._z, Put(path, content, before.version))
         self._z.ensure(self._at.consumer(target))
-        if not committed(self._z, Create(path, content)):
-            committed(self._z, Put(path, content, -1))
+        return committed(self._z, Create(path, content))

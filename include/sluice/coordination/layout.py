@@ -27,7 +27,7 @@
     │   ├── consumers/{target}
     │   │   ├── node                      ephemeral: who loads now
     │   │   ├── epoch                     (number) as that of the replicator
-    │   │   ├── announced                 (number) the last batch that was announced as an asset event
+    │   │   ├── announced                 the last batch that was announced as an asset event, and the runs' shares
     │   │   └── checkpoint                batch and position of a target that stores none itself
     │   ├── subscriptions/{name}          how far a reader of the subscription service has acknowledged
     │   ├── alerts/{target}               since when the lag of a target (or ``subscription:{name}``) is too large; (empty) it is not
@@ -142,6 +142,7 @@ FAILURE = Format("failure of a stage")
 ERRORS = Format("count of failures")
 MAPPED = Format("list of mapped names")
 INCOMPLETE = Format("list of incomplete tables")
+ANNOUNCED = Format("announced batches")
 CAPTURES = Format("list of captured patterns", is_written=False)
 LEASE = Format("lease")
 CURSOR = Format("captured position")
@@ -167,7 +168,7 @@ SERVER = Format("subscription service")
 FORMATS = (
     IDENTITY, PAUSE_SWITCH, QUARANTINE, FAILURE, ERRORS, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
     MEMBER, OWNER, RESTART, BATCH, PROGRESS, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
-    ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER,
+    ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER, ANNOUNCED,
 )  # fmt: skip
 """All kinds of JSON nodes."""
 

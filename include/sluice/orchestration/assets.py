@@ -5,7 +5,8 @@ target has an asset alias as its outlet, and adds the tables' assets to it. A DA
 ``schedule=[Asset("mysql://host:3306/shop/orders")]``.
 
 Decision: the acknowledgement emits, not the load. Then the rows are there, ZooKeeper knows it, and a batch that the
-target got outside of a run (a quarantined target that caught up, ``sluice run``) is announced by the next one.
+target got outside of a run (a quarantined target that caught up, ``sluice run``) is announced by the next one. Which
+run announces which batches is agreed on in ZooKeeper (:mod:`sluice.coordination.announcements`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ _log = structlog.get_logger()
 GROUP = "sluice"
 _ANSWER_S = 5.0
 """Seconds to wait for ZooKeeper: the batch is acknowledged, and the run is not to be kept for this."""
-MOST_LATER = 1_000
-"""Batches of earlier runs that are announced at once, at most: the newest ones."""
+_ATTEMPTS = 10
+"""Attempts to take the batches that are left, while other runs of the pipeline take some."""
+MOST_AT_ONCE = 1_000
+"""Batches that a run announces at most: the newest ones."""
 
 
 def outlet(pipeline: str, target: str) -> AssetAlias:
@@ -35,7 +38,7 @@ def outlet(pipeline: str, target: str) -> AssetAlias:
 
 
 def announce(context: Any, runtime: Runtime, target: str, claim: str) -> list[TableEvent]:
-    """Add an event for each table that got rows in batches that were not announced yet, and in those of this run.
+    """Add an event for each table that got rows in batches that no other run announces.
 
     What cannot be read is logged, and announced by the next run: delivery does not depend on it.
     """
@@ -60,21 +63,25 @@ def _events(runtime: Runtime, target: str, claim: str) -> list[TableEvent]:
 
     opened = runtime.open_target(target)
     with runtime.state(connect_timeout_s=_ANSWER_S) as state:
-        held, last = state.acks.get(target), state.announcements.last(target)
-        if held is None:
-            return []
-        mine = state.batches.claimed_numbers(claim)
-        later = [number for number in state.batches.numbers() if last is not None and number > last][-MOST_LATER:]
-        numbers = sorted({number for number in (*mine, *later) if number <= held.batch})
-        batches = [batch for batch in map(state.batches.get, numbers) if batch is not None]
         endpoint = runtime.resolver(opened.config.connection)
-        found = table_events(
-            batches,
-            runtime.store,
-            partial(uri_of, opened.config.type, endpoint, opened),
-            pipeline=runtime.name,
-            target=target,
-            transactions=partial(executed, runtime.pipeline.source.type),
-        )
-        state.announcements.move(target, int(held.batch))
-    return found
+        for _ in range(_ATTEMPTS):
+            before, acknowledged = state.announcements.read(target), state.acks.get(target)
+            if acknowledged is None:
+                return []
+            held = int(acknowledged.batch)
+            share = before.share(claim, min(state.batches.claimed_numbers(claim), default=None), held)
+            first, last = share or (held + 1, held)
+            wanted = [number for number in state.batches.numbers() if first <= number <= last][-MOST_AT_ONCE:]
+            found = table_events(
+                [batch for batch in map(state.batches.get, wanted) if batch is not None],
+                runtime.store,
+                partial(uri_of, opened.config.type, endpoint, opened),
+                pipeline=runtime.name,
+                target=target,
+                transactions=partial(executed, runtime.pipeline.source.type),
+            )
+            known = before.last == held if share is None else share == before.shares.get(claim)
+            if known or state.announcements.take(target, before, claim, share, held):
+                return found
+    _log.warning("assets_announce_later", pipeline=runtime.name, target=target, attempts=_ATTEMPTS)
+    return []
