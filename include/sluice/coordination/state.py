@@ -17,8 +17,8 @@ from sluice.coordination.announcements import Announcements
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
 from sluice.coordination.bundles import Bundles, WaitingBatches
-from sluice.coordination.completions import Completions
 from sluice.coordination.channel_side import ChannelMembership, ChannelSide, leave_channel, require_channel
+from sluice.coordination.completions import Completions
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.failures import StageFailure, StageFailures

@@ -161,6 +161,11 @@ class TableWatch:
                 found.append(rival)
         return found
 
+    @property
+    def is_settled(self) -> bool:
+        """True once the last look found that nothing earlier comes any more at the source."""
+        return self.writer.settled is not None and self.writer.settled.time_us >= self.until_us
+
     def look(self) -> dict[str, TableState]:
         """Return the state of each table of the target, by address. Raises SluiceError."""
         found = self.writer.look(self.until_us)
@@ -175,7 +180,7 @@ class TableWatch:
                     found[uri] = TableState(uri, (*mine.sources, *one.sources), one.why, one.is_blocked)
         return found
 
-    def extra(self, state: TableState) -> dict[str, object]:
+    def details(self, state: TableState) -> dict[str, object]:
         """Return the ``extra`` of a table's event."""
         from datetime import UTC, datetime
 

@@ -78,8 +78,8 @@ from sluice.sources.mysql.server.key_equality import same_keys
 from sluice.sources.mysql.server.merge_tables import refuse_merge
 from sluice.sources.mysql.server.preflight import preflight, require_ready
 from sluice.sources.mysql.server.replication_filters import replication_findings
-from sluice.sources.mysql.server.settled import settled_end
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
+from sluice.sources.mysql.server.settled import settled_end
 from sluice.sources.mysql.server.two_way import numbering, unique_keys
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
 from sluice.sources.mysql.snapshot.chunk_table import MySQLChunkTable
