@@ -15,10 +15,10 @@ from sluice.operations.deadletters.store import letters
 from sluice.operations.verify.result import kept
 from tests.support.pipelines.case import Case
 from tests.support.servers.airflows import wait_until
-from tests.support.servers.browsers import shot
+from tests.support.servers.browsers import login, shot
 from tests.support.tables.orders import change, settled
 from tests.ui.conftest import Stack
-from tests.ui.page_stack import ACCEPT_ALL, HIDE_TESTS, MARKUP
+from tests.ui.page_stack import ACCEPT_ALL, HIDE_TESTS, MARKUP, ODD, SCHEMA
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -29,10 +29,10 @@ AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-
 TABS = {
     "now": "Last batches",
     "history": "Lag at delivery",
-    "tables": "airflow_shop.orders",
-    "dumps": "airflow_shop.orders",
-    "letters": "is not wanted",
-    "verify": "Verification of shop",
+    "tables": f"{SCHEMA}.{ODD}",
+    "dumps": f"{SCHEMA}.{ODD}",
+    "letters": MARKUP,
+    "verify": f"{SCHEMA}.{ODD}",
     "actions": "dump",
 }
 """Tab -> something that it shows once it has data."""
@@ -64,19 +64,20 @@ def filled(stack: Stack, made: Case, page: Any) -> Case:
     change(made)
     made.source.execute(
         f"INSERT INTO {made.schema}.drafts (id, note) VALUES (1, 'refuse <i>me</i>')",
-        f"INSERT INTO {made.schema}.`<b>x</b>` VALUES (1, '<script>window.hit=1</script>')",
+        f"INSERT INTO {made.schema}.`{ODD}` VALUES (1, '<script>window.hit=1</script>')",
         f"ALTER TABLE {made.schema}.drafts ADD COLUMN at DATETIME NULL",
     )
     wait_until(lambda: len(letters(made.runtime())) == 1, "the dead letter")
     change(made)
+    made.source.execute(*(f"ANALYZE TABLE {made.schema}.`{name}`" for name in ("orders", "drafts", "journal", ODD)))
     open_tab(page, stack, "dumps")
-    act(page, page.get_by_role("button", name="Copy tables"), tables=f"{made.schema}.orders")
+    act(page, page.get_by_role("button", name="Copy tables"), tables=f"{made.schema}.orders\n{made.schema}.{ODD}")
     finished(page, "dump")
     open_tab(page, stack, "verify")
     act(
         page,
         page.get_by_role("tabpanel").get_by_role("button", name="Verify", exact=True),
-        tables=f"{made.schema}.orders",
+        tables=f"{made.schema}.orders\n{made.schema}.{ODD}",
     )
     wait_until(lambda: bool(kept(made.runtime().store)), "the verification")
     return made
@@ -138,15 +139,13 @@ def test_a_tab_shows_its_data_and_is_accessible_in_both_schemes(
         panel = open_tab(page, stack, tab)
         expect(page.locator("html")).to_have_attribute("data-mode", scheme)
         expect(panel).to_contain_text(TABS[tab])
+        expect(page.locator("#head .route")).to_contain_text(ODD)
+        expect(page.locator("main").locator("script, img")).to_have_count(0)
         expect(page.locator("body")).not_to_contain_text(re.compile("undefined|NaN|\\[object"))
-        if tab == "tables":
-            expect(panel.get_by_role("button", name=f"{filled.schema}.<b>x</b>")).to_be_visible()
-        if tab == "letters":
-            expect(panel).to_contain_text(MARKUP)
         if tab == "history":
             expect(panel.locator("canvas").first).to_be_visible()
         assert findings(page) == []
-        shot(page, f"page-{tab}-{scheme}")
+        shot(page, f"page-{tab}-{scheme}", fitted=True)
     assert page.evaluate("window.hit") is None
     assert page.objections == []
     page.emulate_media(color_scheme="light")
@@ -158,8 +157,49 @@ def test_the_list_is_accessible_in_both_schemes(page: Any, stack: Stack, filled:
         page.goto(f"{stack.url}/sluice/")
         expect(page.locator(f"article[data-pipeline={stack.pipeline}] .spark")).to_be_visible()
         assert findings(page) == []
-        shot(page, f"page-list-{scheme}")
+        shot(page, f"page-list-{scheme}", fitted=True)
     page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.parametrize("action", ["dump-start", "skip"])
+def test_a_dialog_is_accessible_in_both_schemes(page: Any, stack: Stack, filled: Case, action: str) -> None:
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        open_tab(page, stack, "dumps" if action == "dump-start" else "actions")
+        page.locator(f"#panel [data-action={action}]").first.click()
+        expect(page.get_by_role("dialog").locator(".plan")).not_to_contain_text("Making the plan")
+        assert findings(page) == []
+        shot(page, f"page-{action}-{scheme}")
+        page.keyboard.press("Escape")
+    page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.parametrize(("user", "acts"), [("reader", False), ("clerk", True), ("keeper", True)])
+def test_a_role_sees_the_buttons_of_what_it_may_do(
+    browser: Any, stack: Stack, filled: Case, user: str, acts: bool
+) -> None:
+    """A viewer sees every tab and no button; a request that the page would not make is refused."""
+    seen = login(browser, stack.url, stack.passwords[user], user=user)
+    try:
+        seen.goto(f"{stack.url}/sluice/")
+        expect(seen.locator(f"article[data-pipeline={stack.pipeline}] .lag")).to_contain_text(" s")
+        expect(seen.locator("#list [data-action=pause]")).to_have_count(int(acts))
+        for tab, text in TABS.items():
+            panel = open_tab(seen, stack, tab)
+            expect(panel).to_contain_text(text)
+            if not acts:
+                expect(seen.locator("[data-action]")).to_have_count(0)
+        if acts:
+            expect(seen.locator("#panel [data-action=skip]")).to_be_visible()
+        answers = seen.evaluate(
+            """paths => Promise.all(paths.map(async (path) => (await fetch(path, {
+              method: "POST", body: "{}", headers: {"Content-Type": "application/json"},
+            })).status))""",
+            [f"api/v1/pipelines/{stack.pipeline}/actions/{action}/plan" for action in ("pause", "verify", "repair")],
+        )
+        assert set(answers) == {200 if acts else 403}
+    finally:
+        seen.context.close()
 
 
 def test_tabs_follow_the_keyboard(page: Any, stack: Stack, filled: Case) -> None:
@@ -184,11 +224,11 @@ def test_pause_and_resume(page: Any, stack: Stack, filled: Case) -> None:
             return bool(state.pause_switch.read().open)
 
     open_tab(page, stack, "actions")
-    act(page, page.locator("#head").get_by_role("button", name="Pause"), reason="maintenance <b>")
+    act(page, page.locator("#head").get_by_role("button", name="Pause"), reason=MARKUP)
     assert not is_open()
     page.keyboard.press("Escape")
     expect(page.locator("#head .pill")).to_have_attribute("data-state", "paused")
-    expect(page.locator("#panel")).to_contain_text("maintenance <b>")
+    expect(page.locator("#panel")).to_contain_text(MARKUP)
     act(page, page.locator("#head").get_by_role("button", name="Resume"))
     assert is_open()
     with filled.runtime().state() as state:
@@ -239,13 +279,32 @@ def test_rows_that_differ_are_found_and_repaired(page: Any, stack: Stack, filled
     wait_until(lambda: kept(filled.runtime().store)[-1].outcome == "equal", "the last verification")
 
 
+def test_what_a_target_lacks_is_made_from_the_message(page: Any, stack: Stack, filled: Case) -> None:
+    columns = (
+        "SELECT column_name FROM information_schema.columns "
+        f"WHERE table_schema = '{filled.schema}' AND table_name = 'drafts' AND column_name = 'at'"
+    )
+    filled.target.execute(f"ALTER TABLE {filled.schema}.drafts DROP COLUMN at")
+    filled.source.execute(f"INSERT INTO {filled.schema}.drafts (id, note, at) VALUES (3, 'fine', NOW())")
+    open_tab(page, stack, "actions")
+    notes = page.locator("#head .notes")
+    expect(notes).to_contain_text("has no column 'at'")
+    dialog = act(page, notes.get_by_role("button", name="Make what is missing: Apply").first)
+    expect(dialog).to_contain_text(re.compile("target reporting: ALTER TABLE .*drafts.* ADD COLUMN .*at"))
+    assert len(filled.target.execute(columns)) == 1
+    page.keyboard.press("Escape")
+    act(page, page.locator("#panel [data-action=retry-now]"))
+    page.keyboard.press("Escape")
+    wait_until(lambda: settled(filled), "the delivery of what waited")
+
+
 def test_a_batch_that_a_target_cannot_take_is_skipped(page: Any, stack: Stack, filled: Case) -> None:
     def failing() -> bool:
         with filled.runtime().state() as state:
             return any(one.part == "load-reporting" for one in state.failures())
 
-    filled.target.execute(f"ALTER TABLE {filled.schema}.`<b>x</b>` MODIFY `<i>c</i>` VARCHAR(30)")
-    filled.source.execute(f"INSERT INTO {filled.schema}.`<b>x</b>` VALUES (2, REPEAT('long', 9))")
+    filled.target.execute(f"ALTER TABLE {filled.schema}.`{ODD}` MODIFY `<i>c</i>` VARCHAR(30)")
+    filled.source.execute(f"INSERT INTO {filled.schema}.`{ODD}` VALUES (2, REPEAT('long', 9))")
     wait_until(failing, "the load that fails")
     with filled.runtime().state() as state:
         held = state.acks.get("reporting")
@@ -262,6 +321,6 @@ def test_a_batch_that_a_target_cannot_take_is_skipped(page: Any, stack: Stack, f
     assert now.batch >= held.following
     assert any(one.stage == "skip" and one.batch == held.following for one in letters(filled.runtime()))
     page.keyboard.press("Escape")
-    filled.target.execute(f"ALTER TABLE {filled.schema}.`<b>x</b>` MODIFY `<i>c</i>` VARCHAR(40)")
+    filled.target.execute(f"ALTER TABLE {filled.schema}.`{ODD}` MODIFY `<i>c</i>` VARCHAR(40)")
     change(filled)
     wait_until(lambda: settled(filled), "the delivery of what follows")

@@ -17,6 +17,7 @@ from sluice.orchestration.page.access import Right
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
+    from sluice.operations.check import CheckReport
 
 Steps = Sequence[str]
 
@@ -163,6 +164,36 @@ def _adopt(runtime: Runtime, order: orders.Adopt, by: str, *, dry_run: bool = Fa
 
     from_target = order.side == "target"
     return adopt(runtime, order.target, from_target=from_target, by=by, reason=order.reason, dry_run=dry_run).steps
+
+
+def _make_missing_plan(runtime: Runtime, order: orders.Order) -> Steps:
+    from sluice.operations.check import check
+
+    report = check(runtime)
+    wrong = [f"{one.part}: {one.why}" for one in report.findings if one.severity == "error" and not one.fix]
+    return [*_statements(report), *wrong] or [NOTHING_MISSING]
+
+
+def _make_missing(runtime: Runtime, order: orders.Order, by: str) -> Steps:
+    from sluice.operations.check import check, make_missing
+
+    report = check(runtime)
+    steps = _statements(report)
+    if not steps:
+        return [NOTHING_MISSING]
+    make_missing(runtime, report)
+    with runtime.state() as state:
+        state.audit.note(by=by, what="check --apply", details={"statements": len(steps), "reason": order.reason})
+    return steps
+
+
+def _statements(report: CheckReport) -> list[str]:
+    """Return what ``sluice check --apply`` runs, in order, each with its place."""
+    at_source = [f"source: {statement}" for statement in report.at_source]
+    return at_source + [f"target {target}: {statement}" for target, statement in report.statements]
+
+
+NOTHING_MISSING = "nothing is missing that a statement of `sluice check` would make"
 
 
 # -- dumps -------------------------------------------------------------------------------------------------------------
@@ -513,6 +544,16 @@ ACTIONS: dict[str, Action] = {
             order=orders.Retry,
             plan=_told("each failed task of an open run of {pipeline} begins again now, and the tasks after it"),
             stakes=lambda order: Stakes(sent_again="the batch whose load failed; targets take it once"),
+        ),
+        Action(
+            name="make-missing",
+            title="Make what is missing",
+            what="Run the statements of `sluice check --apply`: they make tables, columns, topics and so on that "
+            "the source or a target lacks. They remove nothing.",
+            order=orders.Order,
+            plan=_make_missing_plan,
+            do=_make_missing,
+            command=lambda pipeline, order: ["check", pipeline, "--apply"],
         ),
         Action(
             name="dump-start",

@@ -26,6 +26,7 @@ const FIELDS = {
   failover: [["to", "Connection (empty: the first that has all)", "text"], REASON],
   adopt: [["target", "Target", "target"], ["side", "The side that is right", "choice", { options: ["target", "zookeeper"] }], REASON],
   "retry-now": [],
+  "make-missing": [REASON],
   "dump-start": [TABLES, TARGETS, ["replace", "Replace: also remove rows that the source does not have", "check"],
     MORE, ["where", "Condition (SQL, of one table)", "text"], ["first_key", "First key", "text"], ["last_key", "Last key", "text"],
     ["keys", "Keys, one in a line", "area"], ["since", "Touched since (ISO 8601)", "text"], ["until", "Touched until", "text"], ...PACE],
@@ -38,7 +39,8 @@ const FIELDS = {
 };
 export const TITLES = {
   pause: "Pause", resume: "Resume", restart: "Restart", rollback: "Roll back", skip: "Skip a batch", seek: "Seek",
-  redeliver: "Redeliver", failover: "Fail over", adopt: "Adopt", "retry-now": "Retry now", "dump-start": "Copy tables",
+  redeliver: "Redeliver", failover: "Fail over", adopt: "Adopt", "retry-now": "Retry now",
+  "make-missing": "Make what is missing", "dump-start": "Copy tables",
   "dump-pause": "Pause the copy", "dump-resume": "Resume the copy", "dump-cancel": "Cancel the copy",
   "dump-tune": "Change the pace", "letters-replay": "Replay", "letters-discard": "Discard", verify: "Verify", repair: "Repair",
 };
@@ -56,6 +58,12 @@ export function actionButton(pipeline, action, { text = TITLES[action], given = 
     "aria-label": text === TITLES[action] ? null : `${TITLES[action]}: ${text}`,
   });
 }
+
+// A message with each statement between backticks as something that can be copied. The one command whose every statement
+// only makes what is missing can be applied, too: its plan lists the statements.
+const APPLIES = /^sluice check( \S+)? --apply$/;
+export const helped = (text, pipeline, after) => hinted(text, (part) => (APPLIES.test(part)
+  ? actionButton(pipeline, "make-missing", { text: "Apply", after, kind: "small" }) : ""));
 
 function field([name, label, kind, more = {}], value, pipeline) {
   const id = `field-${name}`, common = { id, name, "data-kind": kind };

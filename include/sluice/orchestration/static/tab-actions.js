@@ -2,7 +2,7 @@
 
 import { get, path, poll } from "./api.js";
 import { actionButton, mayDo } from "./dialog.js";
-import { el, empty, swap, table } from "./dom.js";
+import { doer, el, empty, swap, table } from "./dom.js";
 
 const WHAT = {
   pause: "Stop all work within seconds. Nothing is lost.",
@@ -10,12 +10,15 @@ const WHAT = {
   restart: "Begin all work under way again from the same batches.",
   rollback: "Make the undelivered batches anew, with the rules as they are now.",
   "retry-now": "Begin failed tasks again at once.",
+  "make-missing": "Make tables, columns and the like that the source or a target lacks. Removes nothing.",
   redeliver: "Load acknowledged batches again, after a target was restored or replaced.",
   skip: "Let a target do without its next batch. Its changes become a dead letter.",
   seek: "Move the captured position: backward reads again, forward leaves out.",
   failover: "Read another server of the source group, at the same place.",
   adopt: "Say which side counts where a target and ZooKeeper disagree.",
 };
+
+const DAGS = { dump: "backfill", repair: "verify" }; // whose runs do it; "sync" for the rest
 
 export function open(panel, status, again) {
   let pipeline = status, before = "";
@@ -39,7 +42,7 @@ export function open(panel, status, again) {
       before = now;
       swap(audit, entries.length ? table(["When", "Who", "What", "Details"], entries.map((one) => {
         const { at, by, what, ...rest } = one;
-        return [at, String(by), String(what), el("span", { class: "reason" }, Object.entries(rest).filter(([, value]) => value !== "" && value !== null).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", "))];
+        return [at, doer(by, DAGS[what] || "sync", pipeline.pipeline), String(what), el("span", { class: "reason" }, Object.entries(rest).filter(([, value]) => value !== "" && value !== null).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", "))];
       }), { label: "Audit" }) : empty("Nobody did anything to this pipeline yet."));
     } catch (error) { if (!before) swap(audit, el("p", { class: "wrong", role: "alert" }, error.message)); }
   }
