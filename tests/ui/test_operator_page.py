@@ -111,6 +111,11 @@ def act(page: Any, button: Any, confirm: str = "", **fields: str) -> Any:
     return dialog
 
 
+def refuse_plans(page: Any) -> None:
+    """Answer no further plan: what is shown stays that of the fields before."""
+    page.route("**/plan", lambda route: route.abort())
+
+
 def finished(page: Any, kind: str) -> None:
     """Wait until the newest copy is done, with the dialog closed."""
     page.keyboard.press("Escape")
@@ -172,6 +177,24 @@ def test_a_dialog_is_accessible_in_both_schemes(page: Any, stack: Stack, filled:
         shot(page, f"page-{action}-{scheme}")
         page.keyboard.press("Escape")
     page.emulate_media(color_scheme="light")
+
+
+def test_a_changed_field_needs_a_plan_of_its_own(page: Any, stack: Stack, filled: Case) -> None:
+    """A button never does what its plan does not say."""
+    open_tab(page, stack, "dumps")
+    page.get_by_role("button", name="Copy tables").click()
+    dialog = page.get_by_role("dialog")
+    deed = dialog.locator("[data-deed]")
+    expect(deed).to_be_enabled()
+    refuse_plans(page)
+    try:
+        dialog.locator("#field-tables").press_sequentially("o")
+        expect(deed).to_be_disabled()
+        expect(dialog.locator(".plan")).not_to_contain_text("This will happen")
+    finally:
+        page.unroute("**/plan")
+    page.objections.clear()  # the browser tells of the plan that it did not get
+    page.keyboard.press("Escape")
 
 
 @pytest.mark.parametrize(("user", "acts"), [("reader", False), ("clerk", True), ("keeper", True)])

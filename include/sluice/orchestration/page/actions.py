@@ -193,6 +193,24 @@ def _statements(report: CheckReport) -> list[str]:
     return at_source + [f"target {target}: {statement}" for target, statement in report.statements]
 
 
+def _switched(
+    on: bool,
+) -> tuple[Callable[[Runtime, Any], Steps], Callable[[Runtime, Any, str], Steps]]:
+    """Return the plan and the deed of switching an alert rule."""
+
+    def plan(runtime: Runtime, order: orders.AlertSwitch) -> Steps:
+        tells = runtime.pipeline.alert_connection
+        told = f"the webhook of {tells} and the log are told" if tells else "the log is told"
+        return (f"{told} again when {order.rule} holds" if on else f"nobody is told any more when {order.rule} holds",)
+
+    def do(runtime: Runtime, order: orders.AlertSwitch, by: str) -> Steps:
+        from sluice.operations.alert_rules import switch
+
+        return switch(runtime, order.rule, on=on, by=by, reason=order.reason)
+
+    return plan, do
+
+
 NOTHING_MISSING = "nothing is missing that a statement of `sluice check` would make"
 
 
@@ -400,6 +418,7 @@ _seek_plan, _seek_do = _both(_seek)
 _failover_plan, _failover_do = _both(_failover)
 _adopt_plan, _adopt_do = _both(_adopt)
 _replay_plan, _replay_do = _both(_replay)
+_alert_on, _alert_off = _switched(True), _switched(False)
 _pause_dump, _resume_dump, _cancel_dump = (
     _settled_dump("pause", "no further chunk begins until it is resumed; what is placed stays"),
     _settled_dump("resume", "it goes on after the last finished chunk"),
@@ -554,6 +573,22 @@ ACTIONS: dict[str, Action] = {
             plan=_make_missing_plan,
             do=_make_missing,
             command=lambda pipeline, order: ["check", pipeline, "--apply"],
+        ),
+        Action(
+            name="alert-on",
+            title="Switch the alert on",
+            what="Tell people again when an alert rule of the pipeline holds.",
+            order=orders.AlertSwitch,
+            plan=_alert_on[0],
+            do=_alert_on[1],
+        ),
+        Action(
+            name="alert-off",
+            title="Switch the alert off",
+            what="Tell nobody when an alert rule of the pipeline holds, until it is switched on again.",
+            order=orders.AlertSwitch,
+            plan=_alert_off[0],
+            do=_alert_off[1],
         ),
         Action(
             name="dump-start",

@@ -184,6 +184,14 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         window = (await served.own.run(partial(load_pipeline, path))).window
         return JSONResponse({"tasks": await failed_tasks(AirflowSelf(request), dag_id_of(pipeline), window)})
 
+    @app.get(ROOT + "/pipelines/{pipeline}/alerts", summary="Alert rules", tags=["pipelines"])
+    async def alerts(pipeline: str, user: User) -> JSONResponse:
+        """Return the alert rules: what each watches, whether it is `on`, since when it holds (`since`; null: it does
+        not), and the connection of the webhook that is told (`tells`).
+        """
+        path = await served.file(pipeline, user)
+        return JSONResponse(await served.read(path, "the alert rules", reads.alerts))
+
     @app.get(ROOT + "/pipelines/{pipeline}/audit", summary="Audit", tags=["pipelines"])
     async def audit(pipeline: str, user: User, most: Most = 100) -> JSONResponse:
         """Return what people did to the pipeline, newest first."""
