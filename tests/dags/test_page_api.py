@@ -30,6 +30,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "adopt": {"target": "reporting", "side": "target"},
     "letters-discard": {"ids": ["1f"]},
     "dump-tune": {"chunk_rows": 10},
+    "alert-on": {"rule": "stopped"},
+    "alert-off": {"rule": "stopped"},
 }
 
 AsRole = Callable[[str | None], TestClient]

@@ -75,7 +75,7 @@ def page_case(folder: Path, source: Any, target: Any, zookeeper: Any) -> Iterato
     )
     for server in (source, target):
         server.execute(*tables)
-    extra = f"retry: {{delay: 2s, max_delay: 1m}}\nrun: {{max_time: 2s}}\nrules: engine.yaml\ndescription: '{ODD}'"
+    extra = f"retry: {{delay: 2s, max_delay: 1m}}\nrun: {{max_time: 2s}}\nrules: engine.yaml\nalert_lag: 5m\ndescription: '{ODD}'"
     try:
         with case(folder, source, target, zookeeper, schema, extra=extra, name="shop", hidden=True) as made:
             (made.folder / "rules" / "engine.yaml").write_text(RULES)

@@ -259,6 +259,23 @@ def test_pause_and_resume(page: Any, stack: Stack, filled: Case) -> None:
     page.keyboard.press("Escape")
 
 
+def test_an_alert_rule_is_switched_off_and_on(page: Any, stack: Stack, filled: Case) -> None:
+    def off() -> set[str]:
+        with filled.runtime().state() as state:
+            return {key for key in state.alerts.all() if key.startswith("off:")}
+
+    panel = open_tab(page, stack, "actions")
+    rule = panel.locator("tr[data-row=dead_letters]")
+    act(page, rule.get_by_role("button", name="Switch the alert off"))
+    page.keyboard.press("Escape")
+    assert off() == {"off:dead_letters"}
+    expect(rule.locator("[data-rule]")).to_have_text("off")
+    act(page, rule.get_by_role("button", name="Switch the alert on"))
+    page.keyboard.press("Escape")
+    assert off() == set()
+    expect(rule.locator("[data-rule]")).to_have_text("on")
+
+
 def test_a_dead_letter_is_looked_at_and_replayed(page: Any, stack: Stack, filled: Case) -> None:
     rule = filled.folder / "rules" / "hide_tests.py"
     panel = open_tab(page, stack, "letters")
