@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sluice.flows.runtime import Runtime
+    from sluice.config.pipeline import PipelineConfig
+    from sluice.coordination.state import PipelineState
 
 
 class AlertRule(StrEnum):
@@ -59,7 +60,7 @@ def holding(recorded: Mapping[str, str]) -> dict[str, str]:
     return {rule.value: recorded[rule_key(rule)] for rule in AlertRule if rule_key(rule) in recorded}
 
 
-def listed(runtime: Runtime) -> dict[str, Any]:
+def listed(pipeline: PipelineConfig, state: PipelineState) -> dict[str, Any]:
     """Return the rules for a page: what each watches, whether it is on, since when it holds and for what.
 
     ``tells``: the connection of the webhook; "": alerts are in the log and the metrics only. ``watches`` False: neither
@@ -67,8 +68,7 @@ def listed(runtime: Runtime) -> dict[str, Any]:
     """
     from sluice.operations.subscriptions import alert_key
 
-    with runtime.state() as state:
-        recorded = state.alerts.all()
+    recorded = state.alerts.all()
     off, prefix = switched_off(recorded), alert_key("")
     each = {
         AlertRule.LAG: {key: since for key, since in recorded.items() if ":" not in key},
@@ -88,26 +88,24 @@ def listed(runtime: Runtime) -> dict[str, Any]:
             "since": since,
             "names": sorted(found),
         })
-    limit = runtime.pipeline.alert_lag
+    limit = pipeline.alert_lag
     return {
         "rules": rules,
-        "tells": runtime.pipeline.alert_connection or "",
+        "tells": pipeline.alert_connection or "",
         "limit_s": limit.total_seconds() if limit is not None else None,
-        "watches": watches(runtime),
+        "watches": watches(pipeline),
     }
 
 
-def watches(runtime: Runtime) -> bool:
+def watches(pipeline: PipelineConfig) -> bool:
     """Return True if the pipeline file asks for alerts."""
-    return runtime.pipeline.alert_lag is not None or runtime.pipeline.alert_connection is not None
+    return pipeline.alert_lag is not None or pipeline.alert_connection is not None
 
 
-def switch(runtime: Runtime, rule: AlertRule, *, on: bool, by: str, reason: str = "") -> list[str]:
+def switch(state: PipelineState, rule: AlertRule, *, on: bool, by: str, reason: str = "") -> list[str]:
     """Switch a rule on or off; returns what was done. Off, nobody is told of it until it is switched on again."""
-    with runtime.state() as state:
-        changed = state.alerts.clear(off_key(rule)) if on else state.alerts.raise_(off_key(rule), 0)
-        if changed:
-            what = "alert on" if on else "alert off"
-            state.audit.note(by=by, what=what, details={"rule": rule.value, "reason": reason})
+    changed = state.alerts.clear(off_key(rule)) if on else state.alerts.raise_(off_key(rule), 0)
     word = "on" if on else "off"
-    return [f"alert {rule.value} of {runtime.name} is {word}" if changed else f"it was {word} before"]
+    if changed:
+        state.audit.note(by=by, what=f"alert {word}", details={"rule": rule.value, "reason": reason})
+    return [f"alert {rule.value} is {word}" if changed else f"it was {word} before"]

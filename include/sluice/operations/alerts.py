@@ -142,7 +142,7 @@ def check_lag(runtime: Runtime, now: Status) -> list[AnyAlert]:
     """
     found: list[AnyAlert] = []
     known = any(one.warning or one.alert_since for one in now.subscriptions)
-    if not watches(runtime) and not known and not now.alerts:
+    if not watches(runtime.pipeline) and not known and not now.alerts:
         return found
     with runtime.state() as state:
         if AlertRule.LAG in now.alerts_off:
@@ -217,7 +217,7 @@ def _at_risk(now: Status) -> str | None:
 
 
 def _rule_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator[RuleAlert]:
-    wanted = watches(runtime)
+    wanted = watches(runtime.pipeline)
     for rule, why in held(now).items():
         off = rule in now.alerts_off or not wanted
         if why is not None and not off and rule not in now.alerts:

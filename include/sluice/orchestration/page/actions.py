@@ -206,7 +206,8 @@ def _switched(
     def do(runtime: Runtime, order: orders.AlertSwitch, by: str) -> Steps:
         from sluice.operations.alert_rules import switch
 
-        return switch(runtime, order.rule, on=on, by=by, reason=order.reason)
+        with runtime.state() as state:
+            return switch(state, order.rule, on=on, by=by, reason=order.reason)
 
     return plan, do
 

@@ -66,7 +66,8 @@ def alerts(runtime: Runtime) -> dict[str, Any]:
     """Return the alert rules: what each watches, whether it is on, and since when it holds."""
     from sluice.operations.alert_rules import listed
 
-    return listed(runtime)
+    with runtime.state() as state:
+        return listed(runtime.pipeline, state)
 
 
 def dumps(runtime: Runtime) -> list[dict[str, Any]]:
