@@ -193,7 +193,7 @@ class StartPosition(StrictModel):
 class SourceConfig(StrictModel):
     """The server whose log is captured."""
 
-    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB) or postgresql.")
+    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB), postgresql, or one of your own.")
     connection: ConnectionId = Field(
         "",
         validate_default=False,
