@@ -83,6 +83,8 @@ class PgWorld:
         self.case.path.write_text(text, encoding="utf-8")
         self.case.prepare()
         self.case.run_until_head()
+        self.case.write("INSERT INTO journal VALUES ('first', 1)")
+        self.case.run_until_head()
         self.target.execute(
             f"CREATE TABLE {SCHEMA}._history (id bigint GENERATED ALWAYS AS IDENTITY, old bigint, new bigint, "
             "epoch bigint)",
@@ -149,8 +151,17 @@ class PgWorld:
     def story(self) -> str:
         """The last things that went wrong in the crews, for a failure's message."""
         lines = []
+        with contextlib.suppress(SluiceError, psycopg.Error, OSError), self.state() as state:
+            lines.append(
+                f"  captured {state.cursor()}, undelivered {state.undelivered()}, dumps "
+                f"{[dump.id for dump in state.dumps.active()]}; head {self.head()}; slot {self.case.slot_row()}"
+            )
         for crew in self.crews:
-            told = [event for event in crew.history() if event["what"] in {"error", "crash"}][-6:]
+            told = [
+                event
+                for event in crew.history()
+                if event["what"] == "crash" or (event["what"] == "error" and event["kind"] != "LeaseHeld")
+            ][-6:]
             lines += [f"  {crew.name}: {e['task']}: {e.get('kind', 'crash')}: {e['text']}" for e in told]
         return "\n".join(lines)
 
