@@ -21,12 +21,15 @@ from sluice.segments.reader import iter_changes
 from sluice.sources.postgresql.position import Position
 from tests.faults.crews import Crew, Nursery
 from tests.faults.pg_writers import ACCOUNTS, JOURNAL, LINES, TABLES, Writers
-from tests.faults.world import LANES, PASSING, PATIENCE_S, SESSION_S
+from tests.faults.world import LANES, PASSING, PATIENCE_S
+from tests.faults.world import SESSION_S as SHORTEST_S
 from tests.support.pipelines.pg_source import PgCase, pg_case
 from tests.support.servers.pg_standby import LOGICAL
 
 SCHEMA = "walk"
 MEMBERS = ("case_source", "case_second")
+SESSION_S = max(SHORTEST_S, 4.0)
+"""Of ZooKeeper: this walk is about the source, and leaves the machine little else."""
 _LOOK_EVERY_S = 0.15
 OPTIONS = {**LOGICAL, "logical_decoding_work_mem": "64kB", "max_slot_wal_keep_size": "4GB"}
 """Large transactions do not fit the server's memory: it writes them to its disk, and sends them from there."""
@@ -254,4 +257,4 @@ class PgWorld:
             self._checked = record.number
 
 
-__all__ = ["MEMBERS", "OPTIONS", "SCHEMA", "PgWorld"]
+__all__ = ["MEMBERS", "OPTIONS", "SCHEMA", "SESSION_S", "PgWorld"]

@@ -22,7 +22,7 @@ TABLES = (
     f"ALTER TABLE {JOURNAL} REPLICA IDENTITY FULL",
 )
 KEYS = 400
-LARGE_ROWS = 4000
+LARGE_ROWS = 1500
 _LARGE = 40_000
 """Characters of a value that is stored out of line."""
 
@@ -58,7 +58,7 @@ class Writers:
     def _run(self, dice: random.Random) -> None:
         while not self._over.is_set():
             with contextlib.suppress(psycopg.OperationalError), self._connected() as connection:
-                while not self._over.wait(0.02):
+                while not self._over.wait(0.03):
                     try:
                         with connection.transaction():
                             self._transaction(connection, dice)
@@ -79,7 +79,7 @@ class Writers:
         return made
 
     def _transaction(self, connection: psycopg.Connection[tuple[Any, ...]], dice: random.Random) -> None:
-        if dice.random() < 0.02:
+        if dice.random() < 0.004:
             large_transaction(connection, dice)
             return
         for _ in range(dice.choice((1, 1, 2, 5))):

@@ -23,9 +23,8 @@ import psycopg
 import pytest
 
 from sluice.operations import control
-from tests.faults.pg_world import MEMBERS, OPTIONS, SCHEMA, PgWorld
+from tests.faults.pg_world import MEMBERS, OPTIONS, SCHEMA, SESSION_S, PgWorld
 from tests.faults.pg_writers import large_transaction
-from tests.faults.world import SESSION_S
 from tests.support.servers.pg_standby import FOLLOWER, standby_of, synced
 
 STEPS = int(os.environ.get("SLUICE_FAULTS", "12"))
