@@ -193,7 +193,7 @@ class StartPosition(StrictModel):
 class SourceConfig(StrictModel):
     """The server whose log is captured."""
 
-    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB) or postgresql.")
+    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB), postgresql, or one of your own.")
     connection: ConnectionId = Field(
         "",
         validate_default=False,
@@ -226,6 +226,12 @@ class SourceConfig(StrictModel):
     publication: str = Field(
         "", max_length=63, description="PostgreSQL: name of the publication. Default: the name of the slot."
     )
+    slot_budget: Size | None = Field(
+        None,
+        ge=16 * 2**20,
+        description="PostgreSQL: bytes of log that the slot may retain while a target stands still. Beyond it, the log "
+        "is captured ahead of the targets, and what is captured is released.",
+    )
     start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",
         description="Where the first capture begins: latest, earliest, dump (the head, and a copy of what the tables "
@@ -250,6 +256,12 @@ class SourceConfig(StrictModel):
                 raise ValueError("connections names a server twice")
             return {**data, "connection": several[0]}
         return data
+
+    @model_validator(mode="after")
+    def _has_a_slot(self) -> SourceConfig:
+        if self.slot_budget is not None and self.type == "mysql":
+            raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
+        return self
 
     @property
     def group(self) -> tuple[str, ...]:

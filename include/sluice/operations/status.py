@@ -39,7 +39,7 @@ from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Quest
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import Source, TellsRetention
+from sluice.sources.base import RetainedLog, RetainsForUs, Source, TellsRetention
 
 _log = structlog.get_logger()
 
@@ -155,6 +155,8 @@ class Status:
         errors_counted: (part, who has to act, how often): the failures since the pipeline began.
         retention_s: for how long the source keeps its log; purge_horizon_s: how long it keeps what is not captured yet,
             at least (0: it may be gone). None: it is not known, or nothing removes it.
+        retained_bytes: of log that the source keeps for this pipeline; None: not known, or it does not.
+            retained_budget_bytes: up to which it may keep what the targets lack; None: no limit.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers
             that did not answer in time.
     """
@@ -197,6 +199,8 @@ class Status:
     errors_counted: list[tuple[str, str, int]] = field(default_factory=list)
     retention_s: float | None = None
     purge_horizon_s: float | None = None
+    retained_bytes: int | None = None
+    retained_budget_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as commands and the page show it."""
@@ -259,12 +263,13 @@ class _Delivery:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The source now: the end of its log, and how many bytes of log a position is away from it."""
+    """The source now: the end of its log, how many bytes of log a position is away from it, and what it keeps."""
 
     now_ms: int
     head: Offset | None = None
     lag_bytes: Callable[[Offset], int | None] | None = None
     retention_s: float | None = None
+    retained: RetainedLog | None = None
 
 
 def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
@@ -381,7 +386,8 @@ def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | Sluice
     def look(source: Source) -> _Source:
         with source.open() as session:
             kept_s = session.retention_s() if isinstance(session, TellsRetention) else None
-            return _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s)
+            retained = session.retained() if isinstance(session, RetainsForUs) else None
+            return _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s, retained)
 
     try:
         name = server_name("source", runtime.resolver, connection)
@@ -576,6 +582,8 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         errors_counted=errors_counted,
         retention_s=now.retention_s,
         purge_horizon_s=_purge_horizon_s(cursor, now),
+        retained_bytes=now.retained.size_bytes if now.retained else None,
+        retained_budget_bytes=now.retained.budget_bytes if now.retained else None,
     )
 
 

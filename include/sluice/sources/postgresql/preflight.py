@@ -207,7 +207,7 @@ def _slot_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) 
                 f"give another name (source.slot), or drop it: SELECT pg_drop_replication_slot('{name}')",
             )
         ]
-    return _limit_findings(info, slot)
+    return _limit_findings(info, slot) + _budget_findings(info, slot, pipeline.source.slot_budget)
 
 
 def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
@@ -236,6 +236,37 @@ def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
             )
         ]
     return []
+
+
+def _budget_findings(info: ServerInfo, slot: Slot, budget: int | None) -> list[Finding]:
+    """Return a warning if the slot keeps more than its budget, or is lost before it is used up."""
+    if budget is None:
+        return []
+    found = []
+    kept, limit = info.head - slot.restart, int(info.settings.get("max_slot_wal_keep_size", "-1")) * 2**20
+    if kept > budget:
+        found.append(
+            Finding(
+                "warning",
+                "slot_budget",
+                str(budget),
+                f"the server keeps {kept:,} bytes of log for the slot: the capture stands still, or a transaction has "
+                "been open since",
+                "`sluice status PIPELINE` says what stands still; old transactions: SELECT pid, xact_start FROM "
+                "pg_stat_activity ORDER BY xact_start",
+            )
+        )
+    if 0 < limit < budget:
+        found.append(
+            Finding(
+                "warning",
+                "max_slot_wal_keep_size",
+                info.settings["max_slot_wal_keep_size"],
+                f"the server gives the slot up at {limit:,} bytes, before its budget of {budget:,} is used up",
+                "lower source.slot_budget, or raise max_slot_wal_keep_size",
+            )
+        )
+    return found
 
 
 # -- the publication ---------------------------------------------------------------------------------------------------
