@@ -129,7 +129,7 @@ def drop_slot(world: PgWorld, choose: random.Random) -> str:
     control.pause(world.case.runtime(), by="walk", reason="the slot is gone")
     world.case.cli("check", pipeline, "--apply", "--yes")  # not zero: the position is lost all the same
     assert world.said("LostPosition", since), "it went on by itself"
-    said = world.sluice("recover", pipeline, "--apply", "--yes")
+    said = world.sluice("recover", pipeline, "--apply", "--yes", "--choose", "source=dump")
     control.resume(world.case.runtime(), by="walk")
     with world.state() as state:
         [dump] = [one.id for one in state.dumps.active()]
