@@ -69,7 +69,7 @@ def test_an_older_server_is_refused(tmp_path: Path, postgresql_15: Any, postgres
 
 
 def test_a_channel_with_a_postgresql_is_refused(made: PgCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    back = made.yaml.replace(f"pipeline: {made.name}", "pipeline: back").replace(f"/test/{made.schema}", "/test/back")
+    back = made.yaml.replace(f"pipeline: {made.name}", "pipeline: back")
     back = back.replace("case_source", "case_X").replace("case_target", "case_source").replace("case_X", "case_target")
     (made.folder / "back.yaml").write_text(back, encoding="utf-8")
     channels = made.folder / "channels"
