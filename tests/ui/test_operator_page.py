@@ -173,7 +173,7 @@ def test_a_dialog_is_accessible_in_both_schemes(page: Any, stack: Stack, filled:
         page.locator(f"#panel [data-action={action}]").first.click()
         expect(page.get_by_role("dialog").locator(".plan")).not_to_contain_text("Making the plan")
         assert findings(page) == []
-        shot(page, f"page-{action}-{scheme}")
+        shot(page, f"page-{action}-{scheme}", whole=False)
         page.keyboard.press("Escape")
     page.emulate_media(color_scheme="light")
 
