@@ -35,7 +35,7 @@ says so.
 LOOKS = 8
 """Looks at the same time, at most."""
 
-LIST_S = 0.25
+LIST_S = 0.15
 """Seconds that a list of pipelines waits for their answers: its rows are there at once, and are asked for again."""
 
 LOOKS_PER_S = 25.0
