@@ -204,6 +204,12 @@ class SourceConfig(StrictModel):
         description="Instead of connection: a source group, servers that replicate each other with GTIDs. The first "
         "is read until a failover.",
     )
+    group: str = Field(
+        "",
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$",
+        description="A name that pipelines of the same servers share: `sluice failover --group NAME` moves all of them "
+        "to another server.",
+    )
     failover: Literal["manual", "when_unreachable"] = Field(
         "manual",
         description="When another server of the group is read: by `sluice failover`, or when the present one has been "
@@ -258,13 +264,19 @@ class SourceConfig(StrictModel):
         return data
 
     @model_validator(mode="after")
+    def _has_servers(self) -> SourceConfig:
+        if self.group and not self.connections:
+            raise ValueError("a source with a group has several servers: connections: [db1, db2]")
+        return self
+
+    @model_validator(mode="after")
     def _has_a_slot(self) -> SourceConfig:
         if self.slot_budget is not None and self.type == "mysql":
             raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
         return self
 
     @property
-    def group(self) -> tuple[str, ...]:
+    def servers(self) -> tuple[str, ...]:
         """Every connection of the source."""
         return self.connections or (self.connection,)
 

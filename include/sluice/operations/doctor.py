@@ -142,7 +142,7 @@ def _used(pipelines: Iterable[PipelineConfig]) -> list[str]:
         for one in pipelines
         for name in (
             one.coordination.connection,
-            *one.source.group,
+            *one.source.servers,
             *(target.connection for target in one.targets),
             *sorted(one.file_connections),
         )

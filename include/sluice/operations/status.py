@@ -364,7 +364,7 @@ def _missing_connections(runtime: Runtime) -> str:
     """
     pipeline, missing = runtime.pipeline, []
     named = (
-        *pipeline.source.group,
+        *pipeline.source.servers,
         pipeline.coordination.connection,
         *(target.connection for target in pipeline.targets),
     )
