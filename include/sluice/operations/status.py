@@ -30,6 +30,7 @@ from sluice.model.batches import Batch
 from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
+from sluice.operations.alert_rules import holding, switched_off
 from sluice.operations.conflicts import counted
 from sluice.operations.deadletters.store import letters
 from sluice.operations.retention import space_warnings
@@ -148,6 +149,7 @@ class Status:
             belongs to, "" for none.
         failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
         incomplete: tables that may lack rows or values at a target, a sentence each.
+        alerts: alert rules that hold, and since when; alerts_off: those that are switched off, and since when.
         stages: how far each stage has come, in their order.
         changes, size_bytes: of all batches that were captured since they are counted.
         errors_counted: (part, who has to act, how often): the failures since the pipeline began.
@@ -189,6 +191,8 @@ class Status:
     no_answer: list[Silence] = field(default_factory=list)
     failures: list[StageFailure] = field(default_factory=list)
     incomplete: list[str] = field(default_factory=list)
+    alerts: dict[str, str] = field(default_factory=dict)
+    alerts_off: dict[str, str] = field(default_factory=dict)
     stages: list[StageStatus] = field(default_factory=list)
     changes: int = 0
     size_bytes: int = 0
@@ -360,7 +364,7 @@ def _missing_connections(runtime: Runtime) -> str:
     """
     pipeline, missing = runtime.pipeline, []
     named = (
-        *pipeline.source.group,
+        *pipeline.source.servers,
         pipeline.coordination.connection,
         *(target.connection for target in pipeline.targets),
     )
@@ -494,7 +498,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         asked_targets = _ask_targets(runtime, state, keep_s)
         draining_by, installation, dumps = state.owner(), state.election.leader_name(), recent_dumps(state)
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
-        alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
+        alerts = state.alerts.all()
         switch, failures, incomplete = state.pause_switch.read(), state.failures(), state.incomplete.all()
         errors_counted = [(*named, count) for named, count in sorted(state.error_counts().items())]
         silent: list[Silence] = []
@@ -516,7 +520,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         replace(
             _target_status(config, found, now),
             loading_by=loading_by[config.name],
-            alert_since=alerts[config.name],
+            alert_since=alerts.get(config.name),
             no_answer_since=since.get(config.name),
         )
         for config in runtime.pipeline.targets
@@ -570,6 +574,8 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         no_answer=silent,
         failures=failures,
         incomplete=[sentence(runtime.name, one) for one in incomplete],
+        alerts=holding(alerts),
+        alerts_off=switched_off(alerts),
         stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), found),
         changes=cursor.changes if cursor else 0,
         size_bytes=cursor.size_bytes if cursor else 0,

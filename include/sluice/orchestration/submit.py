@@ -123,7 +123,7 @@ def _environment(path: str) -> dict[str, str]:
 
     pipeline = load_pipeline(Path(path))
     ids = {
-        *pipeline.source.group,
+        *pipeline.source.servers,
         pipeline.coordination.connection,
         *(t.connection for t in pipeline.targets),
         *_lookup_connections(pipeline),
