@@ -16,6 +16,7 @@ Prints a line a measure; asserts nothing. The goals are p95 of 1 s (first paint)
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import sys
@@ -28,6 +29,7 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
+import structlog  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from devstack import ports, processes  # noqa: E402
@@ -72,6 +74,7 @@ requestAnimationFrame(look);
 
 def main() -> None:
     processes.tether()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with _world() as world:
         schema = world.schema()
         folder = world.folder / "page"

@@ -356,6 +356,11 @@ def test_openapi_describes_each_route(as_role: AsRole, app: FastAPI) -> None:
         ({"state": "paused", "paused": "by anna since noon"}, "warn", "paused by anna since noon"),
         ({"state": "invalid", "errors": ["shop.yaml:3: colour"]}, "bad", "the file is not valid: shop.yaml:3: colour"),
         (
+            {"state": "invalid", "errors": ["2 problems in a.yaml:\n  /x/a.yaml:1: source\n  /x/a.yaml:3: colour"]},
+            "bad",
+            "the file is not valid: 2 problems in a.yaml: a.yaml:1: source; a.yaml:3: colour",
+        ),
+        (
             {"state": "running", "targets": [{"name": "a", "quarantined": "since noon"}]},
             "bad",
             "delivering; quarantined: a",

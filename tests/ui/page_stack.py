@@ -23,7 +23,9 @@ FOR_PEOPLE = bool(os.environ.get("SLUICE_SCREENSHOTS"))
 """True: the names are those of a shop, as pictures are taken for the documentation."""
 
 ODD = "customers" if FOR_PEOPLE else "<script>hit=1</script>"
-"""The name of a table and the pipeline's description, as somebody may give them who wishes the page ill."""
+"""The name of a table, as somebody may give it who wishes the page ill."""
+
+DESCRIPTION = "The shop, for reports" if FOR_PEOPLE else ODD
 
 MARKUP = "a draft" if FOR_PEOPLE else '<img src=x onerror="window.hit=1">'
 HIDE_TESTS = f"""\
@@ -73,9 +75,12 @@ def page_case(folder: Path, source: Any, target: Any, zookeeper: Any) -> Iterato
         f"CREATE TABLE {schema}.drafts (id INT PRIMARY KEY, note VARCHAR(200))",
         f"CREATE TABLE {schema}.`{ODD}` (id INT PRIMARY KEY, `<i>c</i>` VARCHAR(40))",
     )
+    many = f"""
+        INSERT INTO {schema}.`{ODD}` WITH RECURSIVE n AS (SELECT 100 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900)
+        SELECT i, CONCAT('customer ', i) FROM n"""
     for server in (source, target):
-        server.execute(*tables)
-    extra = f"retry: {{delay: 2s, max_delay: 1m}}\nrun: {{max_time: 2s}}\nrules: engine.yaml\nalert_lag: 5m\ndescription: '{ODD}'"
+        server.execute(*tables, many, f"ANALYZE TABLE {schema}.`{ODD}`")
+    extra = f"retry: {{delay: 2s, max_delay: 1m}}\nrun: {{max_time: 2s}}\nrules: engine.yaml\nalert_lag: 5m\ndescription: '{DESCRIPTION}'"
     try:
         with case(folder, source, target, zookeeper, schema, extra=extra, name="shop", hidden=True) as made:
             (made.folder / "rules" / "engine.yaml").write_text(RULES)

@@ -232,6 +232,11 @@ class SourceConfig(StrictModel):
     publication: str = Field(
         "", max_length=63, description="PostgreSQL: name of the publication. Default: the name of the slot."
     )
+    origin: Literal["any", "none"] = Field(
+        "any",
+        description="PostgreSQL 16 and later: none leaves out changes that have a replication origin, such as those "
+        "that a subscription of the server wrote.",
+    )
     slot_budget: Size | None = Field(
         None,
         ge=16 * 2**20,
@@ -271,8 +276,10 @@ class SourceConfig(StrictModel):
 
     @model_validator(mode="after")
     def _has_a_slot(self) -> SourceConfig:
-        if self.slot_budget is not None and self.type == "mysql":
+        if self.type == "mysql" and self.slot_budget is not None:
             raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
+        if self.type == "mysql" and self.origin != "any":
+            raise ValueError("origin is for a PostgreSQL source; from MySQL, marks say what a pipeline wrote")
         return self
 
     @property

@@ -35,10 +35,10 @@ says so.
 LOOKS = 8
 """Looks at the same time, at most."""
 
-LIST_S = 0.25
+LIST_S = 0.15
 """Seconds that a list of pipelines waits for their answers: its rows are there at once, and are asked for again."""
 
-LOOKS_PER_S = 25.0
+LOOKS_PER_S = 20.0
 """Looks a second at the pipelines of a list, at most: of a long list each is looked at less often."""
 
 

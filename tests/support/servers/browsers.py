@@ -65,9 +65,9 @@ def login(
     return page
 
 
-def shot(page: Any, name: str, *, fitted: bool = False) -> None:
+def shot(page: Any, name: str, *, fitted: bool = False, whole: bool = True) -> None:
     """A picture for people's eyes, if ``SLUICE_SCREENSHOTS`` names a folder for it. ``fitted``: as high as what it
-    shows.
+    shows; not ``whole``: only what the window shows.
     """
     folder = os.environ.get("SLUICE_SCREENSHOTS")
     if folder:
@@ -76,5 +76,5 @@ def shot(page: Any, name: str, *, fitted: bool = False) -> None:
         size = page.viewport_size
         if fitted:
             page.set_viewport_size({**size, "height": 240})
-        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+        page.screenshot(path=f"{folder}/{name}.png", full_page=whole)
         page.set_viewport_size(size)

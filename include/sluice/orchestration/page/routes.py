@@ -118,7 +118,7 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         """Return a line for each pipeline that you may see: its state in words (`text`, with a `tone` from bad to
         quiet), lag, dead letters, running dump, last verification, and what you may do (`may`). Trouble comes first,
         then lag. The list waits for no pipeline: one that was not asked yet has the state `asked`, one whose servers do
-        not answer is there with its last figures. Of a list of more than 25 each is asked less than once a second.
+        not answer is there with its last figures. Of a list of more than 20 each is asked less than once a second.
         """
         heads = await served.own.run(partial(served.readable, user))
         statuses = await served.statuses(heads, listed=True)

@@ -409,6 +409,7 @@ class PostgreSQLSession:
             slot=self.source.slot,
             publications=[publication_name(self.source.pipeline)],
             start=position.lsn,
+            origin=self.source.pipeline.source.origin,
         )
         return OpenLog(stream, Scanner(position, marks=self.source.loads), RelationPlans.empty())
 
