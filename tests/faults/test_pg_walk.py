@@ -131,6 +131,8 @@ def drop_slot(world: PgWorld, choose: random.Random) -> str:
     assert world.said("LostPosition", since), "it went on by itself"
     said = world.sluice("recover", pipeline, "--apply", "--yes", "--choose", "source=dump")
     control.resume(world.case.runtime(), by="walk")
+    time.sleep(choose.uniform(0, 2.0))
+    world.rest()  # a chunk whose rows change meanwhile, and of which the log has a part, is read again
     copies = _finish_dumps(world)
     assert world.acknowledged() > before, said
     return f"copied by {copies} workers"
