@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean bench-postgresql
+.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-targets faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,7 +88,7 @@ UV = $$(command -v $(BIN)/uv || command -v uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11
 
 pictures: venv kernels servers ## screenshots of the operator's page, every tab in both schemes, into docs/images
-	@SLUICE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -n 0 -q tests/ui/test_operator_page.py -k "tab_shows or list_is"
+	@SLUICE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -n 0 -q tests/ui/test_operator_page.py -k "tab_shows or list_is or dialog_is"
 
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt, and the product's part of it into docker/requirements.txt
 	@$(COMPILE) --generate-hashes requirements-dev.in -o requirements.txt
@@ -125,6 +125,9 @@ bench-control: venv kernels servers ## seconds from pause, resume, restart or ro
 
 bench-pipelines: venv kernels servers ## how many pipelines one Airflow carries, what idle ones cost, what a busy one leaves an hour; against a run a batch
 	@$(BIN)/python tests/bench/bench_pipelines.py
+
+bench-page: venv kernels servers ## first paint and refresh of the operator's page with 200 pipelines of 50 tables, and what an open page reads of ZooKeeper and the metadata database
+	@$(BIN)/python tests/bench/bench_page.py
 
 bench-dump: venv kernels servers ## rows a second of a dump with the log flowing, and the log's lag meanwhile, against mysqldump
 	@$(BIN)/python tests/bench/bench_dump.py

@@ -376,6 +376,7 @@ def test_a_typed_key_is_the_key_of_the_row(case: SourceCase) -> None:
     assert keys == [(case.source.keys.typed(column, text),) for text in ("-7", "12")]
 
 
+@pytest.mark.promise("C19")
 @pytest.mark.parametrize("size", [1, 3, 7, 50])
 def test_chunks_cut_every_row_into_exactly_one(case: SourceCase, size: int) -> None:
     ids = [-5, -1, 0, 3, 4, 9, 10, 11, 400, 401]

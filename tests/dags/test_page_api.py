@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +12,16 @@ from typing import Any
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api.security import get_user
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
 from sluice.errors import ConfigError
-from sluice.orchestration.page.actions import ACTIONS
+from sluice.orchestration.page.actions import ACTIONS, NOTHING_MISSING
 from sluice.orchestration.page.airflow_self import OUTER_APP
 from sluice.orchestration.page.words import TONES, in_words, trouble_first
 from tests.dags.conftest import WritePipeline
+from tests.support.servers.airflows import wait_until
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
 BODIES: dict[str, dict[str, Any]] = {
@@ -26,6 +30,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "adopt": {"target": "reporting", "side": "target"},
     "letters-discard": {"ids": ["1f"]},
     "dump-tune": {"chunk_rows": 10},
+    "alert-on": {"rule": "stopped"},
+    "alert-off": {"rule": "stopped"},
 }
 
 AsRole = Callable[[str | None], TestClient]
@@ -89,6 +95,46 @@ def api_routes(app: FastAPI) -> list[tuple[str, str]]:
     return found
 
 
+def answered(client: TestClient) -> dict[str, Any]:
+    """The line of the pipeline, once its servers were asked: the list waits for none."""
+    found: list[dict[str, Any]] = []
+
+    def asked() -> bool:
+        found[:] = client.get("/api/v1/pipelines").json()["pipelines"]
+        return found[0]["state"] != "asked"
+
+    wait_until(asked, "the first answer", 60.0)
+    return found[0]
+
+
+def test_the_list_waits_for_no_pipeline(as_role: AsRole, pipelines: Path, write_pipeline: WritePipeline) -> None:
+    """One that does not answer is in it at once, the other one with its state."""
+    from sluice.orchestration.web import create_app, headline
+
+    write_pipeline("mute")
+    released = threading.Event()
+
+    def ask(path: str) -> dict[str, Any]:
+        if Path(path).stem == "mute":
+            released.wait(120)
+        return {**headline(Path(path)), "state": "idle"}
+
+    as_role("ADMIN")
+    app = create_app(pipelines, STATIC, ask=ask)
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="anna", role="ADMIN")
+    client = TestClient(app)
+    try:
+        wait_until(lambda: states(client) == {"shop": "idle", "mute": "asked"}, "the list", 60.0)
+    finally:
+        released.set()
+    wait_until(lambda: states(client) == {"shop": "idle", "mute": "idle"}, "the answer", 60.0)
+
+
+def states(client: TestClient) -> dict[str, str]:
+    """Pipeline -> its state in the list."""
+    return {one["pipeline"]: one["state"] for one in client.get("/api/v1/pipelines").json()["pipelines"]}
+
+
 def test_every_route_needs_a_login(app: FastAPI) -> None:
     routes = api_routes(app)
     assert len(routes) > 2 * len(ACTIONS)
@@ -104,7 +150,7 @@ def test_roles_of_the_simple_auth_manager(as_role: AsRole, no_servers: None, rol
     if role is None:
         assert listed.status_code == 403
     else:
-        line = listed.json()["pipelines"][0]
+        line = answered(client)
         assert (line["pipeline"], line["text"]) == ("shop", "in step")
         assert line["may"] == {name: role != "VIEWER" or name in {"read", "rows", "verified"} for name in line["may"]}
     expected = {None: 403, "VIEWER": 403}.get(role, 409)
@@ -168,6 +214,33 @@ def test_data_at_stake_needs_the_pipelines_name(as_role: AsRole, monkeypatch: py
     given, more = done[1]
     assert given == (runtime, "reporting", 7)
     assert more == {"by": "anna@airflow", "reason": "it's bad", "dry_run": False, "lost": False}
+
+
+def test_what_is_missing_is_made_by_the_statements_of_check(as_role: AsRole, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.operations import check
+
+    report = SimpleNamespace(
+        findings=(), at_source=["CREATE PUBLICATION p"], statements=[("reporting", "ALTER TABLE `s`.`t` ADD `c` INT")]
+    )
+    made: list[Any] = []
+    audit = SimpleNamespace(note=lambda **entry: made.append(entry))
+    state = SimpleNamespace(audit=audit)
+    runtime = SimpleNamespace(name="shop", state=lambda: nullcontext(state))
+    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: runtime)
+    monkeypatch.setattr(check, "check", lambda asked: report)
+    monkeypatch.setattr(check, "make_missing", lambda asked, found: made.append((asked, found)))
+    client, path = as_role("USER"), "/api/v1/pipelines/shop/actions/make-missing"
+    plan = client.post(f"{path}/plan", json={}).json()
+    steps = ["source: CREATE PUBLICATION p", "target reporting: ALTER TABLE `s`.`t` ADD `c` INT"]
+    assert (plan["steps"], plan["confirm"], plan["lost"]) == (steps, False, "nothing")
+    assert plan["command"] == "sluice check shop --apply"
+    assert made == []
+    assert client.post(path, json={"reason": "new column"}).json()["steps"] == steps
+    assert made[0] == (runtime, report)
+    assert (made[1]["by"], made[1]["what"]) == ("anna@airflow", "check --apply")
+    report.at_source, report.statements = [], []
+    assert client.post(path, json={}).json()["steps"] == [NOTHING_MISSING]
+    assert len(made) == 2
 
 
 @pytest.fixture
@@ -282,6 +355,11 @@ def test_openapi_describes_each_route(as_role: AsRole, app: FastAPI) -> None:
         ),
         ({"state": "paused", "paused": "by anna since noon"}, "warn", "paused by anna since noon"),
         ({"state": "invalid", "errors": ["shop.yaml:3: colour"]}, "bad", "the file is not valid: shop.yaml:3: colour"),
+        (
+            {"state": "invalid", "errors": ["2 problems in a.yaml:\n  /x/a.yaml:1: source\n  /x/a.yaml:3: colour"]},
+            "bad",
+            "the file is not valid: 2 problems in a.yaml: a.yaml:1: source; a.yaml:3: colour",
+        ),
         (
             {"state": "running", "targets": [{"name": "a", "quarantined": "since noon"}]},
             "bad",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -23,12 +23,15 @@ from tests.ui.page_stack import page_case
 
 @dataclass(frozen=True)
 class Stack:
-    """Where Airflow is; ``pipeline`` runs in it. ``made``: that pipeline, if it is the tests' own."""
+    """Where Airflow is; ``pipeline`` runs in it. ``made``: that pipeline, if it is the tests' own; ``passwords``: of
+    users with other roles, then.
+    """
 
     url: str
     password: str
     pipeline: str
     made: Case | None = None
+    passwords: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def api(self) -> AirflowApi:
@@ -44,10 +47,12 @@ def stack(shared_airflow: Any, request: pytest.FixtureRequest) -> Iterator[Stack
         yield Stack(os.environ["SLUICE_UI_URL"].rstrip("/"), os.environ["SLUICE_UI_PASSWORD"], pipeline)
         return
     servers = [request.getfixturevalue(name) for name in ("mysql_source", "mysql_target", "zookeeper")]
-    with page_case(shared_airflow.folder, *servers) as made:
+    name = "shop" if request.module.__name__.endswith("operator_page") else "webshop"  # a file begins with no batches
+    with page_case(shared_airflow.folder, *servers, name) as made:
         (made.folder / "broken.yaml").write_text("version: 1\npipeline: broken\ncolour: red\n")
-        with shared_airflow.running(made.connections, "sync__shop") as started:
-            yield Stack(started.url, started.password, "shop", made)
+        with shared_airflow.running(made.connections, f"sync__{name}") as started:
+            passwords = {user: started.password_of(user) for user in ("reader", "clerk", "keeper")}
+            yield Stack(started.url, started.password, name, made, passwords)
 
 
 @pytest.fixture(scope="module")

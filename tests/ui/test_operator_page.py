@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from sluice.operations.deadletters.store import letters
+from sluice.operations.retention import DISK
 from sluice.operations.verify.result import kept
 from tests.support.pipelines.case import Case
 from tests.support.servers.airflows import wait_until
-from tests.support.servers.browsers import shot
+from tests.support.servers.browsers import login, shot
 from tests.support.tables.orders import change, settled
 from tests.ui.conftest import Stack
-from tests.ui.page_stack import ACCEPT_ALL, HIDE_TESTS, MARKUP
+from tests.ui.page_stack import ACCEPT_ALL, DESCRIPTION, FOR_PEOPLE, HIDE_TESTS, MARKUP, ODD, SCHEMA
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -29,10 +30,10 @@ AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-
 TABS = {
     "now": "Last batches",
     "history": "Lag at delivery",
-    "tables": "airflow_shop.orders",
-    "dumps": "airflow_shop.orders",
-    "letters": "is not wanted",
-    "verify": "Verification of shop",
+    "tables": f"{SCHEMA}.{ODD}",
+    "dumps": f"{SCHEMA}.{ODD}",
+    "letters": MARKUP,
+    "verify": f"{SCHEMA}.{ODD}",
     "actions": "dump",
 }
 """Tab -> something that it shows once it has data."""
@@ -46,14 +47,24 @@ def made(stack: Stack) -> Case:
 
 
 @pytest.fixture(scope="module")
-def page(open_page: Callable[..., Any]) -> Iterator[Any]:
+def page(open_page: Callable[..., Any], stack: Stack) -> Iterator[Any]:
     """One page for all tests, which notes what the browser objects to."""
     opened = open_page()
     opened.objections = []
     opened.on("console", lambda said: opened.objections.append(said.text) if said.type == "error" else None)
     opened.on("pageerror", lambda error: opened.objections.append(str(error)))
+    if FOR_PEOPLE:
+        opened.route(f"**/api/v1/pipelines/{stack.pipeline}", without_this_disk)
     yield opened
     opened.context.close()
+
+
+def without_this_disk(route: Any) -> None:
+    """Leave out of a picture how full the disk is on which it was taken."""
+    answer = route.fetch()
+    status = answer.json()
+    status["warnings"] = [text for text in status.get("warnings", ()) if DISK not in text]
+    route.fulfill(response=answer, json=status)
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +75,19 @@ def filled(stack: Stack, made: Case, page: Any) -> Case:
     change(made)
     made.source.execute(
         f"INSERT INTO {made.schema}.drafts (id, note) VALUES (1, 'refuse <i>me</i>')",
-        f"INSERT INTO {made.schema}.`<b>x</b>` VALUES (1, '<script>window.hit=1</script>')",
+        f"INSERT INTO {made.schema}.`{ODD}` VALUES (1, '<script>window.hit=1</script>')",
         f"ALTER TABLE {made.schema}.drafts ADD COLUMN at DATETIME NULL",
     )
     wait_until(lambda: len(letters(made.runtime())) == 1, "the dead letter")
     change(made)
     open_tab(page, stack, "dumps")
-    act(page, page.get_by_role("button", name="Copy tables"), tables=f"{made.schema}.orders")
+    act(page, page.get_by_role("button", name="Copy tables"), tables=f"{made.schema}.orders\n{made.schema}.{ODD}")
     finished(page, "dump")
     open_tab(page, stack, "verify")
     act(
         page,
         page.get_by_role("tabpanel").get_by_role("button", name="Verify", exact=True),
-        tables=f"{made.schema}.orders",
+        tables=f"{made.schema}.orders\n{made.schema}.{ODD}",
     )
     wait_until(lambda: bool(kept(made.runtime().store)), "the verification")
     return made
@@ -110,6 +121,11 @@ def act(page: Any, button: Any, confirm: str = "", **fields: str) -> Any:
     return dialog
 
 
+def refuse_plans(page: Any) -> None:
+    """Answer no further plan: what is shown stays that of the fields before."""
+    page.route("**/plan", lambda route: route.abort())
+
+
 def finished(page: Any, kind: str) -> None:
     """Wait until the newest copy is done, with the dialog closed."""
     page.keyboard.press("Escape")
@@ -138,15 +154,13 @@ def test_a_tab_shows_its_data_and_is_accessible_in_both_schemes(
         panel = open_tab(page, stack, tab)
         expect(page.locator("html")).to_have_attribute("data-mode", scheme)
         expect(panel).to_contain_text(TABS[tab])
+        expect(page.locator("#head .route")).to_contain_text(DESCRIPTION)
+        expect(page.locator("main").locator("script, img")).to_have_count(0)
         expect(page.locator("body")).not_to_contain_text(re.compile("undefined|NaN|\\[object"))
-        if tab == "tables":
-            expect(panel.get_by_role("button", name=f"{filled.schema}.<b>x</b>")).to_be_visible()
-        if tab == "letters":
-            expect(panel).to_contain_text(MARKUP)
         if tab == "history":
             expect(panel.locator("canvas").first).to_be_visible()
         assert findings(page) == []
-        shot(page, f"page-{tab}-{scheme}")
+        shot(page, f"page-{tab}-{scheme}", fitted=True)
     assert page.evaluate("window.hit") is None
     assert page.objections == []
     page.emulate_media(color_scheme="light")
@@ -158,8 +172,67 @@ def test_the_list_is_accessible_in_both_schemes(page: Any, stack: Stack, filled:
         page.goto(f"{stack.url}/sluice/")
         expect(page.locator(f"article[data-pipeline={stack.pipeline}] .spark")).to_be_visible()
         assert findings(page) == []
-        shot(page, f"page-list-{scheme}")
+        shot(page, f"page-list-{scheme}", fitted=True)
     page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.parametrize("action", ["dump-start", "skip"])
+def test_a_dialog_is_accessible_in_both_schemes(page: Any, stack: Stack, filled: Case, action: str) -> None:
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        open_tab(page, stack, "dumps" if action == "dump-start" else "actions")
+        page.locator(f"#panel [data-action={action}]").first.click()
+        expect(page.get_by_role("dialog").locator(".plan")).not_to_contain_text("Making the plan")
+        assert findings(page) == []
+        shot(page, f"page-{action}-{scheme}", whole=False)
+        page.keyboard.press("Escape")
+    page.emulate_media(color_scheme="light")
+
+
+def test_a_changed_field_needs_a_plan_of_its_own(page: Any, stack: Stack, filled: Case) -> None:
+    """A button never does what its plan does not say."""
+    open_tab(page, stack, "dumps")
+    page.get_by_role("button", name="Copy tables").click()
+    dialog = page.get_by_role("dialog")
+    deed = dialog.locator("[data-deed]")
+    expect(deed).to_be_enabled()
+    refuse_plans(page)
+    try:
+        dialog.locator("#field-tables").press_sequentially("o")
+        expect(deed).to_be_disabled()
+        expect(dialog.locator(".plan")).not_to_contain_text("This will happen")
+    finally:
+        page.unroute("**/plan")
+    page.objections.clear()  # the browser tells of the plan that it did not get
+    page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize(("user", "acts"), [("reader", False), ("clerk", True), ("keeper", True)])
+def test_a_role_sees_the_buttons_of_what_it_may_do(
+    browser: Any, stack: Stack, filled: Case, user: str, acts: bool
+) -> None:
+    """A viewer sees every tab and no button; a request that the page would not make is refused."""
+    seen = login(browser, stack.url, stack.passwords[user], user=user)
+    try:
+        seen.goto(f"{stack.url}/sluice/")
+        expect(seen.locator(f"article[data-pipeline={stack.pipeline}] .lag")).to_contain_text(" s")
+        expect(seen.locator("#list [data-action=pause]")).to_have_count(int(acts))
+        for tab, text in TABS.items():
+            panel = open_tab(seen, stack, tab)
+            expect(panel).to_contain_text(text)
+            if not acts:
+                expect(seen.locator("[data-action]")).to_have_count(0)
+        if acts:
+            expect(seen.locator("#panel [data-action=skip]")).to_be_visible()
+        answers = seen.evaluate(
+            """paths => Promise.all(paths.map(async (path) => (await fetch(path, {
+              method: "POST", body: "{}", headers: {"Content-Type": "application/json"},
+            })).status))""",
+            [f"api/v1/pipelines/{stack.pipeline}/actions/{action}/plan" for action in ("pause", "verify", "repair")],
+        )
+        assert set(answers) == {200 if acts else 403}
+    finally:
+        seen.context.close()
 
 
 def test_tabs_follow_the_keyboard(page: Any, stack: Stack, filled: Case) -> None:
@@ -184,16 +257,33 @@ def test_pause_and_resume(page: Any, stack: Stack, filled: Case) -> None:
             return bool(state.pause_switch.read().open)
 
     open_tab(page, stack, "actions")
-    act(page, page.locator("#head").get_by_role("button", name="Pause"), reason="maintenance <b>")
+    act(page, page.locator("#head").get_by_role("button", name="Pause"), reason=MARKUP)
     assert not is_open()
     page.keyboard.press("Escape")
     expect(page.locator("#head .pill")).to_have_attribute("data-state", "paused")
-    expect(page.locator("#panel")).to_contain_text("maintenance <b>")
+    expect(page.locator("#panel")).to_contain_text(MARKUP)
     act(page, page.locator("#head").get_by_role("button", name="Resume"))
     assert is_open()
     with filled.runtime().state() as state:
         assert {entry["by"] for entry in state.audit.entries()[-2:]} == {"admin@airflow"}
     page.keyboard.press("Escape")
+
+
+def test_an_alert_rule_is_switched_off_and_on(page: Any, stack: Stack, filled: Case) -> None:
+    def off() -> set[str]:
+        with filled.runtime().state() as state:
+            return {key for key in state.alerts.all() if key.startswith("off:")}
+
+    panel = open_tab(page, stack, "actions")
+    rule = panel.locator("tr[data-row=dead_letters]")
+    act(page, rule.get_by_role("button", name="Switch the alert off"))
+    page.keyboard.press("Escape")
+    assert off() == {"off:dead_letters"}
+    expect(rule.locator("[data-rule]")).to_have_text("off")
+    act(page, rule.get_by_role("button", name="Switch the alert on"))
+    page.keyboard.press("Escape")
+    assert off() == set()
+    expect(rule.locator("[data-rule]")).to_have_text("on")
 
 
 def test_a_dead_letter_is_looked_at_and_replayed(page: Any, stack: Stack, filled: Case) -> None:
@@ -239,13 +329,32 @@ def test_rows_that_differ_are_found_and_repaired(page: Any, stack: Stack, filled
     wait_until(lambda: kept(filled.runtime().store)[-1].outcome == "equal", "the last verification")
 
 
+def test_what_a_target_lacks_is_made_from_the_message(page: Any, stack: Stack, filled: Case) -> None:
+    columns = (
+        "SELECT column_name FROM information_schema.columns "
+        f"WHERE table_schema = '{filled.schema}' AND table_name = 'drafts' AND column_name = 'at'"
+    )
+    filled.target.execute(f"ALTER TABLE {filled.schema}.drafts DROP COLUMN at")
+    filled.source.execute(f"INSERT INTO {filled.schema}.drafts (id, note, at) VALUES (3, 'fine', NOW())")
+    open_tab(page, stack, "actions")
+    notes = page.locator("#head .notes")
+    expect(notes).to_contain_text("has no column 'at'")
+    dialog = act(page, notes.get_by_role("button", name="Make what is missing: Apply").first)
+    expect(dialog).to_contain_text(re.compile("target reporting: ALTER TABLE .*drafts.* ADD COLUMN .*at"))
+    assert len(filled.target.execute(columns)) == 1
+    page.keyboard.press("Escape")
+    act(page, page.locator("#panel [data-action=retry-now]"))
+    page.keyboard.press("Escape")
+    wait_until(lambda: settled(filled), "the delivery of what waited")
+
+
 def test_a_batch_that_a_target_cannot_take_is_skipped(page: Any, stack: Stack, filled: Case) -> None:
     def failing() -> bool:
         with filled.runtime().state() as state:
             return any(one.part == "load-reporting" for one in state.failures())
 
-    filled.target.execute(f"ALTER TABLE {filled.schema}.`<b>x</b>` MODIFY `<i>c</i>` VARCHAR(30)")
-    filled.source.execute(f"INSERT INTO {filled.schema}.`<b>x</b>` VALUES (2, REPEAT('long', 9))")
+    filled.target.execute(f"ALTER TABLE {filled.schema}.`{ODD}` MODIFY `<i>c</i>` VARCHAR(30)")
+    filled.source.execute(f"INSERT INTO {filled.schema}.`{ODD}` VALUES (2, REPEAT('long', 9))")
     wait_until(failing, "the load that fails")
     with filled.runtime().state() as state:
         held = state.acks.get("reporting")
@@ -262,6 +371,6 @@ def test_a_batch_that_a_target_cannot_take_is_skipped(page: Any, stack: Stack, f
     assert now.batch >= held.following
     assert any(one.stage == "skip" and one.batch == held.following for one in letters(filled.runtime()))
     page.keyboard.press("Escape")
-    filled.target.execute(f"ALTER TABLE {filled.schema}.`<b>x</b>` MODIFY `<i>c</i>` VARCHAR(40)")
+    filled.target.execute(f"ALTER TABLE {filled.schema}.`{ODD}` MODIFY `<i>c</i>` VARCHAR(40)")
     change(filled)
     wait_until(lambda: settled(filled), "the delivery of what follows")

@@ -32,6 +32,7 @@ FOLDERS = ("dags", "docker", "docs", "include", "plugins", "tests")
 MADE = (
     "tests/last-full-run.md",
     "include/targets/",
+    "include/sources/",
     "include/channels/",
     "include/rules/changes/",
     "include/rules/hide_tests.py",

@@ -15,9 +15,11 @@ from sluice.cli.console import (
     Pipeline,
     Reason,
     Yes,
+    ask,
     open_pipeline,
     out,
     planned,
+    print_error,
     print_json,
     print_plan,
 )
@@ -158,22 +160,70 @@ def seek(
 
 
 def failover(
-    pipeline: Pipeline,
+    pipeline: Annotated[
+        str, typer.Argument(help="Name of a pipeline, or the path of its file. May be left out with --group.")
+    ] = "",
+    *,
     to: Annotated[
         str, typer.Option("--to", help="A connection of source.connections; default: the first other one that has all.")
     ] = "",
+    group: Annotated[str, typer.Option("--group", help="All pipelines whose file says source: {group: NAME}.")] = "",
     reason: Reason = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read another server of the source group from now on, at the same place."""
+    """Read another server of the source from now on, at the same place; with --group in all pipelines of the group."""
     from sluice.operations import control
 
+    if bool(pipeline) == bool(group):
+        raise ConfigError("say what fails over", hint="a pipeline, or --group NAME")
+    if group:
+        _fail_over_group(group, to, reason, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
     runtime = open_pipeline(pipeline)
     planned(
         lambda dry: control.failover(runtime, to, by=control.who(), reason=reason, dry_run=dry), dry_run, yes, as_json
     )
+
+
+def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Show the plan of each pipeline, ask once, and move those that may be; exit 1 if one was refused."""
+    from sluice.config.connections import from_environment
+    from sluice.config.folders import pipelines_folder
+    from sluice.flows.runtime import Runtime
+    from sluice.operations import control
+    from sluice.operations.source_groups import GroupMove, fail_over_group, pipelines_of
+
+    runtimes = [Runtime.build(one, resolver=from_environment) for one in pipelines_of(group, pipelines_folder())]
+
+    def tell(move: GroupMove) -> None:
+        for step in move.steps:
+            out.print(f"{escape(move.pipeline)}: {escape(step)}", highlight=False)
+        if move.error is not None:
+            print_error(move.error)
+
+    def move(*, dry: bool, told: bool) -> list[GroupMove]:
+        return fail_over_group(
+            runtimes, to, by=control.who(), reason=reason, dry_run=dry, told=tell if told else lambda one: None
+        )
+
+    moves = move(dry=True, told=not as_json)
+    able = [one for one in moves if one.error is None]
+    if not dry_run and able:
+        if not yes:
+            ask(f"Do it in {len(able)} of {len(moves)} pipelines?")
+        moves = move(dry=False, told=False)
+    if as_json:
+        print_json([one.to_json() for one in moves])
+    elif not dry_run:
+        done = sum(one.error is None for one in moves)
+        out.print(f"[green]{done} of {len(moves)} pipelines done[/]")
+        for one in moves:
+            if one.error is not None and one.pipeline in {each.pipeline for each in able}:
+                print_error(one.error)
+    if any(one.error is not None for one in moves):
+        raise typer.Exit(1)
 
 
 def adopt(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,6 +96,16 @@ def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
     return found, broken
 
 
+def _of_the_source(status: Status) -> Iterator[str]:
+    from sluice.model.sizes import in_units
+
+    if status.server:
+        yield f"reads {status.server} of its source group"
+    if status.retained_bytes is not None:
+        budget = f" of {in_units(status.retained_budget_bytes)}" if status.retained_budget_bytes else ""
+        yield f"the source keeps {in_units(status.retained_bytes)}{budget} of log for the pipeline"
+
+
 def _status_table(statuses: list[Status]) -> RenderableType:
     from sluice.cli.dumptable import in_a_line
     from sluice.cli.subscriptions import in_words_of
@@ -153,8 +164,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
                 said.append(f"[red]{t.name} has lagged too far behind since {escape(str(t.alert_since))}[/]")
             if t.waits:
                 said.append(f"[dim]{t.name}: {escape(t.waits)}; `sluice targets commit {s.pipeline}` does it now[/]")
-        if s.server:
-            said.append(f"[dim]reads {escape(s.server)} of its source group[/]")
+        said.extend(f"[dim]{escape(line)}[/]" for line in _of_the_source(s))
         if s.paused:
             said.append(f"[yellow]paused {escape(s.paused)}[/]")
         if s.rules and in_words(s.rules):

@@ -38,6 +38,13 @@ def targets_folder() -> Path:
     return users_folder("targets", "SLUICE_TARGETS")
 
 
+def sources_folder() -> Path:
+    """Return the folder of the user's own kinds of sources: ``SLUICE_SOURCES``, else ``sources``
+    (:func:`users_folder`).
+    """
+    return users_folder("sources", "SLUICE_SOURCES")
+
+
 def rules_folder() -> Path:
     """Return the folder of engine.yaml and the rules: ``SLUICE_RULES``, else ``rules`` (:func:`users_folder`)."""
     return users_folder("rules", "SLUICE_RULES")

@@ -193,7 +193,7 @@ class StartPosition(StrictModel):
 class SourceConfig(StrictModel):
     """The server whose log is captured."""
 
-    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB) or postgresql.")
+    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB), postgresql, or one of your own.")
     connection: ConnectionId = Field(
         "",
         validate_default=False,
@@ -203,6 +203,12 @@ class SourceConfig(StrictModel):
         (),
         description="Instead of connection: a source group, servers that replicate each other with GTIDs. The first "
         "is read until a failover.",
+    )
+    group: str = Field(
+        "",
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$",
+        description="A name that pipelines of the same servers share: `sluice failover --group NAME` moves all of them "
+        "to another server.",
     )
     failover: Literal["manual", "when_unreachable"] = Field(
         "manual",
@@ -225,6 +231,17 @@ class SourceConfig(StrictModel):
     )
     publication: str = Field(
         "", max_length=63, description="PostgreSQL: name of the publication. Default: the name of the slot."
+    )
+    origin: Literal["any", "none"] = Field(
+        "any",
+        description="PostgreSQL 16 and later: none leaves out changes that have a replication origin, such as those "
+        "that a subscription of the server wrote.",
+    )
+    slot_budget: Size | None = Field(
+        None,
+        ge=16 * 2**20,
+        description="PostgreSQL: bytes of log that the slot may retain while a target stands still. Beyond it, the log "
+        "is captured ahead of the targets, and what is captured is released.",
     )
     start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",
@@ -251,8 +268,22 @@ class SourceConfig(StrictModel):
             return {**data, "connection": several[0]}
         return data
 
+    @model_validator(mode="after")
+    def _has_servers(self) -> SourceConfig:
+        if self.group and not self.connections:
+            raise ValueError("a source with a group has several servers: connections: [db1, db2]")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_slot(self) -> SourceConfig:
+        if self.type == "mysql" and self.slot_budget is not None:
+            raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
+        if self.type == "mysql" and self.origin != "any":
+            raise ValueError("origin is for a PostgreSQL source; from MySQL, marks say what a pipeline wrote")
+        return self
+
     @property
-    def group(self) -> tuple[str, ...]:
+    def servers(self) -> tuple[str, ...]:
         """Every connection of the source."""
         return self.connections or (self.connection,)
 

@@ -46,6 +46,10 @@ VARIABLES: tuple[Variable, ...] = (
         "folder of your own kinds of targets", folder=True,
     ),
     Variable(
+        "SLUICE_SOURCES", f"{_DAGS}, Spark workers with `mode: submit`", "`sources`, in the same place as `rules`",
+        "folder of your own kinds of sources", folder=True,
+    ),
+    Variable(
         "SLUICE_STORE", _ALL, "`~/.local/share/sluice`",
         "location of the segments where a pipeline file has no `capture.segments.uri`; all processes need the same",
     ),

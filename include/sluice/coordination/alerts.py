@@ -1,4 +1,4 @@
-"""Alerts of a large lag: of many processes that see it, one alerts people."""
+"""Alerts: of many processes that see that one holds, one alerts people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.coordination.port import Put, Znodes, committed
 
 
 class Alerts:
-    """The alerts of one pipeline's targets."""
+    """The alerts of one pipeline: of its targets by name, of anything else by a key with a colon."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes
@@ -18,6 +18,11 @@ class Alerts:
     def since(self, target: str) -> str | None:
         """Return since when the lag of ``target`` is above its limit (ISO 8601), or None."""
         return ALERT.read(self._z, self._at.alert(target), lambda data, _: str(data["since"]))
+
+    def all(self) -> dict[str, str]:
+        """Return key -> since when (ISO 8601), of all alerts that are raised."""
+        found = {name: self.since(name) for name in self._z.children(self._at.alerts)}
+        return {name: since for name, since in found.items() if since is not None}
 
     def raise_(self, target: str, lag_ms: int) -> bool:
         """Note that the lag is too large. True for the one caller that notes it first, and so tells people."""

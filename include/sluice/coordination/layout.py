@@ -30,7 +30,7 @@
     │   │   ├── announced                 the last batch that was announced as an asset event, and the runs' shares
     │   │   └── checkpoint                batch and position of a target that stores none itself
     │   ├── subscriptions/{name}          how far a reader of the subscription service has acknowledged
-    │   ├── alerts/{target}               since when the lag of a target (or ``subscription:{name}``) is too large; (empty) it is not
+    │   ├── alerts/{target}               since when the lag of a target (or ``subscription:{name}``, ``rule:{name}``) is too large; (empty) it is not; ``off:{rule}``: since when a rule is switched off
     │   ├── audit/{nanoseconds}           what a person did, and when
     │   ├── dumps/{id}                    what was asked for, its state, its tuning
     │   │   ├── tables/{ordinal}          how far the table is cut into chunks
@@ -385,9 +385,14 @@ class Layout:
 
     # -- for people ----------------------------------------------------------------------------------------------------
 
+    @property
+    def alerts(self) -> str:
+        """The folder of the alerts."""
+        return f"{self.home}/alerts"
+
     def alert(self, target: str) -> str:
-        """Return the node of a target's lag alert."""
-        return f"{self.home}/alerts/{target}"
+        """Return the node of a target's lag alert, or of another alert by its key."""
+        return f"{self.alerts}/{target}"
 
     @property
     def audit(self) -> str:

@@ -1,32 +1,51 @@
-"""How much of its log a source may drop: what every target has."""
+"""How much of its log a source may drop: what every target has, and with a budget what is captured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+
+import structlog
 
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.state import PipelineState
 from sluice.model.offset import Offset
-from sluice.sources.base import Source, SourceSession
+from sluice.sources.base import RetainsForUs, Source, SourceSession
+
+_log = structlog.get_logger()
 
 
 def release_delivered(
-    source: Source, targets: Sequence[TargetConfig], state: PipelineState, session: SourceSession | None = None
+    source: Source,
+    targets: Sequence[TargetConfig],
+    state: PipelineState,
+    session: SourceSession | None = None,
+    *,
+    budget: int | None = None,
 ) -> None:
     """Tell a source that keeps its log for this pipeline how much every target has, so that it may drop it.
 
-    Does nothing for other sources. ``session``: an open one of the source; None: one is opened for it.
+    Does nothing for other sources.
+
+    Args:
+        session: an open one of the source; None: one is opened for it.
+        budget: bytes of log that the source may keep. Near it, it is told how much is captured: the segments have that.
     """
     if not source.keeps_for_us:
         return
     delivered = delivered_position(targets, state)
-    if delivered is None:
-        return
-    if session is not None:
-        session.release(delivered)
-        return
-    with source.open() as opened:
-        opened.release(delivered)
+    with ExitStack() as opened:
+        if session is None:
+            if delivered is None and budget is None:
+                return
+            session = opened.enter_context(source.open())
+        if budget is not None and isinstance(session, RetainsForUs):
+            retained, cursor = session.retained(), state.cursor()
+            if retained is not None and retained.is_over and cursor is not None and delivered != cursor.position:
+                _log.info("captured_log_released", retained_bytes=retained.size_bytes, position=str(cursor.position))
+                delivered = cursor.position
+        if delivered is not None:
+            session.release(delivered)
 
 
 def delivered_position(targets: Sequence[TargetConfig], state: PipelineState) -> Offset | None:

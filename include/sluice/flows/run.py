@@ -16,6 +16,7 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError, SourceUnavailable
+from sluice.flows.capture.ahead import wait_within_budget
 from sluice.flows.capture.drain import drain, head_of
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.dump.background import BackgroundDumper
@@ -101,7 +102,7 @@ def _run_forever(runtime: Runtime) -> Iterator[Step]:
             failed += 1
             pause_s = wait_after(failed, retry.delay, retry.max_delay).total_seconds()
             _log.warning("run_attempt_failed", pipeline=runtime.name, error=str(error), retry_in_s=pause_s)
-            time.sleep(pause_s)
+            wait_within_budget(runtime, pause_s)
 
 
 def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[Step]:

@@ -127,7 +127,7 @@ class Runtime:
     def member(self, state: PipelineState) -> str:
         """Return the connection that is read now: the first of the group until a failover."""
         chosen, source = state.member.read().connection, self.pipeline.source
-        return chosen if chosen in source.group else source.connection
+        return chosen if chosen in source.servers else source.connection
 
     def source_at(self, connection: str) -> Source:
         """Open the source at one server of its group."""
@@ -216,7 +216,7 @@ class Runtime:
         if self._state is not None and self._state.alive:
             yield self._state
             return
-        from sluice.coordination.zookeeper import connect
+        from sluice.coordination.connecting import connect
 
         coordination = self.pipeline.coordination
         timeout = coordination.session_timeout.total_seconds()

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
+from sluice.flows.capture.ahead import try_within_budget
 from sluice.flows.load.ack import ack
-from sluice.flows.load.isolation import deliver
+from sluice.flows.load.isolation import TARGET_ERRORS, deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done
 from sluice.flows.stage_notes import stage_notes
@@ -36,7 +37,11 @@ def _apply(runtime: Runtime, stage: Stage, batch: int) -> Done:
 
 
 def _load(runtime: Runtime, stage: Stage, batch: int) -> Done:
-    outcome = deliver(runtime, stage.subject, batch)
+    try:
+        outcome = deliver(runtime, stage.subject, batch)
+    except TARGET_ERRORS:
+        try_within_budget(runtime)  # whoever tries again does so after a while, and the source goes on writing
+        raise
     if isinstance(outcome, Quarantined | WaitingBatches):
         return Done(batch, later=QUARANTINED if isinstance(outcome, Quarantined) else WAITS)
     return Done(batch, rows=outcome.upserts + outcome.deletes, errors=outcome.dead_letters)

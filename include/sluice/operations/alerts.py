@@ -1,5 +1,5 @@
-"""alert: tell people, once, when a target lags more than ``alert_lag`` or a subscription will expire, and once more
-when that is over.
+"""alert: tell people, once, when an alert rule holds (:mod:`sluice.operations.alert_rules`), and once more when that is
+over.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import structlog
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, RetryableError, SluiceError
+from sluice.errors import ConfigError, Fault, RetryableError, SluiceError
 from sluice.flows.runtime import Runtime
+from sluice.operations.alert_rules import AlertRule, rule_key, watches
+from sluice.operations.retention import DISK
 from sluice.operations.status import Status
 from sluice.operations.subscriptions import alert_key
 
@@ -89,19 +91,69 @@ class ExpiryAlert:
         }
 
 
-def check_lag(runtime: Runtime, now: Status) -> list[Alert | ExpiryAlert]:
-    """Compare every target's lag with ``alert_lag``, and see which subscription will expire.
+@dataclass(frozen=True, slots=True)
+class RuleAlert:
+    """A rule that watches the pipeline as a whole holds; not ``raised``: that is over."""
 
-    Of many callers one gets each alert; it has been told when this returns.
+    pipeline: str
+    rule: AlertRule
+    raised: bool
+    why: str
+
+    @property
+    def consumer(self) -> str:
+        """Key of the rule among the alerts."""
+        return rule_key(self.rule)
+
+    @property
+    def text(self) -> str:
+        """The alert as one sentence."""
+        return f"{self.pipeline}: " + (self.why if self.raised else _OVER[self.rule])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the body of the message that is sent."""
+        return {
+            "text": self.text,
+            "pipeline": self.pipeline,
+            "rule": self.rule.value,
+            "state": "raised" if self.raised else "cleared",
+        }
+
+
+_OVER = {
+    AlertRule.STOPPED: "it goes on",
+    AlertRule.DEAD_LETTERS: "no dead letter waits any more",
+    AlertRule.DIFFERENCES: "the last verification found no differences",
+    AlertRule.AT_RISK: "neither the source's retention nor the disk of the segment store is at risk any more",
+}
+
+AnyAlert = Alert | ExpiryAlert | RuleAlert
+
+_MANY_ATTEMPTS = 3
+"""Failures in a row after which a pipeline counts as stopped, although the next attempt may succeed."""
+
+
+def check_lag(runtime: Runtime, now: Status) -> list[AnyAlert]:
+    """Compare every target's lag with ``alert_lag``, see which subscription will expire, and which alert rules hold.
+
+    Of many callers one gets each alert; it has been told when this returns. A rule that is switched off alerts nobody.
 
     To a target's limit the time is added for which its batches wait on purpose.
     """
-    found: list[Alert | ExpiryAlert] = []
-    if runtime.pipeline.alert_lag is None and not any(one.warning or one.alert_since for one in now.subscriptions):
+    found: list[AnyAlert] = []
+    known = any(one.warning or one.alert_since for one in now.subscriptions)
+    if not watches(runtime.pipeline) and not known and not now.alerts:
         return found
     with runtime.state() as state:
-        found += _lag_alerts(runtime, now, state)
-        found += _expiry_alerts(runtime.name, now, state)
+        if AlertRule.LAG in now.alerts_off:
+            _forget(state, [target.name for target in now.targets if target.alert_since])
+        else:
+            found += _lag_alerts(runtime, now, state)
+        if AlertRule.SUBSCRIPTION in now.alerts_off:
+            _forget(state, [alert_key(one.name) for one in now.subscriptions if one.alert_since])
+        else:
+            found += _expiry_alerts(runtime.name, now, state)
+        found += _rule_alerts(runtime, now, state)
     for alert in found:
         if alert.raised:
             _log.error("alert_raised", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
@@ -126,6 +178,55 @@ def _lag_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator
             yield Alert(runtime.name, target.name, False, target.lag_ms, limit_ms)
 
 
+def _forget(state: PipelineState, keys: list[str]) -> None:
+    """Clear alerts of a rule that was switched off while it held, and tell nobody."""
+    for key in keys:
+        state.alerts.clear(key)
+
+
+def held(now: Status) -> dict[AlertRule, str | None]:
+    """Return what each rule that watches the pipeline as a whole says of a status: why it holds, or None.
+
+    A rule is absent while what it watches is not known, for example as the segment store does not answer.
+    """
+    if now.state in {"unreachable", "not_configured"}:
+        return {}
+    found: dict[AlertRule, str | None] = {AlertRule.STOPPED: _stopped(now)}
+    if any(one.part == "store" for one in now.no_answer) or now.errors:
+        return found
+    waiting = f"dead letters wait: {now.dead_letters}; `sluice dead-letters list {now.pipeline}` shows them"
+    found[AlertRule.DEAD_LETTERS] = waiting if now.dead_letters else None
+    differ = (now.verification or {}).get("outcome") == "different"
+    found[AlertRule.DIFFERENCES] = f"the last verification found differences: {now.verified}" if differ else None
+    found[AlertRule.AT_RISK] = _at_risk(now)
+    return found
+
+
+def _stopped(now: Status) -> str | None:
+    if now.state == "stopped":
+        return f"it is stopped: {now.errors[0] if now.errors else 'a target and ZooKeeper do not agree'}"
+    stuck = [one for one in now.failures if one.fault != Fault.PASSING or one.attempts >= _MANY_ATTEMPTS]
+    return f"it stands still: {stuck[0]}: {stuck[0].error}" if stuck else None
+
+
+def _at_risk(now: Status) -> str | None:
+    kept_s, left_s = now.retention_s, now.purge_horizon_s
+    if kept_s is not None and left_s is not None and left_s < kept_s / 2:
+        return f"the source may remove log that is not captured in {left_s / 3600:.1f} hours"
+    return next((text for text in now.warnings if DISK in text), None)
+
+
+def _rule_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator[RuleAlert]:
+    wanted = watches(runtime.pipeline)
+    for rule, why in held(now).items():
+        off = rule in now.alerts_off or not wanted
+        if why is not None and not off and rule not in now.alerts:
+            if state.alerts.raise_(rule_key(rule), 0):
+                yield RuleAlert(runtime.name, rule, True, why)
+        elif rule in now.alerts and (why is None or off) and state.alerts.clear(rule_key(rule)) and not off:
+            yield RuleAlert(runtime.name, rule, False, "")
+
+
 def _expiry_alerts(name: str, now: Status, state: PipelineState) -> Iterator[ExpiryAlert]:
     for one in now.subscriptions:
         key, lag_ms = alert_key(one.name), one.lag_ms or 0
@@ -135,7 +236,7 @@ def _expiry_alerts(name: str, now: Status, state: PipelineState) -> Iterator[Exp
             yield ExpiryAlert(name, one.name, False, "", lag_ms)
 
 
-def _tell(pipeline: PipelineConfig, resolver: ConnectionResolver, alert: Alert | ExpiryAlert) -> None:
+def _tell(pipeline: PipelineConfig, resolver: ConnectionResolver, alert: AnyAlert) -> None:
     """Send the alert to the webhook, if there is one.
 
     A webhook that does not answer only gives a log line: delivery continues.

@@ -97,7 +97,7 @@ def check(runtime: Runtime) -> CheckReport:
     pipeline = runtime.pipeline
     asked = [
         _Asked.begin(runtime, "zookeeper", "ZooKeeper", pipeline.coordination.connection, _zookeeper),
-        _Asked.begin(runtime, "source", "source", pipeline.source.group[0], _source),
+        _Asked.begin(runtime, "source", "source", pipeline.source.servers[0], _source),
         _Asked.begin(runtime, "store", f"segment store {runtime.store_uri}", "", _store),
         *(
             _Asked.begin(runtime, f"target {one.name}", "target", one.connection, partial(_target, name=one.name))

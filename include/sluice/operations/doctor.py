@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sluice import __version__
 from sluice.config.connections import ENVIRONMENT, ConnectionResolver
-from sluice.config.folders import channels_folder, pipelines_folder, rules_folder, targets_folder
+from sluice.config.folders import channels_folder, pipelines_folder, rules_folder, sources_folder, targets_folder
 from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.surroundings import VARIABLES, unknown_variables
@@ -95,6 +95,7 @@ def _folders() -> list[Finding]:
         ("SLUICE_RULES", rules_folder(), False),
         ("SLUICE_CHANNELS", channels_folder(), False),
         ("SLUICE_TARGETS", targets_folder(), False),
+        ("SLUICE_SOURCES", sources_folder(), False),
     ):
         if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK):
             found.append(_finding("ok", "folders", name, str(folder)))
@@ -141,7 +142,7 @@ def _used(pipelines: Iterable[PipelineConfig]) -> list[str]:
         for one in pipelines
         for name in (
             one.coordination.connection,
-            *one.source.group,
+            *one.source.servers,
             *(target.connection for target in one.targets),
             *sorted(one.file_connections),
         )

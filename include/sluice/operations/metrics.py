@@ -109,6 +109,8 @@ METRICS: tuple[Metric, ...] = (
         "retention_at_risk", "", (), "1: more than half of the source's retention has passed for log that is not "
         "captured yet",
     ),
+    _gauge("source_retained_bytes", "bytes", (), "log that the source keeps for the pipeline's slot"),
+    _gauge("source_retained_budget_bytes", "bytes", (), "`source.slot_budget`; absent without one"),
     _gauge("stage_seconds", "seconds", ("stage",), f"seconds that the stage worked {_STAGE}"),
     _gauge("stage_batches", "", ("stage",), f"batches that passed the stage {_STAGE}"),
     _gauge("stage_rows", "", ("stage",), f"rows that the stage passed on or wrote {_STAGE}"),
@@ -226,6 +228,8 @@ def _troubles(now: Status) -> _Values:
     yield "purge_horizon_seconds", {}, now.purge_horizon_s
     if now.retention_s is not None and now.purge_horizon_s is not None:
         yield "retention_at_risk", {}, now.purge_horizon_s < now.retention_s / 2
+    yield "source_retained_bytes", {}, now.retained_bytes
+    yield "source_retained_budget_bytes", {}, now.retained_budget_bytes
 
 
 def _work(now: Status, stages: Sequence[Mapping[str, Any]]) -> _Values:

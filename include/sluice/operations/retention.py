@@ -57,6 +57,9 @@ class PruneOutcome:
         }
 
 
+DISK = "the disk of the segment store"
+"""The words that every warning of too little space has."""
+
 SOON_S = 24 * 3600.0
 """Seconds until the disk is full, at the present rate, from which on a warning is given; so it is if less than a tenth
 of it is free.
@@ -76,10 +79,7 @@ def space_warnings(runtime: Runtime) -> list[str]:
     free, total = space
     gib = 2**30
     if free < total / 10:
-        return [
-            f"the disk of the segment store has {free / gib:.1f} GiB free, {free * 100 // total} % of it "
-            f"({runtime.store_uri})"
-        ]
+        return [f"{DISK} has {free / gib:.1f} GiB free, {free * 100 // total} % of it ({runtime.store_uri})"]
     return []
 
 
@@ -95,7 +95,7 @@ def rate_warning(free_bytes: int, written: Sequence[tuple[float, int]], now_s: f
     rate = sum(size for _, size in lately) / span_s
     if rate <= 0 or free_bytes / rate > SOON_S:
         return None
-    return f"at the rate of the last hour the disk of the segment store is full in {free_bytes / rate / 3600:.1f} hours"
+    return f"at the rate of the last hour {DISK} is full in {free_bytes / rate / 3600:.1f} hours"
 
 
 def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math.inf) -> PruneOutcome:

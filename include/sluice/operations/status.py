@@ -30,6 +30,7 @@ from sluice.model.batches import Batch
 from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
+from sluice.operations.alert_rules import holding, switched_off
 from sluice.operations.conflicts import counted
 from sluice.operations.deadletters.store import letters
 from sluice.operations.retention import space_warnings
@@ -38,7 +39,7 @@ from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Quest
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import Source, TellsRetention
+from sluice.sources.base import RetainedLog, RetainsForUs, Source, TellsRetention
 
 _log = structlog.get_logger()
 
@@ -148,11 +149,14 @@ class Status:
             belongs to, "" for none.
         failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
         incomplete: tables that may lack rows or values at a target, a sentence each.
+        alerts: alert rules that hold, and since when; alerts_off: those that are switched off, and since when.
         stages: how far each stage has come, in their order.
         changes, size_bytes: of all batches that were captured since they are counted.
         errors_counted: (part, who has to act, how often): the failures since the pipeline began.
         retention_s: for how long the source keeps its log; purge_horizon_s: how long it keeps what is not captured yet,
             at least (0: it may be gone). None: it is not known, or nothing removes it.
+        retained_bytes: of log that the source keeps for this pipeline; None: not known, or it does not.
+            retained_budget_bytes: up to which it may keep what the targets lack; None: no limit.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers
             that did not answer in time.
     """
@@ -187,12 +191,16 @@ class Status:
     no_answer: list[Silence] = field(default_factory=list)
     failures: list[StageFailure] = field(default_factory=list)
     incomplete: list[str] = field(default_factory=list)
+    alerts: dict[str, str] = field(default_factory=dict)
+    alerts_off: dict[str, str] = field(default_factory=dict)
     stages: list[StageStatus] = field(default_factory=list)
     changes: int = 0
     size_bytes: int = 0
     errors_counted: list[tuple[str, str, int]] = field(default_factory=list)
     retention_s: float | None = None
     purge_horizon_s: float | None = None
+    retained_bytes: int | None = None
+    retained_budget_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as commands and the page show it."""
@@ -255,12 +263,13 @@ class _Delivery:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The source now: the end of its log, and how many bytes of log a position is away from it."""
+    """The source now: the end of its log, how many bytes of log a position is away from it, and what it keeps."""
 
     now_ms: int
     head: Offset | None = None
     lag_bytes: Callable[[Offset], int | None] | None = None
     retention_s: float | None = None
+    retained: RetainedLog | None = None
 
 
 def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
@@ -355,7 +364,7 @@ def _missing_connections(runtime: Runtime) -> str:
     """
     pipeline, missing = runtime.pipeline, []
     named = (
-        *pipeline.source.group,
+        *pipeline.source.servers,
         pipeline.coordination.connection,
         *(target.connection for target in pipeline.targets),
     )
@@ -377,7 +386,8 @@ def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | Sluice
     def look(source: Source) -> _Source:
         with source.open() as session:
             kept_s = session.retention_s() if isinstance(session, TellsRetention) else None
-            return _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s)
+            retained = session.retained() if isinstance(session, RetainsForUs) else None
+            return _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s, retained)
 
     try:
         name = server_name("source", runtime.resolver, connection)
@@ -488,7 +498,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         asked_targets = _ask_targets(runtime, state, keep_s)
         draining_by, installation, dumps = state.owner(), state.election.leader_name(), recent_dumps(state)
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
-        alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
+        alerts = state.alerts.all()
         switch, failures, incomplete = state.pause_switch.read(), state.failures(), state.incomplete.all()
         errors_counted = [(*named, count) for named, count in sorted(state.error_counts().items())]
         silent: list[Silence] = []
@@ -510,7 +520,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         replace(
             _target_status(config, found, now),
             loading_by=loading_by[config.name],
-            alert_since=alerts[config.name],
+            alert_since=alerts.get(config.name),
             no_answer_since=since.get(config.name),
         )
         for config in runtime.pipeline.targets
@@ -564,12 +574,16 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         no_answer=silent,
         failures=failures,
         incomplete=[sentence(runtime.name, one) for one in incomplete],
+        alerts=holding(alerts),
+        alerts_off=switched_off(alerts),
         stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), found),
         changes=cursor.changes if cursor else 0,
         size_bytes=cursor.size_bytes if cursor else 0,
         errors_counted=errors_counted,
         retention_s=now.retention_s,
         purge_horizon_s=_purge_horizon_s(cursor, now),
+        retained_bytes=now.retained.size_bytes if now.retained else None,
+        retained_budget_bytes=now.retained.budget_bytes if now.retained else None,
     )
 
 

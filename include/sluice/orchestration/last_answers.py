@@ -35,6 +35,12 @@ says so.
 LOOKS = 8
 """Looks at the same time, at most."""
 
+LIST_S = 0.15
+"""Seconds that a list of pipelines waits for their answers: its rows are there at once, and are asked for again."""
+
+LOOKS_PER_S = 20.0
+"""Looks a second at the pipelines of a list, at most: of a long list each is looked at less often."""
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -75,18 +81,21 @@ class LastAnswers:
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
 
-    async def newest(self, asked: Mapping[str, Shown]) -> list[Shown]:
+    async def newest(self, asked: Mapping[str, Shown], *, listed: bool = False) -> list[Shown]:
         """Return the answers of all keys, in order, as new as they arrive within a few seconds.
 
-        ``asked``: key -> what is shown while there is no answer.
+        Args:
+            asked: key -> what is shown while there is no answer.
+            listed: they are the rows of a list, for which :data:`LIST_S` and :data:`LOOKS_PER_S` hold.
         """
+        fresh_s = max(FRESH_S, len(asked) / LOOKS_PER_S) if listed else FRESH_S
         with self._lock:
             kept = [self._kept.setdefault(key, _Kept()) for key in asked]
             for key, one in zip(asked, kept, strict=True):
-                if not one.under_way and time.monotonic() - one.at >= FRESH_S:
+                if not one.under_way and time.monotonic() - one.at >= fresh_s:
                     one.under_way, one.asked, one.began = True, time.monotonic(), None
                     self._pool.submit(self._run, key, one)
-        await self._settled(kept)
+        await self._settled(kept, LIST_S if listed else FIRST_S)
         with self._lock:
             return [_as_of_now(one, before) for one, before in zip(kept, asked.values(), strict=True)]
 
@@ -97,9 +106,12 @@ class LastAnswers:
                 del self._kept[key]
 
     # -- inside --------------------------------------------------------------------------------------------------------
-    async def _settled(self, kept: Sequence[_Kept]) -> None:
-        """Wait until none of them has a look that is worth waiting for. Looks go on if the request is given up."""
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
+    async def _settled(self, kept: Sequence[_Kept], limit_s: float) -> None:
+        """Wait until none of them has a look that is worth waiting for, at most ``limit_s``.
+
+        Looks go on if the request is given up.
+        """
+        loop, news, last = asyncio.get_running_loop(), asyncio.Event(), time.monotonic() + limit_s
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed, so no one waits any more
@@ -110,9 +122,12 @@ class LastAnswers:
                 one.news.add(wake)
         try:
             while patience_s := max((one.patience_s for one in kept), default=0.0):
+                left_s = last - time.monotonic()
+                if left_s <= 0:
+                    break
                 news.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), patience_s)
+                    await asyncio.wait_for(news.wait(), min(patience_s, left_s))
         finally:
             with self._lock:
                 for one in kept:

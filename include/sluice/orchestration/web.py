@@ -175,11 +175,11 @@ def create_app(
         answers.forget(files)
         return {path: head for path, head in files.items() if may_read(head["dag_id"], user)}
 
-    async def statuses(heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    async def statuses(heads: dict[str, dict[str, Any]], listed: bool = False) -> list[dict[str, Any]]:
         """Return the answers, except one of another file under the same name: the user may not be allowed to see
-        that.
+        that. ``listed``: as the rows of a list, without waiting for each.
         """
-        found = zip(await answers.newest(heads), heads.values(), strict=True)
+        found = zip(await answers.newest(heads, listed=listed), heads.values(), strict=True)
         return [answer if answer["dag_id"] == head["dag_id"] else head for answer, head in found]
 
     @app.get("/")

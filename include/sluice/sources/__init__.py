@@ -1,4 +1,6 @@
-"""Sources by kind: one folder and one line each."""
+"""Kinds of sources by name: built in (one folder and one line each), from installed packages (entry points
+``sluice.sources``), and files of the sources folder.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any
 
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig
+from sluice.config.user_kinds import Kind, find_kinds
 from sluice.errors import ConfigError
 from sluice.model.load_marks import MarkRules
 from sluice.model.nearest import meant
@@ -55,9 +58,29 @@ KINDS: Mapping[str, BuiltIn] = {
 """``source.type`` in the pipeline file -> the kind."""
 
 
+def kinds() -> dict[str, Kind]:
+    """Return all kinds by name. Nothing is imported. Raises ConfigError if a name is taken twice."""
+    return find_kinds("sources", {name: kind.place for name, kind in KINDS.items()})
+
+
+def kind_of(name: str, pipeline: str = "") -> Kind:
+    """Return one kind. Raises ConfigError with the known names; ``pipeline``: the one that names it."""
+    if name in KINDS:  # neither the folder nor packages have to be read
+        return Kind(name, "built in", KINDS[name].place, family="sources")
+    found = kinds()
+    if name not in found:
+        raise ConfigError(
+            f"the source of {pipeline} has the type {name!r}, which does not exist{meant(name, found)}",
+            hint=f"known types: {', '.join(sorted(found))}; docs/own-source.md says how to add one",
+        )
+    return found[name]
+
+
 def reads_marks(name: str) -> bool:
-    """Return True if sources of a kind read marks of loads."""
-    return name in KINDS and KINDS[name].reads_marks
+    """Return True if sources of a kind read marks of loads. A user's own kind has the attribute ``reads_marks``."""
+    if name in KINDS:
+        return KINDS[name].reads_marks
+    return bool(getattr(kind_of(name).load(), "reads_marks", False))
 
 
 def _load(place: str) -> Any:
@@ -75,31 +98,27 @@ def load_kind(kind: str) -> None:
 def executed(kind: str, at: Offset) -> str:
     """Return all transactions up to an offset of a source of this kind, in its own notation; "" if they have no
     names.
+
+    A user's own kind has a static method ``executed`` for it.
     """
-    found: str = _load(KINDS[kind].executed)(at)
-    return found
+    read = _load(KINDS[kind].executed) if kind in KINDS else getattr(kind_of(kind).load(), "executed", None)
+    return str(read(at)) if read is not None else ""
 
 
 def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: MarkRules | None = None) -> Source:
     """Return the source that the pipeline's file describes; it connects at first use.
 
-    ``loads``: what it does with what Sluice wrote there. Raises ConfigError for an unknown type, or one that cannot
-    tell these changes.
+    ``loads``: what it does with what Sluice wrote there. Raises ConfigError for an unknown type, for one that cannot be
+    imported, or that cannot tell these changes.
     """
-    found = KINDS.get(pipeline.source.type)
-    if found is None:
-        raise ConfigError(
-            f"the source of {pipeline.pipeline} has the type {pipeline.source.type!r}, which does not "
-            f"exist{meant(pipeline.source.type, KINDS)}",
-            hint=f"known types: {', '.join(sorted(KINDS))}",
-        )
-    kind = _load(found.place)
+    name = pipeline.source.type
+    kind = kind_of(name, pipeline.pipeline).load()
     if loads is None:
         source: Source = kind(pipeline, resolver)
         return source
-    if not found.reads_marks:
+    if not reads_marks(name):
         raise ConfigError(
-            f"a source of type {pipeline.source.type} cannot tell what Sluice wrote there from what applications write",
+            f"a source of type {name} cannot tell what Sluice wrote there from what applications write",
             where=pipeline.pipeline,
             hint=f"channels and ignore_marks need a source of type {', '.join(sorted(filter(reads_marks, KINDS)))}",
         )
@@ -122,4 +141,4 @@ def query_rows(
     return found
 
 
-__all__ = ["KINDS", "executed", "open_source", "query_rows", "reads_marks"]
+__all__ = ["KINDS", "Kind", "executed", "kind_of", "kinds", "open_source", "query_rows", "reads_marks"]

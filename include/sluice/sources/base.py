@@ -48,6 +48,10 @@ Key = tuple[str, ...]
 """A key as literals of the source, one a column."""
 
 
+_BUDGET_USED = 0.75
+"""The part of a budget from which on captured log is released; the server frees it with a delay."""
+
+
 # -- what a source says of itself --------------------------------------------------------------------------------------
 
 
@@ -238,6 +242,27 @@ class TellsRetention(Protocol):
 
     def retention_s(self) -> float | None:
         """Return for how many seconds the server keeps its log, at least; None: unknown, or nothing removes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedLog:
+    """The log that a server retains for a pipeline: its size, and the pipeline's budget (None: no limit)."""
+
+    size_bytes: int
+    budget_bytes: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True from three quarters of the budget on: what is captured has to be released before it is used up."""
+        return self.budget_bytes is not None and self.size_bytes > self.budget_bytes * _BUDGET_USED
+
+
+@runtime_checkable
+class RetainsForUs(Protocol):
+    """A session whose server retains its log for this pipeline."""
+
+    def retained(self) -> RetainedLog | None:
+        """Return how much it retains now; None: nothing, as what it is kept for is gone."""
 
 
 class SourceSession(Protocol):

@@ -4,20 +4,12 @@ targets folder.
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import linecache
-import sys
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
 
-from sluice.config.folders import targets_folder
+from sluice.config.user_kinds import Kind, find_kinds
 from sluice.errors import ConfigError, SluiceError
-from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 from sluice.model.nearest import meant
 
 
@@ -61,58 +53,6 @@ KINDS: Mapping[str, BuiltIn] = {
 }
 """``type:`` in the pipeline file -> the kind."""
 
-GROUP = "sluice.targets"
-"""The entry points of packages: ``name = "package.module:Class"``."""
-
-ATTRIBUTE = "TARGET"
-"""The name of the class in a file of the targets folder. The kind is named like the file."""
-
-_PREFIX = "sluice_targets_"
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The origin of a kind: ``built in``, a package or a file.
-
-    ``path``, ``text``: of a file, so that workers can load it, too.
-    """
-
-    name: str
-    origin: str
-    place: str = ""
-    path: str = ""
-    text: str = ""
-
-    def load(self) -> Any:
-        """Return the class. Raises ConfigError with the place if it cannot be imported."""
-        try:
-            if self.path:
-                return getattr(file_module(self.name, self.path, self.text), ATTRIBUTE)
-            module, _, name = self.place.partition(":")
-            return getattr(importlib.import_module(module), name)
-        except ConfigError:
-            raise
-        except ModuleNotFoundError as error:
-            built_in = self.name in KINDS
-            raise ConfigError(
-                f"the target type {self.name!r} needs the Python package {error.name}, which is not installed",
-                where=_line_of(error, self.path) or self.place,
-                hint=install_hint(self.name)
-                if built_in and self.name in CLIENT_PACKAGES
-                else f"pip install {error.name}",
-            ) from error
-        except AttributeError as error:
-            raise ConfigError(
-                f"the target type {self.name!r} cannot be loaded: {error}",
-                where=self.path or self.place,
-                hint=f"a file of the targets folder ends with {ATTRIBUTE} = YourClass" if self.path else None,
-            ) from error
-        except Exception as error:
-            raise ConfigError(
-                f"the target type {self.name!r} cannot be loaded: {type(error).__name__}: {error}",
-                where=_line_of(error, self.path) or self.place,
-            ) from error
-
 
 def marks_loads(name: str) -> bool:
     """Return True if targets of a kind can write origin markers (:class:`sluice.targets.port.MarksLoads`).
@@ -147,30 +87,8 @@ def comparable_kinds() -> list[str]:
 
 
 def kinds() -> dict[str, Kind]:
-    """Return all kinds by name. Nothing is imported. A file overrides nothing: its name must be free.
-
-    Raises ConfigError.
-    """
-    found = {name: Kind(name, "built in", kind.place) for name, kind in KINDS.items()}
-    for point in importlib.metadata.entry_points(group=GROUP):
-        package = point.dist.name if point.dist is not None else point.module
-        _add(found, Kind(point.name, f"package {package}", point.value))
-    folder = targets_folder()
-    if folder.is_dir():
-        for path in sorted(folder.glob("*.py")):
-            if not path.name.startswith("_"):
-                _add(found, Kind(path.stem, str(path), path=str(path), text=path.read_text(encoding="utf-8")))
-    return found
-
-
-def _add(found: dict[str, Kind], kind: Kind) -> None:
-    known = found.get(kind.name)
-    if known is not None and known != kind:
-        raise ConfigError(
-            f"there are two target types {kind.name!r}: {known.origin} and {kind.origin}",
-            hint="rename one of them",
-        )
-    found[kind.name] = kind
+    """Return all kinds by name. Nothing is imported. Raises ConfigError if a name is taken twice."""
+    return find_kinds("targets", {name: kind.place for name, kind in KINDS.items()})
 
 
 def kind_of(name: str, target: str = "", where: str = "") -> Kind:
@@ -187,30 +105,14 @@ def kind_of(name: str, target: str = "", where: str = "") -> Kind:
     return found[name]
 
 
-def file_module(name: str, path: str, text: str) -> ModuleType:
-    """Load a file of the targets folder as a module, once for each text.
-
-    Its units can be pickled where it was loaded.
-    """
-    module_name = _PREFIX + name
-    known = sys.modules.get(module_name)
-    if known is not None and getattr(known, "__text__", None) == text:
-        return known
-    made = ModuleType(module_name)
-    made.__file__ = path
-    made.__dict__["__text__"] = text
-    sys.modules[module_name] = made
-    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-    try:
-        exec(compile(text, path, "exec"), made.__dict__)  # noqa: S102 - the user's own file
-    except BaseException:
-        del sys.modules[module_name]
-        raise
-    return made
-
-
-def _line_of(error: Exception, path: str) -> str:
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return f"{path}:{error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{path}:{lines[-1]}" if lines else path
+__all__ = [
+    "KINDS",
+    "BuiltIn",
+    "Kind",
+    "comparable_kinds",
+    "kind_of",
+    "kinds",
+    "marking_kinds",
+    "marks_loads",
+    "may_maintain_files",
+]

@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devstack.postgresql import PostgreSQLServer, as_nobody
+from devstack.postgresql import PostgreSQLServer
 from sluice.errors import LostPosition
 from tests.support.pipelines.pg_source import PgCase, pg_case
-from tests.support.running.waiting import wait_until
+from tests.support.servers.pg_standby import LOGICAL, replayed, standby_of, synced
 
 pytestmark = pytest.mark.full
 
 TABLES = ("CREATE TABLE t (id int PRIMARY KEY, v text)",)
-LOGICAL = {"wal_level": "logical", "hot_standby_feedback": "on"}
-
-
-def standby_of(primary: PostgreSQLServer, folder: Path) -> PostgreSQLServer:
-    """A server that follows another one, with its slots."""
-    distribution = primary.distribution
-    assert distribution is not None
-    program = distribution.programs / "pg_basebackup"
-    root = Path(distribution.origin)
-    loader = next(iter([*root.glob("lib*/ld-linux*"), *root.glob("usr/lib*/ld-linux*"), *root.glob("lib/*/ld-linux*")]))
-    libraries = ":".join(str(path) for path in (root / "usr/lib/x86_64-linux-gnu", root / "lib/x86_64-linux-gnu"))
-    primary.execute("SELECT pg_create_physical_replication_slot('follower', true)")
-    folder.mkdir()
-    subprocess.run(
-        [
-            *as_nobody(), str(loader), "--library-path", libraries, str(program), "-h", primary.host, "-p",
-            str(primary.port), "-U", "postgres", "-D", str(folder / "data"), "-R", "-S", "follower", "-X", "stream",
-            "-d", "dbname=postgres", "-c", "fast", "--no-sync",
-        ],
-        check=True, timeout=120, env={**os.environ, "LC_ALL": "C"},
-    )  # fmt: skip
-    return PostgreSQLServer(folder, name="standby", distribution=distribution, options=LOGICAL).start()
-
-
-def synced(standby: PostgreSQLServer, slot: str) -> bool:
-    standby.execute("SELECT pg_sync_replication_slots()")
-    return bool(standby.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot}' AND NOT temporary"))
 
 
 def follow(made: PgCase, standby: PostgreSQLServer, *, number: int) -> None:
@@ -57,16 +28,10 @@ def follow(made: PgCase, standby: PostgreSQLServer, *, number: int) -> None:
         made.run_until_head()
         made.source.execute("SELECT pg_log_standby_snapshot()")
         made.run_until_head()
-        replayed(made, standby)
+        replayed(made.source, standby)
         if synced(standby, made.slot):
             return
     raise AssertionError("the standby did not take the slot over")
-
-
-def replayed(made: PgCase, standby: PostgreSQLServer) -> None:
-    [(head,)] = made.source.execute("SELECT pg_current_wal_flush_lsn()::text")
-    reached = f"SELECT pg_last_wal_replay_lsn() >= '{head}'::pg_lsn"
-    wait_until(lambda: standby.execute(reached)[0][0], "the standby to follow", 20)
 
 
 def test_it_goes_on_at_a_promoted_standby(tmp_path: Path, server_folder: Path, postgresql: Any, zookeeper: Any) -> None:
@@ -87,7 +52,7 @@ def test_it_goes_on_at_a_promoted_standby(tmp_path: Path, server_folder: Path, p
             made.run_until_head()
             follow(made, standby, number=100)
             made.write("INSERT INTO t VALUES (2, 'of the primary, not captured')")
-            replayed(made, standby)
+            replayed(made.source, standby)
             primary.kill()
             standby.execute("SELECT pg_promote()")
             standby.execute("INSERT INTO failing.t VALUES (3, 'of the standby')")
@@ -118,7 +83,7 @@ def test_a_standby_that_lacks_what_was_captured_is_refused(
             postgresql.execute("CREATE SCHEMA lacking")
             made.prepare()
             made.run_until_head()
-            replayed(made, standby)
+            replayed(made.source, standby)
             standby.stop()
             made.write("INSERT INTO t VALUES (1, 'captured, and not at the standby')")
             made.run_until_head()

@@ -46,18 +46,36 @@ class ManyPipelines:
 
 @contextlib.contextmanager
 def many_pipelines(
-    folder: Path, source: Any, target: Any, zookeeper: Any, schema: str, count: int, extra: str = "", **options: Any
+    folder: Path,
+    source: Any,
+    target: Any,
+    zookeeper: Any,
+    schema: str,
+    count: int,
+    extra: str = "",
+    *,
+    tables: int = 1,
+    **options: Any,
 ) -> Iterator[ManyPipelines]:
-    """``schema`` exists on both servers; ``options``: of :func:`case`."""
+    """``schema`` exists on both servers; ``tables``: of each pipeline, ``p0``, ``p0_1``, ``p0_2``, ...; ``options``: of
+    :func:`case`.
+    """
     names = [f"p{number}" for number in range(count)]
-    for server, name in ((server, name) for name in names for server in (source, target)):
-        server.execute(f"CREATE TABLE `{schema}`.{name} (id BIGINT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(20))")
+    suffixes = ["", *(f"_{number}" for number in range(1, tables))]
+    for server in (source, target):
+        server.execute(
+            *(
+                f"CREATE TABLE `{schema}`.{name}{suffix} (id BIGINT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(20))"
+                for name in names
+                for suffix in suffixes
+            )
+        )
     with case(folder, source, target, zookeeper, schema, extra=extra, **options) as made:
         made.path.unlink()
         paths = []
         for name in names:
             text = made.yaml.replace("pipeline: case", f"pipeline: {name}").replace(
-                f'"{schema}\\\\..*"', f'"{schema}\\\\.{name}"'
+                f'"{schema}\\\\..*"', f'"{schema}\\\\.{name}(_.*)?"'
             )
             paths.append(folder / f"{name}.yaml")
             paths[-1].write_text(text, encoding="utf-8")

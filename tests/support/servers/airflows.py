@@ -92,6 +92,10 @@ class TestAirflow:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def password_of(self, user: str) -> str:
+        """The password that Airflow made for a user of its simple auth manager."""
+        return str(json.loads((self.folder / "home" / "passwords.json").read_text())[user])
+
     @property
     def api(self) -> AirflowApi:
         return AirflowApi(self.port, self.password)
@@ -279,7 +283,7 @@ class SharedAirflow:
                 "SLUICE_RULES": str(self.folder / "rules"),
                 "AIRFLOW__METRICS__STATSD_ON": "True",
                 "AIRFLOW__METRICS__STATSD_PORT": str(self.gauges.port),
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,reader:viewer",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,reader:viewer,clerk:user,keeper:op",
                 **BEATS,
             }
             home = self._folder / f"airflow-{self._homes}"

@@ -16,7 +16,7 @@ CHROMIUM = (
     or shutil.which("chromium-browser")
     or shutil.which("google-chrome")
 )
-_FLAGS = [
+FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -39,29 +39,42 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium (apt-get install chromium, or set CHROMIUM)")
     with driver.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield started
         started.close()
 
 
 def login(
-    browser: Any, url: str, password: str, *, scheme: str = "light", width: int = 1440, height: int = 1100
+    browser: Any,
+    url: str,
+    password: str,
+    *,
+    user: str = "admin",
+    scheme: str = "light",
+    width: int = 1440,
+    height: int = 1100,
 ) -> Any:
-    """A page of Airflow at ``url``, logged in as admin through its form. ``scheme``: light or dark."""
+    """A page of Airflow at ``url``, logged in through its form. ``scheme``: light or dark."""
     page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
     page.set_default_timeout(_PATIENCE_MS)
     page.goto(url)
-    page.fill('input[name="username"]', "admin")
+    page.fill('input[name="username"]', user)
     page.fill('input[name="password"]', password)
     page.click('button[type="submit"]')
     page.wait_for_url(lambda at: "/auth/login" not in at)
     return page
 
 
-def shot(page: Any, name: str) -> None:
-    """A picture for people's eyes, if ``SLUICE_SCREENSHOTS`` names a folder for it."""
+def shot(page: Any, name: str, *, fitted: bool = False, whole: bool = True) -> None:
+    """A picture for people's eyes, if ``SLUICE_SCREENSHOTS`` names a folder for it. ``fitted``: as high as what it
+    shows; not ``whole``: only what the window shows.
+    """
     folder = os.environ.get("SLUICE_SCREENSHOTS")
     if folder:
         page.wait_for_timeout(1500)
         Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+        size = page.viewport_size
+        if fitted:
+            page.set_viewport_size({**size, "height": 240})
+        page.screenshot(path=f"{folder}/{name}.png", full_page=whole)
+        page.set_viewport_size(size)

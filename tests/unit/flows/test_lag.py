@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from sluice.coordination.failures import StageFailure
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import drain
-from sluice.operations.alerts import check_lag
+from sluice.operations.alert_rules import AlertRule, switch
+from sluice.operations.alerts import check_lag, held
 from sluice.operations.retention import prune, rate_warning
-from sluice.operations.status import status
+from sluice.operations.status import Silence, status
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import wait_until
 from tests.support.twins.servers import TwinTarget
@@ -187,3 +190,60 @@ def test_a_nearly_full_disk_is_in_the_status(orders: Case, monkeypatch: pytest.M
     monkeypatch.setattr(SegmentStore, "space", lambda self: (5 * 2**30, 100 * 2**30))
     assert "5.0 GiB free, 5 % of it" in status(orders.runtime()).warnings[0]
     assert prune(orders.runtime()).warnings
+
+
+def test_rules_tell_people_once_and_can_be_switched_off(orders: Case, pager: list[dict[str, Any]]) -> None:
+    """A dead letter and a stopped load are told of once each, and so is their end; a rule that is off tells nobody."""
+    begin(orders)
+    runtime = orders.runtime()
+    calm = status(runtime)
+    letters = replace(calm, dead_letters=2)
+    assert [(one.consumer, one.raised) for one in check_lag(runtime, letters)] == [("rule:dead_letters", True)]
+    assert pager[-1]["text"].startswith(f"{runtime.name}: dead letters wait: 2; `sluice dead-letters list")
+    assert (pager[-1]["rule"], pager[-1]["state"]) == ("dead_letters", "raised")
+    seen = status(runtime).alerts
+    assert set(seen) == {"dead_letters"}
+    assert check_lag(runtime, replace(letters, alerts=seen)) == []
+    silent = replace(calm, alerts=seen, no_answer=[Silence("store", "now", "no answer")])
+    assert check_lag(runtime, silent) == []  # whether letters wait is not known
+    assert [one.raised for one in check_lag(runtime, replace(calm, alerts=seen))] == [False]
+    assert pager[-1]["state"] == "cleared"
+    told = len(pager)
+    with runtime.state() as state:
+        assert switch(state, AlertRule.DEAD_LETTERS, on=False, by="anna") == ["alert dead_letters is off"]
+    off = status(runtime).alerts_off
+    assert set(off) == {"dead_letters"}
+    assert check_lag(runtime, replace(letters, alerts_off=off)) == []
+    with runtime.state() as state:
+        switch(state, AlertRule.DEAD_LETTERS, on=True, by="anna")
+    assert status(runtime).alerts_off == {}
+    assert len(pager) == told
+    with runtime.state() as state:
+        assert [one["what"] for one in state.audit.entries()[-2:]] == ["alert off", "alert on"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "words"),
+    [
+        ({"failures": [StageFailure("load-copy", "no such table", "now", fault="yours")]}, "stopped", "no such table"),
+        ({"failures": [StageFailure("load-copy", "gone", "now", 3, fault="passing")]}, "stopped", "gone"),
+        ({"failures": [StageFailure("load-copy", "gone", "now", 2, fault="passing")]}, "", ""),
+        ({"verification": {"outcome": "different"}, "verified": "2 rows differ"}, "differences", "2 rows differ"),
+        ({"retention_s": 7200.0, "purge_horizon_s": 1800.0}, "at_risk", "in 0.5 hours"),
+        ({"retention_s": 7200.0, "purge_horizon_s": 5400.0}, "", ""),
+        ({"warnings": ["the disk of the segment store has 1.0 GiB free, 3 % of it"]}, "at_risk", "1.0 GiB"),
+        ({"dead_letters": 1, "errors": ["the store cannot be read"]}, "", ""),
+    ],
+)
+def test_what_each_rule_watches(orders: Case, changes: dict[str, Any], rule: str, words: str) -> None:
+    begin(orders)
+    found = {one.value: why for one, why in held(replace(status(orders.runtime()), **changes)).items() if why}
+    assert set(found) == ({rule} if rule else set())
+    assert words in found.get(rule, "")
+
+
+def test_nobody_is_told_unless_the_file_asks_for_alerts(orders: Case) -> None:
+    orders.path.write_text(orders.path.read_text().replace("alert_lag: 1s\nalert_connection: pager", ""))
+    begin(orders)
+    runtime = orders.runtime()
+    assert check_lag(runtime, replace(status(runtime), dead_letters=2)) == []

@@ -52,6 +52,9 @@ _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
 long, before time closes the batch.
 """
 
+AHEAD = "ahead:"
+"""The beginning of the claim of batches that were captured for no run: the next one delivers them."""
+
 LEASE_WAIT_S = 0.5
 """Seconds that a capture waits for the lease in its worker: for a capture that is just ending, not for one that
 died.
@@ -65,6 +68,7 @@ def drain(
     idle_wait_s: float,
     until: Offset | None = None,
     another: bool = False,
+    ahead: bool = False,
     kept: KeptSource | None = None,
     stays_open: Callable[[], bool] | None = None,
     is_over: Callable[[str], bool] = lambda claim: False,
@@ -81,7 +85,8 @@ def drain(
     finds it first.
 
     ``another``: the claim has a batch and wants the one after it. Nothing is taken up then: with the window full there
-    is no batch. ``kept``: holds the source's connections from one capture to the next one. ``stays_open``: see
+    is no batch. ``ahead``: the same, whatever the window holds: the claim is that of :mod:`sluice.flows.capture.ahead`.
+    ``kept``: holds the source's connections from one capture to the next one. ``stays_open``: see
     :class:`sluice.sources.base.StreamLimits`.
 
     Raises:
@@ -104,7 +109,7 @@ def drain(
             is_over=is_over,
         )
         try:
-            for step in STEPS_OF_ANOTHER if another else STEPS:
+            for step in STEPS_AHEAD if ahead else STEPS_OF_ANOTHER if another else STEPS:
                 outcome = step(context)
                 if outcome is not None:
                     return outcome
@@ -195,7 +200,7 @@ def take_up_ended(context: DrainContext) -> DrainOutcome | None:
         if batch is None:
             continue
         if batch.claim not in over:
-            over[batch.claim] = context.is_over(batch.claim)
+            over[batch.claim] = batch.claim.startswith(AHEAD) or context.is_over(batch.claim)
         if not over[batch.claim]:
             break
         taken = state.batches.reclaim(number, context.claim) or taken
@@ -326,6 +331,9 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
 )
 """The steps of a capture of one more batch for a claim that already has some."""
 
+STEPS_AHEAD: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (take_turn, take_lease, *_READ, find_nothing)
+"""The steps of a capture that moves log into segments, whatever the targets lack."""
+
 
 def begin(
     pipeline: PipelineConfig, store: SegmentStore, state: PipelineState, lease: Lease, position: Offset
@@ -401,7 +409,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         if result.last != cursor.position:
             after = _partner_batch(cursor, result.partner)
             state.advance(lease, cursor, result.last, schema=schema, partner_batch=after)
-            release_delivered(runtime.source, pipeline.targets, state, source)
+            release_delivered(runtime.source, pipeline.targets, state, source, budget=pipeline.source.slot_budget)
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
     _note_partner(result.manifest, cursor, result.partner)
     manifest = placer.interleave(result.manifest)

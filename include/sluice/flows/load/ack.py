@@ -64,7 +64,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
             process = state.acks.acknowledge(target, record, seen=process)
             stage_notes.delivered(runtime, target, record.first_commit_time_us)
         state.forget()
-        release_delivered(runtime.source, runtime.pipeline.targets, state)
+        release_delivered(runtime.source, runtime.pipeline.targets, state, budget=runtime.pipeline.source.slot_budget)
     log_batch(
         _log,
         "batch_acknowledged",

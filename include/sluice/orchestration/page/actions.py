@@ -17,6 +17,7 @@ from sluice.orchestration.page.access import Right
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
+    from sluice.operations.check import CheckReport
 
 Steps = Sequence[str]
 
@@ -163,6 +164,55 @@ def _adopt(runtime: Runtime, order: orders.Adopt, by: str, *, dry_run: bool = Fa
 
     from_target = order.side == "target"
     return adopt(runtime, order.target, from_target=from_target, by=by, reason=order.reason, dry_run=dry_run).steps
+
+
+def _make_missing_plan(runtime: Runtime, order: orders.Order) -> Steps:
+    from sluice.operations.check import check
+
+    report = check(runtime)
+    wrong = [f"{one.part}: {one.why}" for one in report.findings if one.severity == "error" and not one.fix]
+    return [*_statements(report), *wrong] or [NOTHING_MISSING]
+
+
+def _make_missing(runtime: Runtime, order: orders.Order, by: str) -> Steps:
+    from sluice.operations.check import check, make_missing
+
+    report = check(runtime)
+    steps = _statements(report)
+    if not steps:
+        return [NOTHING_MISSING]
+    make_missing(runtime, report)
+    with runtime.state() as state:
+        state.audit.note(by=by, what="check --apply", details={"statements": len(steps), "reason": order.reason})
+    return steps
+
+
+def _statements(report: CheckReport) -> list[str]:
+    """Return what ``sluice check --apply`` runs, in order, each with its place."""
+    at_source = [f"source: {statement}" for statement in report.at_source]
+    return at_source + [f"target {target}: {statement}" for target, statement in report.statements]
+
+
+def _switched(
+    on: bool,
+) -> tuple[Callable[[Runtime, Any], Steps], Callable[[Runtime, Any, str], Steps]]:
+    """Return the plan and the deed of switching an alert rule."""
+
+    def plan(runtime: Runtime, order: orders.AlertSwitch) -> Steps:
+        tells = runtime.pipeline.alert_connection
+        told = f"the webhook of {tells} and the log are told" if tells else "the log is told"
+        return (f"{told} again when {order.rule} holds" if on else f"nobody is told any more when {order.rule} holds",)
+
+    def do(runtime: Runtime, order: orders.AlertSwitch, by: str) -> Steps:
+        from sluice.operations.alert_rules import switch
+
+        with runtime.state() as state:
+            return switch(state, order.rule, on=on, by=by, reason=order.reason)
+
+    return plan, do
+
+
+NOTHING_MISSING = "nothing is missing that a statement of `sluice check` would make"
 
 
 # -- dumps -------------------------------------------------------------------------------------------------------------
@@ -369,6 +419,7 @@ _seek_plan, _seek_do = _both(_seek)
 _failover_plan, _failover_do = _both(_failover)
 _adopt_plan, _adopt_do = _both(_adopt)
 _replay_plan, _replay_do = _both(_replay)
+_alert_on, _alert_off = _switched(True), _switched(False)
 _pause_dump, _resume_dump, _cancel_dump = (
     _settled_dump("pause", "no further chunk begins until it is resumed; what is placed stays"),
     _settled_dump("resume", "it goes on after the last finished chunk"),
@@ -513,6 +564,32 @@ ACTIONS: dict[str, Action] = {
             order=orders.Retry,
             plan=_told("each failed task of an open run of {pipeline} begins again now, and the tasks after it"),
             stakes=lambda order: Stakes(sent_again="the batch whose load failed; targets take it once"),
+        ),
+        Action(
+            name="make-missing",
+            title="Make what is missing",
+            what="Run the statements of `sluice check --apply`: they make tables, columns, topics and so on that "
+            "the source or a target lacks. They remove nothing.",
+            order=orders.Order,
+            plan=_make_missing_plan,
+            do=_make_missing,
+            command=lambda pipeline, order: ["check", pipeline, "--apply"],
+        ),
+        Action(
+            name="alert-on",
+            title="Switch the alert on",
+            what="Tell people again when an alert rule of the pipeline holds.",
+            order=orders.AlertSwitch,
+            plan=_alert_on[0],
+            do=_alert_on[1],
+        ),
+        Action(
+            name="alert-off",
+            title="Switch the alert off",
+            what="Tell nobody when an alert rule of the pipeline holds, until it is switched on again.",
+            order=orders.AlertSwitch,
+            plan=_alert_off[0],
+            do=_alert_off[1],
         ),
         Action(
             name="dump-start",

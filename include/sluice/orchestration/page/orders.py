@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.config.pipeline import MAX_GRACE
+from sluice.operations.alert_rules import AlertRule
 
 _TEXT = 2000
 _MANY = 10_000
@@ -93,6 +94,14 @@ class Adopt(Order):
 
     target: str = Field(max_length=512)
     side: Literal["target", "zookeeper"] = Field(description="The side that is right.")
+
+
+class AlertSwitch(Order):
+    """Switch an alert rule."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"rule": "dead_letters"}})
+
+    rule: AlertRule = Field(description="The rule, as `GET …/alerts` names it.")
 
 
 class Retry(Order):

@@ -62,6 +62,14 @@ def audit(runtime: Runtime, most: int) -> list[dict[str, Any]]:
     return entries[::-1][:most]
 
 
+def alerts(runtime: Runtime) -> dict[str, Any]:
+    """Return the alert rules: what each watches, whether it is on, and since when it holds."""
+    from sluice.operations.alert_rules import listed
+
+    with runtime.state() as state:
+        return listed(runtime.pipeline, state)
+
+
 def dumps(runtime: Runtime) -> list[dict[str, Any]]:
     """Return all dumps that are known, newest first, each with the pace that its form would begin with."""
     from sluice.flows.dump.progress import views

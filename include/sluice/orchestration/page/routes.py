@@ -43,6 +43,13 @@ Reading a pipeline needs the right to read its DAG `sync__PIPELINE`; each action
 why), 422 the body is wrong, 503 a server does not answer."""
 
 
+class Statuses(Protocol):
+    """The statuses of pipelines; see :meth:`sluice.orchestration.last_answers.LastAnswers.newest`."""
+
+    def __call__(self, heads: dict[str, dict[str, Any]], listed: bool = False) -> Awaitable[list[dict[str, Any]]]:
+        """Return the statuses of pipelines, given their headlines."""
+
+
 class Workers(Protocol):
     """A pool of threads; see :class:`sluice.orchestration.page_workers.PageWorkers`."""
 
@@ -59,7 +66,7 @@ class Served:
         own, looking, acting, curves: threads for questions to Airflow, to the pipelines' servers, for actions, and for
             the small curves of all pipelines.
         readable: user -> headlines of the pipelines that the user may see, by path.
-        statuses: headlines -> statuses, as new as they arrive in time.
+        statuses: headlines -> statuses, as new as they arrive in time; ``listed``: as rows of a list.
         service: what the subscription service of this API server says; None: there is none.
     """
 
@@ -69,7 +76,7 @@ class Served:
     acting: Workers
     curves: Workers
     readable: Callable[[BaseUser], dict[str, dict[str, Any]]]
-    statuses: Callable[[dict[str, dict[str, Any]]], Awaitable[list[dict[str, Any]]]]
+    statuses: Statuses
     service: Callable[[], dict[str, Any]] | None = None
 
     async def file(self, pipeline: str, user: BaseUser, right: Right = Right.READ) -> Path:
@@ -110,10 +117,11 @@ def _add_lists(app: FastAPI, served: Served) -> None:
     async def pipelines(user: User) -> JSONResponse:
         """Return a line for each pipeline that you may see: its state in words (`text`, with a `tone` from bad to
         quiet), lag, dead letters, running dump, last verification, and what you may do (`may`). Trouble comes first,
-        then lag. One whose servers do not answer is in the list with its last figures; it delays no other.
+        then lag. The list waits for no pipeline: one that was not asked yet has the state `asked`, one whose servers do
+        not answer is there with its last figures. Of a list of more than 20 each is asked less than once a second.
         """
         heads = await served.own.run(partial(served.readable, user))
-        statuses = await served.statuses(heads)
+        statuses = await served.statuses(heads, listed=True)
         allowed = await served.own.run(lambda: [rights(user, one["pipeline"]) for one in statuses])
         lines = [summary(one, may) for one, may in zip(statuses, allowed, strict=True)]
         service = {"service": served.service()} if served.service is not None else {}
@@ -175,6 +183,14 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         path = await served.file(pipeline, user)
         window = (await served.own.run(partial(load_pipeline, path))).window
         return JSONResponse({"tasks": await failed_tasks(AirflowSelf(request), dag_id_of(pipeline), window)})
+
+    @app.get(ROOT + "/pipelines/{pipeline}/alerts", summary="Alert rules", tags=["pipelines"])
+    async def alerts(pipeline: str, user: User) -> JSONResponse:
+        """Return the alert rules: what each watches, whether it is `on`, since when it holds (`since`; null: it does
+        not), and the connection of the webhook that is told (`tells`).
+        """
+        path = await served.file(pipeline, user)
+        return JSONResponse(await served.read(path, "the alert rules", reads.alerts))
 
     @app.get(ROOT + "/pipelines/{pipeline}/audit", summary="Audit", tags=["pipelines"])
     async def audit(pipeline: str, user: User, most: Most = 100) -> JSONResponse:

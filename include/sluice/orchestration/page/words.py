@@ -31,7 +31,7 @@ def in_words(status: Mapping[str, Any]) -> dict[str, str]:
 
 def _said(status: Mapping[str, Any]) -> tuple[str, str]:
     state, errors = status.get("state", ""), list(status.get("errors") or ())
-    first = " ".join(str(errors[0]).split()) if errors else ""
+    first = _in_a_line(str(errors[0])) if errors else ""
     silent = list(status.get("no_answer") or ())
     if state == "invalid":
         return "bad", f"the file is not valid: {_without_folders(first)}"
@@ -49,6 +49,11 @@ def _said(status: Mapping[str, Any]) -> tuple[str, str]:
         return "warn", f"paused {status.get('paused', '')}".rstrip()
     tone, text = _PLAIN.get(state, ("warn", str(state)))
     return _weaker(status, tone, text)
+
+
+def _in_a_line(text: str) -> str:
+    """Join the lines of a message: with a blank after a colon, else with a semicolon."""
+    return " ".join(re.sub(r"(?<!:)\n", "; ", text.strip()).split())
 
 
 def _weaker(status: Mapping[str, Any], tone: str, text: str) -> tuple[str, str]:

@@ -31,13 +31,15 @@ async function answered(answer) {
   throw error;
 }
 
-// Calls `ask` again and again: every `everyMs`, slower in a hidden tab, not while an answer is awaited.
+// Calls `ask` again and again: every `everyMs` (a number, or a function that gives it), slower in a hidden tab, not while
+// an answer is awaited.
 export function poll(ask, everyMs) {
   let timer = null, over = false;
+  const pause = typeof everyMs === "function" ? everyMs : () => everyMs;
   const turn = async () => {
     clearTimeout(timer);
     await ask();
-    if (!over) timer = setTimeout(turn, document.hidden ? Math.max(everyMs * 5, 10_000) : everyMs);
+    if (!over) timer = setTimeout(turn, document.hidden ? Math.max(pause() * 5, 10_000) : pause());
   };
   turn();
   return { stop() { over = true; clearTimeout(timer); }, now: turn };

@@ -25,8 +25,8 @@ const moment = (at, step) => {
   const d = new Date(at * 1000);
   return step < 86_400 ? `${two(d.getHours())}:${two(d.getMinutes())}` : `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
 };
-// A value with neither neighbour would not be seen without a point.
-const alone = (values) => values.some((value, i) => value !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null);
+// The values with neither neighbour: they would not be seen without a point.
+const alone = (values) => [...values.keys()].filter((i) => values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null);
 
 // A plot below `place`: `data` is [seconds, values, values, …]; `series`: [{label, format}]. Returns a function that
 // gives it other data.
@@ -44,7 +44,7 @@ export async function plot(place, { data, series, format, label, press = null, h
       axes: [{ ...axis(), values: (u, ticks, _, space, step) => ticks.map((at) => moment(at, step)) }, { ...axis(), size: 72, values: (u, ticks) => ticks.map(format) }],
       series: [{ label: "Time", value: (u, at) => (at === null ? "—" : new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ")) },
         ...series.map((one, i) => ({
-          label: one.label, stroke: color(SERIES[i % SERIES.length]), width: 1.8, spanGaps: false, points: { show: (u, i) => alone(u.data[i]), size: 5 },
+          label: one.label, stroke: color(SERIES[i % SERIES.length]), width: 1.8, spanGaps: false, points: { show: false, filter: (u, i) => alone(u.data[i]), size: 5 },
           value: (u, value) => (value === null || value === undefined ? "—" : format(value)),
         }))],
     }, last, place);

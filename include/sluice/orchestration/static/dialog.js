@@ -5,6 +5,7 @@ import { button, copyable, el, hinted, say, runLink } from "./dom.js";
 
 // Fields of each action's form: name, label, kind, and more attributes of the input.
 const REASON = ["reason", "Why (goes into the audit)", "text"];
+const RULE = ["rule", "Rule", "choice", { options: ["stopped", "lag", "dead_letters", "differences", "at_risk", "subscription"] }];
 const DUMP_ID = ["dump", "Dump (empty: the newest that has not ended)", "text"];
 const TABLES = ["tables", "Tables, one in a line (none: all captured)", "lines"];
 const TARGETS = ["targets", "Targets (none: all)", "targets"];
@@ -26,6 +27,7 @@ const FIELDS = {
   failover: [["to", "Connection (empty: the first that has all)", "text"], REASON],
   adopt: [["target", "Target", "target"], ["side", "The side that is right", "choice", { options: ["target", "zookeeper"] }], REASON],
   "retry-now": [],
+  "make-missing": [REASON], "alert-on": [RULE, REASON], "alert-off": [RULE, REASON],
   "dump-start": [TABLES, TARGETS, ["replace", "Replace: also remove rows that the source does not have", "check"],
     MORE, ["where", "Condition (SQL, of one table)", "text"], ["first_key", "First key", "text"], ["last_key", "Last key", "text"],
     ["keys", "Keys, one in a line", "area"], ["since", "Touched since (ISO 8601)", "text"], ["until", "Touched until", "text"], ...PACE],
@@ -38,7 +40,8 @@ const FIELDS = {
 };
 export const TITLES = {
   pause: "Pause", resume: "Resume", restart: "Restart", rollback: "Roll back", skip: "Skip a batch", seek: "Seek",
-  redeliver: "Redeliver", failover: "Fail over", adopt: "Adopt", "retry-now": "Retry now", "dump-start": "Copy tables",
+  redeliver: "Redeliver", failover: "Fail over", adopt: "Adopt", "retry-now": "Retry now",
+  "make-missing": "Make what is missing", "alert-on": "Switch the alert on", "alert-off": "Switch the alert off", "dump-start": "Copy tables",
   "dump-pause": "Pause the copy", "dump-resume": "Resume the copy", "dump-cancel": "Cancel the copy",
   "dump-tune": "Change the pace", "letters-replay": "Replay", "letters-discard": "Discard", verify: "Verify", repair: "Repair",
 };
@@ -56,6 +59,12 @@ export function actionButton(pipeline, action, { text = TITLES[action], given = 
     "aria-label": text === TITLES[action] ? null : `${TITLES[action]}: ${text}`,
   });
 }
+
+// A message with each statement between backticks as something that can be copied. The one command whose every statement
+// only makes what is missing can be applied, too: its plan lists the statements.
+const APPLIES = /^sluice check( \S+)? --apply$/;
+export const helped = (text, pipeline, after) => hinted(text, (part) => (APPLIES.test(part)
+  ? actionButton(pipeline, "make-missing", { text: "Apply", after, kind: "small" }) : ""));
 
 function field([name, label, kind, more = {}], value, pipeline) {
   const id = `field-${name}`, common = { id, name, "data-kind": kind };
@@ -133,13 +142,22 @@ export function openAction(pipeline, action, given = {}, after = () => {}) {
     }
     ready();
   };
+  // A plan is that of the fields as they are: once one is changed, or the deed is under way, an older one is no more.
+  const outdated = () => {
+    clearTimeout(form.timer);
+    turn += 1;
+    current = null;
+    ready();
+    plan.replaceChildren(el("p", { class: "quiet" }, "Making the plan…"));
+  };
   const form = el("form", {
     method: "dialog",
-    input: (event) => { if (event.target === typed) ready(); else { clearTimeout(form.timer); form.timer = setTimeout(ask, 400); } },
+    input: (event) => { if (event.target === typed) ready(); else { outdated(); form.timer = setTimeout(ask, 400); } },
     submit: async (event) => {
       event.preventDefault();
       if (go.disabled) return;
       go.disabled = true;
+      for (const one of fields) if (one) one.inert = true;
       try {
         const done = await post(where, { ...read(form), ...(current.confirm ? { confirm: typed.value } : {}) });
         plan.replaceChildren(el("h3", { class: "done" }, "Done"), el("ul", {}, ...done.steps.map((step) => el("li", {}, ...hinted(step)))),
@@ -153,6 +171,7 @@ export function openAction(pipeline, action, given = {}, after = () => {}) {
         after(done);
       } catch (error) {
         plan.append(el("p", { class: "wrong", role: "alert" }, ...hinted(error.message)));
+        for (const one of fields) if (one) one.inert = false;
         ready();
       }
     },

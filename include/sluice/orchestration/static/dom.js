@@ -86,9 +86,15 @@ export async function copy(text) {
   say("Copied");
 }
 
-// A message with each statement between backticks as something that can be copied.
-export function hinted(text) {
-  return String(text).split("`").map((part, i) => (i % 2 ? copyable(part, "statement") : part));
+// A message with each statement between backticks as something that can be copied; `more`: what stands beside it. A name
+// that a statement quotes keeps its backticks.
+const STATEMENT = /^(sluice|[A-Z]{2,}) /;
+export function hinted(text, more = () => "") {
+  return String(text).split("`").flatMap((part, i, all) => {
+    if (!(i % 2)) return [part];
+    if (STATEMENT.test(part)) return [copyable(part, "statement"), more(part)];
+    return [i < all.length - 1 ? `\`${part}\`` : `\`${part}`];
+  });
 }
 
 // One short sentence to everybody, those who do not see the page among them.
@@ -127,6 +133,11 @@ const part = encodeURIComponent;
 export const runLink = (run, text) => (run ? airflow(`/dags/${part(run.dag_id)}/runs/${part(run.run_id)}`, text) : text);
 export const taskLink = (task, text) =>
   airflow(`/dags/${part(task.dag_id)}/runs/${part(task.run_id)}/tasks/${part(task.task_id)}`, text);
+// Who did something: a run of a DAG of the pipeline (`kind`: sync, backfill, verify) as a link to it.
+export function doer(by, kind, pipeline) {
+  const run = /^airflow:(.+)$/.exec(by)?.[1];
+  return run ? runLink({ dag_id: `${kind}__${pipeline}`, run_id: run }, `run ${run}`) : String(by);
+}
 export const dagLink = (dag, text) => airflow(`/dags/${part(dag)}`, text);
 
 // Puts nodes in the place of others, and the focus back to where it was: people who use the keyboard are in there.

@@ -17,7 +17,7 @@ export function show() {
   });
   const list = el("div", { id: "list" });
   main.replaceChildren(el("div", { class: "tools" }, el("label", { for: "search", class: "unseen" }, "Search"), search), list);
-  polling = poll(ask, 2000);
+  polling = poll(ask, () => (lines.some((one) => one.state === "asked") ? 300 : 2000));
   poll(askCurves, 30_000);
 }
 
@@ -80,7 +80,7 @@ function lineOf(one, curve) {
   const valid = one.state !== "invalid";
   return [
     el("div", { class: "name" },
-      el("h2", {}, valid ? el("a", { href: link, "data-focus": "open" }, one.pipeline) : one.pipeline),
+      el("h2", {}, el("a", { href: link, "data-focus": "open" }, one.pipeline)),
       el("p", { class: "route" }, one.source ? `${one.source} → ${one.target_names.join(", ")}` : ""),
       el("p", { class: "words" }, pill(one.tone, one.text, { "data-state": one.state }))),
     el("div", { class: "lag" }, el("span", { class: "label" }, "Lag"), el("b", {}, seconds(one.lag_ms)), el("small", {}, one.lag_bytes ? bytes(one.lag_bytes) : "")),

@@ -1,8 +1,8 @@
 // One pipeline: its head, and a tab for each matter.
 
 import { get, path, poll } from "./api.js";
-import { actionButton } from "./dialog.js";
-import { airflow, bytes, copyable, dagLink, el, empty, figure, hinted, minute, note, pill, plural, position, seconds, swap, taskLink } from "./dom.js";
+import { actionButton, helped } from "./dialog.js";
+import { airflow, bytes, copyable, dagLink, el, empty, figure, minute, note, pill, plural, position, seconds, swap, taskLink } from "./dom.js";
 
 const TABS = {
   now: ["Now", () => import("./tab-now.js")],
@@ -113,26 +113,27 @@ const HEADS = { invalid: "The pipeline file is not valid", not_configured: "Not 
 
 function notes() {
   const silent = status.no_answer || [], targets = status.targets || [];
+  const said = (text) => helped(text, status, again);
   const failures = tasks.length ? [] : status.failures || [];
   return [
-    ...silent.map((one) => note("bad", `The ${one.part.replace("zookeeper", "ZooKeeper").replace("store", "segment store")} has not answered since ${minute(one.since)}`, ...hinted(one.text))),
-    ...(status.errors || []).filter((text) => !silent.some((one) => one.text === text)).map((text) => note("bad", HEADS[status.state] || "Cannot read the state", ...hinted(text))),
+    ...silent.map((one) => note("bad", `The ${one.part.replace("zookeeper", "ZooKeeper").replace("store", "segment store")} has not answered since ${minute(one.since)}`, ...said(one.text))),
+    ...(status.errors || []).filter((text) => !silent.some((one) => one.text === text)).map((text) => note("bad", HEADS[status.state] || "Cannot read the state", ...said(text))),
     ...tasks.map((task) => el("li", { class: task.state === "failed" ? "bad" : "warn", "data-task": task.task_id },
       el("b", {}, task.state === "failed" ? `Stopped at ${task.task_id}: the attempts are used up` : `${task.task_id}: attempt ${task.attempt} failed; ${task.next_at ? `the next one starts at ${new Date(task.next_at).toLocaleTimeString([], { hour12: false })}` : "it tries again by itself"}`),
-      ...hinted(task.message || "Its log has no message."),
+      ...said(task.message || "Its log has no message."),
       el("div", { class: "buttons" },
-        airflow(`/dags/${encodeURIComponent(task.dag_id)}/runs/${encodeURIComponent(task.run_id)}`, "The run"), taskLink(task, "Log of the failed task"),
+        airflow(`/dags/${encodeURIComponent(task.dag_id)}/runs/${encodeURIComponent(task.run_id)}`, "The run"), taskLink(task, task.host ? `Log of the failed task (on ${task.host})` : "Log of the failed task"),
         actionButton(status, "retry-now", { after: again, kind: "primary" })))),
     ...failures.map((one) => el("li", { class: "bad" },
-      el("b", {}, `${one.part} failed ${one.attempts === 1 ? "once" : `${one.attempts} times`} since ${one.since}, and has not gone on${FAULTS[one.fault] || ""}`), ...hinted(one.error),
+      el("b", {}, `${one.part} failed ${one.attempts === 1 ? "once" : `${one.attempts} times`} since ${one.since}, and has not gone on${FAULTS[one.fault] || ""}`), ...said(one.error),
       el("div", { class: "buttons" }, dagLink(status.dag_id, "Its runs"), actionButton(status, "retry-now", { after: again, kind: "primary" })))),
-    ...(status.incomplete || []).map((text) => note("warn", "Rows may lack values", ...hinted(text))),
+    ...(status.incomplete || []).map((text) => note("warn", "Rows may lack values", ...said(text))),
     ...(status.paused ? [note("warn", "Paused", status.paused)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => note("bad", `${t.name} lags too far behind`, `since ${t.alert_since}`)),
     ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, plural(status.dead_letters, "dead letter waits", "dead letters wait")), el("a", { href: "#letters" }, "Show"))] : []),
     ...(status.conflicts ? [note("warn", `${plural(status.conflicts, "conflict")} between the sites, repaired`, copyable(`sluice channel conflicts ${status.channel}`, "command"))] : []),
-    ...targets.filter((t) => t.quarantined).map((t) => note("bad", `${t.name} is quarantined, and the others go on without it`, ...hinted(t.quarantined))),
+    ...targets.filter((t) => t.quarantined).map((t) => note("bad", `${t.name} is quarantined, and the others go on without it`, ...said(t.quarantined))),
     ...targets.filter((t) => t.waits).map((t) => note("warn", `${t.name} gets batches together`, t.waits)),
-    ...(status.warnings || []).filter((text) => !targets.some((t) => t.quarantined && text.startsWith(`target ${t.name} is quarantined`))).map((text) => note("warn", "Soon a trouble", ...hinted(text))),
+    ...(status.warnings || []).filter((text) => !targets.some((t) => t.quarantined && text.startsWith(`target ${t.name} is quarantined`))).map((text) => note("warn", "Soon a trouble", ...said(text))),
   ];
 }

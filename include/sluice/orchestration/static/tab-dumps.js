@@ -2,7 +2,7 @@
 
 import { get, path, poll } from "./api.js";
 import { actionButton } from "./dialog.js";
-import { clock, count, el, empty, pill, plural, seconds, swap, table, when } from "./dom.js";
+import { clock, count, doer, el, empty, pill, plural, seconds, swap, table, when } from "./dom.js";
 
 const WORDS = { "no reader": "bad", running: "busy", reading: "busy", paused: "warn", waiting: "quiet", done: "good", cancelled: "quiet" };
 const ORDER = { "no reader": 0, reading: 0, paused: 0, waiting: 1 };
@@ -29,10 +29,10 @@ export function open(panel, status, again) {
     const tables = [...dump.tables].sort((a, b) => (ORDER[a.state] ?? 2) - (ORDER[b.state] ?? 2));
     const going = ["running", "paused"].includes(dump.state), given = { dump: dump.id };
     const tuning = Object.fromEntries(["chunk_rows", "parallelism", "delay_ms", "max_rows_per_second"].map((name) => [name, dump.tuning[name]]));
-    const what = [dump.reason, dump.by ? `by ${dump.by}` : "", dump.targets.length ? `for ${dump.targets.join(", ")}` : "", when(dump.created_ms)].filter(Boolean).join(" · ");
+    const what = [dump.targets.length ? `for ${dump.targets.join(", ")}` : "", when(dump.created_ms), word === "running" ? `${dump.workers} of ${dump.tuning.parallelism} readers at work` : ""].filter(Boolean).join(" · ");
     return el("article", { class: "dump", "data-dump": word, "data-id": dump.id },
       el("div", { class: "title" }, el("h2", {}, `Dump ${dump.id}`), pill(WORDS[word] || "quiet", word)),
-      el("p", { class: "route" }, `${what}${word === "running" ? ` · ${dump.workers} of ${dump.tuning.parallelism} readers at work` : ""}`),
+      el("p", { class: "route" }, dump.reason ? `${dump.reason} · ` : "", ...(dump.by ? ["by ", doer(dump.by, "backfill", pipeline.pipeline), " · "] : []), what),
       unread ? el("p", { class: "warned" }, `No reader since ${clock(dump.no_reader_since_ms * 1000)}${dump.no_reader_why ? ` (${dump.no_reader_why})` : ""}: Clear on its run goes on with it.`) : "",
       dump.waiting_for ? el("p", { class: "warned" }, `Waits: ${dump.waiting_for}`) : "",
       dump.note ? el("p", { class: "warned" }, dump.note) : "",

@@ -1,6 +1,6 @@
 // Now: the window as a picture, the positions, the targets, the last batches.
 
-import { brief, bytes, clock, copyable, count, el, empty, owner, position, runLink, seconds, swap, table } from "./dom.js";
+import { brief, bytes, clock, copyable, count, el, empty, owner, position, runLink, seconds, swap, table, taskLink } from "./dom.js";
 
 export function open(panel, status) {
   let before = "";
@@ -28,10 +28,16 @@ function parts(status) {
     ], { label: "Positions" }),
     ...(targets.length ? [el("h3", {}, "Targets"), table(
       ["Target", "Kind", "Acknowledged batch", "Lag", "Log behind", "Loading now"],
-      targets.map((t) => [el("b", {}, t.name), t.type, t.batch === null ? "—" : count(t.batch), seconds(t.lag_ms), bytes(t.lag_bytes), owner(t.loading_by)]),
+      targets.map((t) => [el("b", {}, t.name), t.type, t.batch === null ? "—" : count(t.batch), seconds(t.lag_ms), bytes(t.lag_bytes), loader(t, status.in_flight || [])]),
       { numeric: [2, 3, 4], label: "Targets" })] : []),
     ...subscriptionsOf(status), ...rulesOf(status), ...filesOf(status.files || {}), ...recentOf(status),
   ];
+}
+
+// Who loads now, as a link to the log of the task that does.
+function loader(target, flying) {
+  const batch = flying.find((one) => one.number === (target.batch ?? 0) + 1), who = owner(target.loading_by);
+  return target.loading_by && batch?.run ? taskLink({ ...batch.run, task_id: `load.${target.name}` }, who) : who;
 }
 
 function place(p) {

@@ -26,7 +26,7 @@ export function open(panel, status, again) {
       ["Table", "Rows at the source, about", `Changes in ${plural(found.batches, "stored batch", "stored batches")}`, "Last batch", "Columns", "Key", "Last copy", "Last verification", "Dead letters", ""],
       rows.map((one) => [
         el("button", { type: "button", class: "plain", click: () => showTable(one.table), "data-focus": `table ${one.table}` }, one.table),
-        count(one.rows), count(one.changes), one.last_batch ? count(one.last_batch) : "—",
+        one.rows ? count(one.rows) : "—", count(one.changes), one.last_batch ? count(one.last_batch) : "—",
         one.unknown ? pill("bad", "not known") : count(one.columns), one.key.join(", ") || "none",
         one.dump ? `${one.dump.state}, ${ago(one.dump.at_ms)}` : "—",
         one.verified ? el("a", { href: "#verify", "data-focus": `v ${one.table}` }, `${one.verified.differing ? plural(one.verified.differing, "row differs", "rows differ") : "equal"}, ${ago(one.verified.at_ms)}`) : "—",

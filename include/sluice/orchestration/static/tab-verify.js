@@ -2,7 +2,7 @@
 
 import { get, path, poll } from "./api.js";
 import { actionButton } from "./dialog.js";
-import { count, el, empty, pill, swap, table, when } from "./dom.js";
+import { count, doer, el, empty, pill, swap, table, when } from "./dom.js";
 
 export const OUTCOMES = { equal: "good", different: "bad", incomplete: "warn" };
 const COUNTS = ["rows", "equal", "different", "missing", "extra", "undecided", "repaired"];
@@ -35,7 +35,7 @@ export function resultOf(result, pipeline, after) {
   return [
     el("article", { "data-result": result.id },
       el("div", { class: "title" }, el("h2", { tabindex: "-1" }, `Verification of ${result.pipeline}`), pill(OUTCOMES[result.outcome] || "quiet", result.outcome)),
-      el("p", { class: "route" }, `${when(result.began_ms)}, by ${result.by}: ${result.line}`),
+      el("p", { class: "route" }, `${when(result.began_ms)}, by `, doer(result.by, "verify", result.pipeline), `: ${result.line}`),
       result.where ? el("p", { class: "route" }, `only rows with ${result.where}`) : "",
       result.repair.length ? el("p", { class: "route" }, `repaired by dump ${result.repair.join(", ")}`) : "",
       countsOf(result.tables)),
@@ -58,7 +58,7 @@ export function open(panel, status, again) {
       const first = before === "";
       before = now;
       swap(list, results.length ? table(["When", "Outcome", "Result", "By", "Id"],
-        results.map((one) => [when(one.began_ms), pill(OUTCOMES[one.outcome] || "quiet", one.outcome), one.line, one.by,
+        results.map((one) => [when(one.began_ms), pill(OUTCOMES[one.outcome] || "quiet", one.outcome), one.line, doer(one.by, "verify", pipeline.pipeline),
           el("button", { type: "button", class: "plain", click: () => showResult(one.id), "data-focus": one.id }, one.id)]), { label: "Verifications", keys: results.map((one) => one.id) })
         : empty("Nothing was compared yet."));
       if (first && results.length) await showResult(results[0].id, false);

@@ -30,6 +30,8 @@ _CHOICES = (
     "plans it"
 )
 _SHOWN = 5
+_ORIGINS = 160_000
+"""The first version that leaves changes out by their origin."""
 _NEARLY_LOST = 0.25
 """A slot warns when less than this part of ``max_slot_wal_keep_size`` is left."""
 
@@ -57,7 +59,7 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
 
 def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
     """Return all findings, errors first. ``at``: the captured position, None before the first capture."""
-    found = server_findings(setup.info)
+    found = server_findings(setup.info) + _origin_findings(setup.info, pipeline.source.origin)
     if not any(one.severity == "error" for one in found):
         found += _slot_findings(setup, pipeline, at)
         found += _publication_findings(setup, pipeline, at)
@@ -113,6 +115,21 @@ def server_findings(info: ServerInfo) -> list[Finding]:
             )
         )
     return found
+
+
+def _origin_findings(info: ServerInfo, origin: str) -> list[Finding]:
+    if origin == "any" or info.version_number >= _ORIGINS:
+        return []
+    return [
+        Finding(
+            "error",
+            "source.origin",
+            origin,
+            f"PostgreSQL {info.version} does not leave out changes by their origin; version 16 is the first that does",
+            "take origin out of the pipeline file, or use a newer server",
+            ConfigError,
+        )
+    ]
 
 
 # -- the slot ----------------------------------------------------------------------------------------------------------
@@ -207,7 +224,7 @@ def _slot_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) 
                 f"give another name (source.slot), or drop it: SELECT pg_drop_replication_slot('{name}')",
             )
         ]
-    return _limit_findings(info, slot)
+    return _limit_findings(info, slot) + _budget_findings(info, slot, pipeline.source.slot_budget)
 
 
 def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
@@ -236,6 +253,37 @@ def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
             )
         ]
     return []
+
+
+def _budget_findings(info: ServerInfo, slot: Slot, budget: int | None) -> list[Finding]:
+    """Return a warning if the slot keeps more than its budget, or is lost before it is used up."""
+    if budget is None:
+        return []
+    found = []
+    kept, limit = info.head - slot.restart, int(info.settings.get("max_slot_wal_keep_size", "-1")) * 2**20
+    if kept > budget:
+        found.append(
+            Finding(
+                "warning",
+                "slot_budget",
+                str(budget),
+                f"the server keeps {kept:,} bytes of log for the slot: the capture stands still, or a transaction has "
+                "been open since",
+                "`sluice status PIPELINE` says what stands still; old transactions: SELECT pid, xact_start FROM "
+                "pg_stat_activity ORDER BY xact_start",
+            )
+        )
+    if 0 < limit < budget:
+        found.append(
+            Finding(
+                "warning",
+                "max_slot_wal_keep_size",
+                info.settings["max_slot_wal_keep_size"],
+                f"the server gives the slot up at {limit:,} bytes, before its budget of {budget:,} is used up",
+                "lower source.slot_budget, or raise max_slot_wal_keep_size",
+            )
+        )
+    return found
 
 
 # -- the publication ---------------------------------------------------------------------------------------------------

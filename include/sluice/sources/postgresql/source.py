@@ -33,6 +33,7 @@ from sluice.sources.base import (
     Blindness,
     ChangeSink,
     M,
+    RetainedLog,
     SourceIdentity,
     SourceTable,
     StreamLimits,
@@ -234,14 +235,27 @@ class PostgreSQLSession:
     def lag_bytes(self, at: Offset) -> int | None:
         """Return the bytes of log between ``at`` and the head; None if the slot does not keep them.
 
-        In a session whose log stays open the head is asked for again.
+        In a session whose log stays open the head is asked for again. With a budget, what is in front of the slot is
+        in the segments.
         """
         if self._log is None:
-            if position_findings(self.info, self._first_slot, self.source.slot, Position.of(at)):
+            slot, position = self._first_slot, Position.of(at)
+            if self.source.pipeline.source.slot_budget and slot is not None and slot.confirmed > position.lsn:
+                position = position.at(slot.confirmed)
+            if position_findings(self.info, slot, self.source.slot, position):
                 return None
             return max(self.info.head - Position.of(at).lsn, 0)
         with self._asking():
             return max(log_end(self.connection) - Position.of(at).lsn, 0)
+
+    def retained(self) -> RetainedLog | None:
+        """Return the bytes of log between the head and where the slot begins, both as of now; None without a slot."""
+        slot = self._slot()
+        if slot is None or slot.is_lost:
+            return None
+        with self._asking():
+            head = log_end(self.connection)
+        return RetainedLog(max(head - slot.restart, 0), self.source.pipeline.source.slot_budget)
 
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
@@ -376,6 +390,7 @@ class PostgreSQLSession:
                 sink,
                 lookups=Lookups(lambda table: read_table(self.connection, table), self._type),
                 definitions=(lambda: _own(definitions())) if definitions is not None else None,
+                head=self.info.head,
                 progress=progress,
             )
             kept = self._to_stream
@@ -396,6 +411,7 @@ class PostgreSQLSession:
             slot=self.source.slot,
             publications=[publication_name(self.source.pipeline)],
             start=position.lsn,
+            origin=self.source.pipeline.source.origin,
         )
         return OpenLog(stream, Scanner(position, marks=self.source.loads), RelationPlans.empty())
 

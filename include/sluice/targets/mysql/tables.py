@@ -178,7 +178,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
             where=str(plan.target),
-            hint=f"create it: {create_table(plan)};",
+            hint=f"create it: {create_table(plan)}; (`sluice check --apply` does)",
         )
     if info.view:
         raise MappingError(
@@ -203,7 +203,8 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
             raise MappingError(
                 f"table {plan.target} at the target has no column {column.name!r}, which {plan.source} has",
                 where=f"{plan.target}.{column.name}",
-                hint=f"add it: {add_column(plan, column, there)}; or leave it out: mapping.columns.exclude",
+                hint=f"add it: {add_column(plan, column, there)}; (`sluice check --apply` does), or leave it out: "
+                "mapping.columns.exclude",
             )
     sent = {column.name.casefold() for column in plan.columns}
     for info_column in info.columns:

@@ -371,7 +371,7 @@ def _of_column(
     if not found:
         add = f"ALTER TABLE {place} ADD ({quoted(column.name)} {own}{_preset(column, wanted)})"
         why = f"it has no column {column.name!r}, which {plan.source} has"
-        hint = f"add it: {add}; or leave it out: mapping.columns.exclude"
+        hint = f"add it: {add}; (`sluice check --apply` does), or leave it out: mapping.columns.exclude"
         return [_error(column.name, why, add, hint, absent=True)]
     if len(found) > 1:
         names = ", ".join(repr(one.name) for one in found)

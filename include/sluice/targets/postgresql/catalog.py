@@ -371,7 +371,7 @@ def _of_column(
     if not found:
         add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}{_preset(column, made)}"
         why = f"it has no column {column.name!r}, which {plan.source} has"
-        hint = f"add it: {add}; or leave it out: mapping.columns.exclude"
+        hint = f"add it: {add}; (`sluice check --apply` does), or leave it out: mapping.columns.exclude"
         problem = _error(column.name, why, add, hint, absent=True)
         return [problem] if collation is None else [_error(column.name, why, collation.create), problem]
     if len(found) > 1:

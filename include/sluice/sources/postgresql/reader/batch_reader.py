@@ -35,6 +35,12 @@ M = TypeVar("M", default=Any)
 _PROGRESS_EVERY_S = 0.25
 _ASK_EVERY_S = 1.0
 """How often the server is asked how far it is, by a batch that waits for a place of the log."""
+_DECODED_S = 300.0
+"""How long a capture that found nothing waits for the server to decode what the log has.
+
+A server decodes again, from where the slot begins, what it kept for an old or a large transaction, and sends nothing
+meanwhile. To a capture that took this for an idle log, and connected again, it would never send anything.
+"""
 _LOOK_S = 0.005
 """How often a batch whose time is over looks whether it still has to stay open."""
 
@@ -69,12 +75,14 @@ def capture(
     *,
     lookups: Lookups,
     definitions: Callable[[], PostgreSQLDefinitions] | None,
+    head: int = 0,
     progress: Callable[..., None] | None = None,
 ) -> StreamResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
     Args:
         log: open at ``start``. sink: called at the first change.
+        head: LSN of the end of the log; the log is not idle before the server has said that it decoded up to there.
         progress: called a few times a second (``changes=…, position=…``); what it raises ends the capture.
 
     Raises:
@@ -83,6 +91,7 @@ def capture(
     """
     with DecodingBatch(sink, decode_arena) as batch:
         reader = _Reader(log, start, limits, selection, batch, lookups=lookups, definitions=definitions)
+        reader.head = head
         return reader.run(progress or _quiet)
 
 
@@ -106,7 +115,7 @@ class _Reader(Generic[M]):
     ) -> None:
         self.stream, self.scanner = log.stream, log.scanner
         self.start, self.limits, self.batch = start, limits, batch
-        self.statements = 0
+        self.statements = self.head = 0
         self._first_us = self._last_us = 0
         self._last_seal = False
         self.relations = RelationTracker(
@@ -152,6 +161,11 @@ class _Reader(Generic[M]):
             deadline = (first_change + limits.max_wait_s) if captured else (began + limits.idle_wait_s)
             if captured and now >= deadline and limits.stays_open is not None and limits.stays_open():
                 deadline = now + _LOOK_S
+            if not captured and now >= deadline and scanner.position().lsn < self.head and now < began + _DECODED_S:
+                deadline = now + _ASK_EVERY_S
+                if now >= next_ask:
+                    self.stream.answer(ask=True)
+                    next_ask = now + _ASK_EVERY_S
             if now >= deadline:
                 if scanner.between_transactions:
                     reason = "time" if captured else "idle"
