@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -148,6 +149,39 @@ def test_all_that_was_committed_before_a_settled_time_is_in_front_of_its_positio
     later = reader.once().last
     assert later.follows(again.at)
     assert later.commit_time_us >= again.time_us
+
+
+@pytest.mark.full
+def test_no_late_transaction_bears_an_earlier_time_under_load(case: SourceCase, reader: Reader) -> None:
+    """Several sessions commit while settled positions are asked for; each is compared with the log afterwards."""
+    stop, errors, numbers = threading.Event(), list[BaseException](), itertools.count(1)
+
+    def write() -> None:
+        try:
+            while not stop.is_set():
+                case.commit(("insert", "a", (next(numbers), "x")))
+        except BaseException as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, daemon=True) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    with case.source.open() as session:
+        found = [session.settled() for _ in range(300)]
+    stop.set()
+    for writer in writers:
+        writer.join(60)
+    assert errors == []
+    changes = reader.changes(reader.all())
+    assert len(changes) > 50
+    for settled in found:
+        at = settled.at.order
+        late = [
+            change
+            for change in changes
+            if settled.at.order_of(f"{change.file}:{change.offset}") > at and change.commit_time_us < settled.time_us
+        ]
+        assert not late, f"{late[0]} came after {settled.at}, which was settled up to {settled.time_us}"
 
 
 def test_the_lag_is_the_log_behind_a_place(case: SourceCase) -> None:

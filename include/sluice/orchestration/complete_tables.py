@@ -270,7 +270,7 @@ class TableCompleteTrigger(BaseTrigger):  # type: ignore[misc]
 
 def _opened(stack: ExitStack, conn_id: str, root: str) -> Any:
     from sluice.coordination.completions import Completions
-    from sluice.coordination.zookeeper import connect
+    from sluice.coordination.connecting import connect
     from sluice.orchestration.connections import from_airflow
 
     return Completions(stack.enter_context(connect(from_airflow(conn_id), session_timeout_s=_SESSION_S)), root)
