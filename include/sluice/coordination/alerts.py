@@ -7,7 +7,6 @@ import time
 from sluice.coordination.layout import ALERT, Layout
 from sluice.coordination.port import Put, Znodes, committed
 
-
 OFF = "off:"
 """Prefix of the keys under which it is recorded that an alert is switched off."""
 
