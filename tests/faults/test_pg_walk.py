@@ -129,19 +129,24 @@ def drop_slot(world: PgWorld, choose: random.Random) -> str:
     control.pause(world.case.runtime(), by="walk", reason="the slot is gone")
     world.case.cli("check", pipeline, "--apply", "--yes")  # not zero: the position is lost all the same
     assert world.said("LostPosition", since), "it went on by itself"
-    said = world.sluice("recover", pipeline, "--apply", "--yes")
+    said = world.sluice("recover", pipeline, "--apply", "--yes", "--choose", "source=dump")
     control.resume(world.case.runtime(), by="walk")
-    with world.state() as state:
-        [dump] = [one.id for one in state.dumps.active()]
-    copies = _finish_dump(world, dump)
+    time.sleep(choose.uniform(0, 2.0))
+    world.rest()  # a chunk whose rows change meanwhile, and of which the log has a part, is read again
+    copies = _finish_dumps(world)
     assert world.acknowledged() > before, said
     return f"copied by {copies} workers"
 
 
-def _finish_dump(world: PgWorld, dump: str) -> int:
+def _finish_dumps(world: PgWorld) -> int:
+    """Work on copies, the oldest first, until there are none: rows that moved meanwhile are copied once more."""
     log = world.folder / "dump.log"
 
-    def worker() -> subprocess.Popen[bytes]:
+    def active() -> list[str]:
+        with world.state() as state:
+            return [dump.id for dump in state.dumps.active()]
+
+    def worker(dump: str) -> subprocess.Popen[bytes]:
         with log.open("ab") as out:
             out.write(json.dumps({"dump": dump}).encode() + b"\n")
             return subprocess.Popen(
@@ -149,16 +154,17 @@ def _finish_dump(world: PgWorld, dump: str) -> int:
                 env=world.case.environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    workers = [worker()]
+    workers: list[subprocess.Popen[bytes]] = []
 
     def done() -> bool:
-        if workers[-1].poll() is not None:
-            workers.append(worker())
-        with world.state() as state:
-            return not state.dumps.active()
+        left = active()
+        if left and (not workers or workers[-1].poll() is not None):
+            workers.append(worker(left[0]))
+        return not left
 
     try:
-        world.wait_until(done, f"the end of dump {dump}")
+        assert active()
+        world.wait_until(done, "the end of the copies")
     finally:
         for one in workers:
             one.kill()

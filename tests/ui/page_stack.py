@@ -63,11 +63,11 @@ def earlier(runtime: Runtime) -> None:
 
 
 @contextmanager
-def page_case(folder: Path, source: Any, target: Any, zookeeper: Any) -> Iterator[Case]:
-    """The pipeline ``shop`` to the target ``reporting``: tables of which one has a name that is markup, a rule
+def page_case(folder: Path, source: Any, target: Any, zookeeper: Any, name: str = "shop") -> Iterator[Case]:
+    """The pipeline ``name`` to the target ``reporting``: tables of which one has a name that is markup, a rule
     that makes dead letters.
     """
-    schema = SCHEMA
+    schema = f"airflow_{name}"
     tables = (
         f"CREATE DATABASE {schema}",
         f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(200))",
@@ -82,7 +82,7 @@ def page_case(folder: Path, source: Any, target: Any, zookeeper: Any) -> Iterato
         server.execute(*tables, many, f"ANALYZE TABLE {schema}.`{ODD}`")
     extra = f"retry: {{delay: 2s, max_delay: 1m}}\nrun: {{max_time: 2s}}\nrules: engine.yaml\nalert_lag: 5m\ndescription: '{DESCRIPTION}'"
     try:
-        with case(folder, source, target, zookeeper, schema, extra=extra, name="shop", hidden=True) as made:
+        with case(folder, source, target, zookeeper, schema, extra=extra, name=name, hidden=True) as made:
             (made.folder / "rules" / "engine.yaml").write_text(RULES)
             (made.folder / "rules" / "hide_tests.py").write_text(HIDE_TESTS)
             names = {"name: copy": "name: reporting", "case_source": "shop_db", "case_target": "reporting_db"}

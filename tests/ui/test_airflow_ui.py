@@ -84,8 +84,9 @@ def test_the_dag_has_a_sluice_tab_of_its_own(page: Any, stack: Stack) -> None:
 def test_a_run_and_each_of_its_tasks_show_its_batches(page: Any, stack: Stack, deliver: Callable[[], None]) -> None:
     deliver()
     dag = f"sync__{stack.pipeline}"
-    runs = stack.api.call("GET", f"/dags/{dag}/dagRuns?state=success&order_by=-logical_date&limit=1")["dag_runs"]
-    run = runs[0]["dag_run_id"]
+    ended = f"/dags/{dag}/dagRuns?state=success&order_by=-logical_date&limit=1"
+    wait_until(lambda: stack.api.call("GET", ended)["total_entries"] >= 1, "a run that succeeded")
+    run = stack.api.call("GET", ended)["dag_runs"][0]["dag_run_id"]
     for place in (f"runs/{run}", f"runs/{run}/tasks/drain"):
         page.goto(f"{stack.url}/dags/{dag}/{place}")
         page.get_by_role("link", name="Batches").last.click()

@@ -33,7 +33,7 @@ def list_rules(
     """List the rules in the order in which they run; load each, and say what is wrong with it."""
     from sluice.rules import RuleSet, params
 
-    rules = RuleSet.load(rules_folder() / engine)
+    rules = RuleSet.load(rules_folder() / engine, drafts=True)
     rules.validate()
     rows: list[dict[str, Any]] = [
         {
@@ -43,6 +43,7 @@ def list_rules(
             "tables": f"{rule.config.match.schema_}.{rule.config.match.table}",
             "on_error": rule.config.on_error.value,
             "task": "own" if rule.config.owns_task else "fused",
+            "enabled": rule.config.enabled,
             "params": dict(rule.params()),
             "takes": params.described(rule.loaded().params),
         }
@@ -56,9 +57,10 @@ def list_rules(
         table.add_column(heading, overflow="fold")
     for row in rows:
         given = ", ".join(f"{k}={v!r}" for k, v in row["params"].items())
-        table.add_row(
-            *(escape(str(row[k])) for k in ("name", "kind", "order", "tables", "on_error", "task")), escape(given)
-        )
+        shown = [escape(str(row[k])) for k in ("name", "kind", "order", "tables", "on_error", "task")]
+        if not row["enabled"]:
+            shown[0] += " [yellow](draft)[/]"
+        table.add_row(*shown, escape(given))
     _console().print(table)
 
 
@@ -100,7 +102,13 @@ def new(
 
 @rules_app.command(name="test")
 def try_out(
-    rule: Annotated[str, typer.Argument(help="Name in engine.yaml, or the path of a rule's file.")],
+    rule: Annotated[
+        str,
+        typer.Argument(
+            help="Name in engine.yaml, or the path of a rule's file. Left out: every rule of engine.yaml, each on its "
+            "own file of changes, and then all of them together on changes/engine.yaml."
+        ),
+    ] = "",
     *,
     changes: Annotated[
         Path | None, typer.Option(help="YAML or JSON file of changes; default: changes/NAME.yaml next to the rule.")
@@ -112,9 +120,14 @@ def try_out(
     limit: Annotated[int, typer.Option(min=1, help="Rows a table of a stored batch.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Run a rule over changes and show them before and after, side by side. Nothing is written."""
+    """Run a rule, or all of them, over changes and show them before and after, side by side. Nothing is written."""
     from sluice.operations.ruledev import tryout
 
+    if not rule:
+        if changes is not None or pipeline is not None:
+            raise ConfigError("--changes and --pipeline are for one rule", hint="sluice rules test NAME --changes FILE")
+        _try_all(as_json)
+        return
     found = tryout.find_rule(rule, rules_folder(), kind=kind)
     masking = None
     if pipeline is not None:
@@ -134,6 +147,37 @@ def try_out(
     else:
         _show(tried)
     if not all(t.right for t in tried):
+        raise typer.Exit(1)
+
+
+def _try_all(as_json: bool) -> None:
+    """Try every rule that has changes, then all of them; print a line for each, and the changes that went wrong."""
+    from sluice.operations.ruledev.tryout import try_engine
+
+    found = try_engine(rules_folder() / "engine.yaml")
+    wrong = {name: [one for one in tried if not one.right] for name, tried in found.items() if tried is not None}
+    if as_json:
+        print_json([
+            {"rule": name, "tried": None if tried is None else [one.to_json() for one in tried]}
+            for name, tried in found.items()
+        ])
+    else:
+        screen = _console()
+        for name, tried in found.items():
+            if tried is None:
+                screen.print(f"[yellow]-[/] {escape(name)}: no file of changes", highlight=False)
+                continue
+            mark = "[red]x[/]" if wrong[name] else "[green]v[/]"
+            expected = sum(one.expected is not None for one in tried)
+            screen.print(
+                f"{mark} {escape(name)}: {len(tried)} changes, {expected} with expectations, {len(wrong[name])} wrong",
+                highlight=False,
+            )
+        for bad in wrong.values():
+            if bad:
+                screen.print()
+                _show(bad)
+    if any(wrong.values()):
         raise typer.Exit(1)
 
 

@@ -118,6 +118,15 @@ class RuleConfig(_Model):
     builtin: str | None = Field(
         None, description="Instead of path: a rule that comes with Sluice; docs/rules.md lists them."
     )
+    package: str | None = Field(
+        None,
+        min_length=1,
+        description="Instead of path: a rule of an installed package, by the name of its entry point (sluice.rules).",
+    )
+    enabled: bool = Field(
+        True,
+        description="false: a draft. No batch sees it; `sluice rules list` and `sluice rules test` do.",
+    )
     type: RuleKind = Field(
         RuleKind.ROW,
         description="row: dict in, dict, list of dicts or None out; arrow, pandas: a whole table; sql: one SELECT "
@@ -176,8 +185,13 @@ class RuleConfig(_Model):
 
     @model_validator(mode="after")
     def _one_file(self) -> RuleConfig:
-        if (self.path is None) == (self.builtin is None):
-            raise ValueError("a rule takes either path (your own file) or builtin (a rule that comes with Sluice)")
+        if sum(one is not None for one in (self.path, self.builtin, self.package)) != 1:
+            raise ValueError(
+                "a rule takes one of path (your own file), builtin (a rule that comes with Sluice) and package (a rule "
+                "of an installed package)"
+            )
+        if self.package is not None and self.type is RuleKind.SQL:
+            raise ValueError("a rule of a package is Python: type row, arrow, pandas or spark")
         seen = {event for event in self.match.events if re.fullmatch(self.match.operation, event)}
         if self.builtin in HIDING and (self.match.columns or not {"insert", "update"} <= seen):
             raise ValueError(
@@ -210,5 +224,5 @@ class EngineConfig(_Model):
 
     @property
     def in_order(self) -> tuple[RuleConfig, ...]:
-        """The rules in the order in which they run."""
-        return tuple(sorted(self.rules, key=lambda rule: rule.order))
+        """The rules in the order in which they run, without drafts."""
+        return tuple(sorted((rule for rule in self.rules if rule.enabled), key=lambda rule: rule.order))

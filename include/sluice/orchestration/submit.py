@@ -145,7 +145,7 @@ def _lookup_connections(pipeline: PipelineConfig) -> set[str]:
 
     if pipeline.rules is None:
         return set()
-    rules = load_model(rules_folder() / pipeline.rules, EngineConfig).rules
+    rules = load_model(rules_folder() / pipeline.rules, EngineConfig).in_order
     return {lookup.connection for rule in rules for lookup in rule.lookups.values() if lookup.connection}
 
 

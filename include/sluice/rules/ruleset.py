@@ -27,7 +27,7 @@ from sluice.config.masking import Masking
 from sluice.errors import ConfigError, RuleError
 from sluice.model.fields import KEY, declared_type, described, is_masked, key_columns, key_ordinal, true_name
 from sluice.model.tables import TableId
-from sluice.rules import builtin, images, kinds
+from sluice.rules import builtin, images, kinds, packages
 from sluice.rules.kinds import Run, Tables
 from sluice.rules.lookups import LookupSource, resolved
 from sluice.rules.script import Rule
@@ -89,22 +89,27 @@ class RuleSet:
         return cls.load(engine_path) if engine_path else cls()
 
     @classmethod
-    def load(cls, engine_path: Path) -> RuleSet:
-        """Read engine.yaml and the files it names, as they are now. Raises ConfigError with file and line."""
+    def load(cls, engine_path: Path, *, drafts: bool = False) -> RuleSet:
+        """Read engine.yaml and the files it names, as they are now; with ``drafts`` also rules that are not enabled.
+
+        Raises ConfigError with file and line.
+        """
         engine, line_of = load_model_with_lines(engine_path, EngineConfig)
         rules = []
-        for config in engine.in_order:
+        for config in sorted(engine.rules, key=lambda one: one.order) if drafts else engine.in_order:
             number = engine.rules.index(config)
-            where = f"{engine_path}:{line_of(('rules', number, 'path' if config.path else 'builtin'))}"
+            origin = "path" if config.path else "builtin" if config.builtin else "package"
+            where = f"{engine_path}:{line_of(('rules', number, origin))}"
             place = f"{engine_path}:{line_of(('rules', number, 'params'))}" if config.params else where
             lines = tuple((name, line_of(("rules", number, "params", name))) for name in config.params)
             if config.builtin:
                 rules.append(Rule(config, *builtin.source(config.builtin, where), place, lines))
                 continue
-            assert config.path is not None
-            path = engine_path.parent / config.path
+            path = (
+                packages.file_of(config.package, where) if config.package else engine_path.parent / (config.path or "")
+            )
             try:
-                text = read_text(path, config.path)
+                text = read_text(path, config.path or path.name)
             except ConfigError as error:
                 raise ConfigError(
                     f"rule {config.name!r}: {error.message}",

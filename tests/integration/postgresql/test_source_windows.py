@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from sluice.config.connections import parse_connection
-from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest, Tuning
+from sluice.flows.capture.drain import drain
+from sluice.flows.dump.start import start
+from sluice.model.dumps import MOVED, Chunk, ChunkId, Marking, TableRequest, Tuning
 from sluice.model.tables import TableId
 from sluice.sources.postgresql.position import lsn_number
 from sluice.sources.postgresql.snapshot import watermarks
@@ -154,3 +156,34 @@ def test_the_end_of_the_log_waits_for_what_is_in_it_and_invisible(postgresql_sou
     finally:
         server.execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
         server.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_rows_that_move_under_a_copy_are_copied_once_more(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any
+) -> None:
+    """One copy for each batch, however many are under way; none of rows that the log brings whole."""
+    tables = (
+        "CREATE TABLE t (id int PRIMARY KEY, v text, big text)",
+        "ALTER TABLE t ALTER COLUMN big SET STORAGE EXTERNAL",
+        "CREATE TABLE u (id int PRIMARY KEY, v text)",
+    )
+    with pg_case(tmp_path, postgresql_source, zookeeper, schema="moving", tables=tables) as made:
+        made.prepare()
+        made.run_until_head()
+        made.write(
+            "INSERT INTO t SELECT i, 'x', repeat('x', 9000) FROM generate_series(1, 20) i",
+            "INSERT INTO u SELECT i, 'x' FROM generate_series(1, 20) i",
+        )
+        made.run_until_head()
+        runtime = made.runtime()
+        for name in ("t", "u", "t"):
+            start(runtime, tables=[f"moving.{name}"], lower=["1"], upper=["5000"])
+        for turn in range(5):
+            at = 1 if turn == 0 else 999 + turn
+            made.write(*(f"UPDATE {name} SET id = {1000 + turn} WHERE id = {at}" for name in ("t", "u")))
+            assert drain(runtime, claim=f"test:a:{turn}", idle_wait_s=5, ahead=True).batch is not None
+        with runtime.state() as state:
+            moved = [dump for dump in state.dumps.active() if dump.reason == MOVED]
+        assert [[str(one.table) for one in dump.tables] for dump in moved] == [["moving.t"]] * 5
+        made.run_until_head()
+        made.assert_same("t", "u")

@@ -118,6 +118,7 @@ def drain(
     idle_wait_s: float,
     until: Any = None,
     another: bool = False,
+    ahead: bool = False,
     kept: Any = None,
     stays_open: Any = None,
     is_over: Any = None,

@@ -479,12 +479,19 @@ def _files(stored: StoredRows, writer: OpenBatch, batch: int) -> Sequence[Segmen
 
 
 def _without_old_gaps(rows: pa.Table, columns: int) -> pa.Table:
-    """Return the rows with ``_present`` null where all of the ``columns`` are known of the row as it is now."""
+    """Return the rows with ``_present`` null where all of the ``columns`` are known of the row as it is now.
+
+    The second row of an update of a key, under the old key, is as whole as the update that has the same ``_seq``.
+    """
     present = rows["_present"]
     if present.null_count == rows.num_rows:
         return rows
     known, _ = masks(present, columns)
     whole = known.all(axis=1) | np.asarray(pc.equal(rows["_op"], Op.DELETE.value).to_numpy())
+    moved = np.asarray(pc.equal(rows["_op"], Op.KEY_MOVED.value).to_numpy())
+    if moved.any():
+        seq = rows["_seq"].to_numpy()
+        whole |= moved & np.isin(seq, seq[whole & ~moved])
     told = pc.if_else(pa.array(whole), pa.scalar(None, present.type), present)
     return rows.set_column(rows.schema.get_field_index("_present"), "_present", told)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import structlog
 
 from sluice.coordination.state import PipelineState
-from sluice.flows.dump.key_lists import write_keys
+from sluice.flows.dump.key_lists import stored_keys, write_keys
 from sluice.merge.column_presence import masks
 from sluice.model.batches import Op
 from sluice.model.dumps import MOVED, Dump, TablePlanned, TableRequest
@@ -29,6 +30,7 @@ from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 from sluice.sources.base import KeyText
 
+_ALL = 2**62
 _log = structlog.get_logger()
 
 
@@ -43,7 +45,10 @@ def dump_moved(
     batch: int,
     epoch: int,
 ) -> list[str]:
-    """Record a dump of the keys of such rows in a batch, for each of ``dumps``: those that are not over.
+    """Record a dump of the keys of such rows in a batch, for each of ``dumps`` that is not over.
+
+    Dumps for the same targets share one: a dump of moved rows is one of ``dumps`` in the next batch, and with one for
+    each of them their number would double with every batch.
 
     Before the batch is committed: whoever drains it again under another epoch records one of his own, and the other
     does no harm.
@@ -55,6 +60,7 @@ def dump_moved(
     """
     changed = [f for f in files if f.updates and (f.table_id, f.schema_version) in partial]
     made: list[str] = []
+    given: dict[tuple[Any, ...], set[tuple[str, ...]]] = {}
     for dump in dumps if changed else ():
         id_ = f"moved-{batch:010d}-e{epoch:06d}-{len(made)}"
         requests: list[TableRequest] = []
@@ -62,7 +68,9 @@ def dump_moved(
             mine = [f for f in changed if f.table_id == request.table]
             if not mine or request.keyless or _is_over(state, dump, ordinal, request):
                 continue
-            keys = _moved_keys(store, text_of, mine, partial, request)
+            shared = given.setdefault((dump.targets, dump.marking, request.table, request.identity), set())
+            keys = [key for key in _moved_keys(store, text_of, mine, partial, request) if key not in shared]
+            shared.update(keys)
             if keys:
                 path = f"dumps/{id_}/keys-{len(requests):04d}.parquet"
                 write_keys(store, path, keys)
@@ -104,34 +112,48 @@ def _moved_keys(
 ) -> list[tuple[str, ...]]:
     """Return literals of the keys under which moved rows are now.
 
-    If the dump follows another index than the key, every update may move a row.
+    If the dump follows another index than the key, every update may move a row. Of a list of keys, only the rows
+    matter that were under one of them.
     """
-    found: dict[tuple[str, ...], None] = {}
     every = bool(request.index or request.identity)
+    moves: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for file in files:
         if file.moved_partially or every:
             schema = partial[file.table_id, file.schema_version]
             key = request.identity or schema.primary_key
             rows = read_file(store, file, columns=[*map(stored_name, key), "_op", "_present", "_before"], verify=False)
             columns = [next(c for c in schema.columns if c.name == name) for name in key]
-            found.update(dict.fromkeys(text_of.literals(columns, _keys_now(rows, schema, key, every=every))))
+            then, now = _keys_of(rows, schema, key, every=every)
+            for old, new in zip(text_of.literals(columns, then), text_of.literals(columns, now), strict=True):
+                moves.setdefault(old, []).append(new)
+    if every or not request.key_file:
+        return list(dict.fromkeys(new for news in moves.values() for new in news))
+    found: dict[tuple[str, ...], None] = {}
+    waiting = [key for piece in stored_keys(store, request.key_file, 0, _ALL) for key in piece if key in moves]
+    while waiting:  # a row that moved several times
+        for new in moves[waiting.pop()]:
+            if new not in found:
+                found[new] = None
+                waiting += [new] if new in moves else []
     return list(found)
 
 
-def _keys_now(rows: pa.Table, schema: TableSchema, key: Sequence[str], *, every: bool) -> pa.Table:
-    """Return the current keys of updated rows of which the log has only a part: those whose key changed, or with
-    ``every`` all of them.
+def _keys_of(rows: pa.Table, schema: TableSchema, key: Sequence[str], *, every: bool) -> tuple[pa.Table, pa.Table]:
+    """Return the old and the current keys of updated rows whose present state the log has only in part: those whose
+    key changed, or with ``every`` all of them.
     """
     rows = rows.filter(pc.and_(pc.equal(rows["_op"], Op.UPDATE.value), pc.is_valid(rows["_present"])))
     known, _ = masks(rows["_present"], len(schema.columns))
     users = [stored_name(c.name) for c in schema.columns]
     before = rows["_before"].combine_chunks()
-    moved, now = np.full(rows.num_rows, every), {}
+    moved, then, now = np.full(rows.num_rows, every), {}, {}
     for name in map(stored_name, key):
         was, own = member(before, name), rows[name].combine_chunks()
+        then[name] = was
         now[name] = pc.if_else(pa.array(known[:, users.index(name)]), own, was)
         moved |= ~pc.fill_null(pc.equal(now[name], was), False).to_numpy(zero_copy_only=False)
-    return pa.table(now).filter(pa.array(moved))
+    chosen = pa.array(moved & ~known.all(axis=1))
+    return pa.table(then).filter(chosen), pa.table(now).filter(chosen)
 
 
 __all__ = ["dump_moved"]

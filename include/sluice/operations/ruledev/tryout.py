@@ -26,6 +26,7 @@ from sluice.flows.transform.spark_rules import try_frames
 from sluice.model.fields import declared_type, described, is_key, made_field, true_name
 from sluice.model.nearest import meant
 from sluice.model.tables import META_COLUMNS, TableId
+from sluice.operations.ruledev.scaffold import changes_file
 from sluice.rules import RuleSet
 from sluice.rules.columns import arrow_type
 from sluice.rules.script import Rule
@@ -111,7 +112,7 @@ def find_rule(name: str, folder: Path, *, kind: str | None = None) -> RuleSet:
     """
     path = Path(name)
     engine = (path.parent if path.suffix else folder) / "engine.yaml"
-    rules = RuleSet.load(engine) if engine.exists() else RuleSet()
+    rules = RuleSet.load(engine, drafts=True) if engine.exists() else RuleSet()
     for rule in rules:
         if rule.name == name or (path.suffix and Path(rule.path).resolve() == path.resolve()):
             return RuleSet((rule,))
@@ -131,6 +132,32 @@ def find_rule(name: str, folder: Path, *, kind: str | None = None) -> RuleSet:
     return RuleSet((
         Rule(RuleConfig(name=path.stem.replace(".", "_"), path=path.name, type=guessed), str(path), text, f"{path}:1"),
     ))
+
+
+ALL = "engine"
+"""All rules together, in :func:`try_engine`: their changes are in ``changes/engine.yaml``."""
+
+
+def try_engine(engine: Path) -> dict[str, list[Tried] | None]:
+    """Try each rule of engine.yaml, drafts too, on its own file of changes, and then all enabled ones together.
+
+    Rules of type spark are left out of the second.
+
+    Return the results by rule; None: it has no file of changes. The last key is :data:`ALL`, if there is such a file.
+
+    Raises:
+        ConfigError, RuleError: with file and line.
+    """
+    rules = RuleSet.load(engine, drafts=True)
+    found: dict[str, list[Tried] | None] = {}
+    for rule in rules:
+        path = changes_file(engine.parent, rule.name)
+        found[rule.name] = list(try_rule(RuleSet((rule,)), handwritten(path))) if path.exists() else None
+    together = changes_file(engine.parent, ALL)
+    if together.exists():
+        enabled = RuleSet(tuple(rule for rule in rules if rule.config.enabled and rule.kind is not RuleKind.SPARK))
+        found[ALL] = list(try_rule(enabled, handwritten(together)))
+    return found
 
 
 def try_rule(
@@ -228,6 +255,16 @@ def handwritten(path: Path) -> list[Sample]:
     marked = YAML(typ="rt").load(io.StringIO(text))
     documents, marks = (data, marked) if isinstance(data, list) else ([data], [marked])
     return [_sample(document, mark, str(path)) for document, mark in zip(documents, marks, strict=True)]
+
+
+def changes_of(
+    changes: Sequence[Mapping[str, Any]], *, table: str, key: Sequence[str], columns: Mapping[str, str] | None = None
+) -> list[Sample]:
+    """Make changes of values, in the form of :func:`handwritten`: for tests. Raises ConfigError."""
+    made = [_change(dict(one), f"change {number}") for number, one in enumerate(changes, 1)]
+    rows = _merged_rows(made, columns or {}, key, "changes")
+    expected = {number: one.expected for number, one in enumerate(made) if one.expected is not None}
+    return [Sample(TableId(*table.split(".", 1)), rows, expected)]
 
 
 @dataclass(frozen=True, slots=True)

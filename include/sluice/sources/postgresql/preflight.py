@@ -30,6 +30,8 @@ _CHOICES = (
     "plans it"
 )
 _SHOWN = 5
+_ORIGINS = 160_000
+"""The first version that leaves changes out by their origin."""
 _NEARLY_LOST = 0.25
 """A slot warns when less than this part of ``max_slot_wal_keep_size`` is left."""
 
@@ -57,7 +59,7 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
 
 def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
     """Return all findings, errors first. ``at``: the captured position, None before the first capture."""
-    found = server_findings(setup.info)
+    found = server_findings(setup.info) + _origin_findings(setup.info, pipeline.source.origin)
     if not any(one.severity == "error" for one in found):
         found += _slot_findings(setup, pipeline, at)
         found += _publication_findings(setup, pipeline, at)
@@ -113,6 +115,21 @@ def server_findings(info: ServerInfo) -> list[Finding]:
             )
         )
     return found
+
+
+def _origin_findings(info: ServerInfo, origin: str) -> list[Finding]:
+    if origin == "any" or info.version_number >= _ORIGINS:
+        return []
+    return [
+        Finding(
+            "error",
+            "source.origin",
+            origin,
+            f"PostgreSQL {info.version} does not leave out changes by their origin; version 16 is the first that does",
+            "take origin out of the pipeline file, or use a newer server",
+            ConfigError,
+        )
+    ]
 
 
 # -- the slot ----------------------------------------------------------------------------------------------------------

@@ -83,13 +83,16 @@ class ReplicationStream:
     Args:
         start: the LSN from which transactions are wanted.
         publications: names of publications.
+        origin: "none" leaves out changes that have a replication origin (version 16 and later).
 
     Raises:
         SourceUnavailable, ConfigError.
         LostPosition: the slot is gone, or the server has removed what it kept.
     """
 
-    def __init__(self, endpoint: Endpoint, *, slot: str, publications: Sequence[str], start: int) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, slot: str, publications: Sequence[str], start: int, origin: str = "any"
+    ) -> None:
         self.endpoint = endpoint
         self.slot = slot
         self._lock = threading.Lock()
@@ -101,7 +104,7 @@ class ReplicationStream:
             self._connection = connect(endpoint, f"sluice {slot}", settings=SESSION, replication=True)
         try:
             with source_errors(endpoint, f"reading slot {slot}"):
-                self._start(publications, start)
+                self._start(publications, start, origin)
         except BaseException:
             self._connection.close()
             raise
@@ -114,11 +117,16 @@ class ReplicationStream:
     def _pg(self) -> pq.abc.PGconn:
         return self._connection.pgconn
 
-    def _start(self, publications: Sequence[str], start: int) -> None:
+    def _start(self, publications: Sequence[str], start: int, origin: str) -> None:
         names = ", ".join(sql.Identifier(name).as_string(self._connection) for name in publications)
         command = sql.SQL(
-            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true')"
-        ).format(sql.Identifier(self.slot), sql.SQL(lsn_text(start)), sql.Literal(names))
+            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true'{})"
+        ).format(
+            sql.Identifier(self.slot),
+            sql.SQL(lsn_text(start)),
+            sql.Literal(names),
+            sql.SQL(", origin {}").format(sql.Literal(origin)) if origin != "any" else sql.SQL(""),
+        )
         text = command.as_string(self._connection).encode()
         until = time.monotonic() + _ACTIVE_S
         while True:
