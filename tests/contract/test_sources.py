@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -126,6 +127,27 @@ def test_starts_that_need_no_place(case: SourceCase) -> None:
         assert latest == session.head == session.resolve_start("dump")
         assert latest.log_epoch == earliest.log_epoch
         assert latest.follows(earliest)
+
+
+def test_all_that_was_committed_before_a_settled_time_is_in_front_of_its_position(
+    case: SourceCase, reader: Reader
+) -> None:
+    """Also in an idle log the settled time goes on, and no later transaction bears an earlier time."""
+    began = time.time_ns() // 1000
+    case.commit(("insert", "a", (1, "x")))
+    end = time.monotonic() + 60
+    with case.source.open() as session:
+        while (settled := session.settled()).time_us < began + 2_000_000:
+            assert time.monotonic() < end, "the settled time does not go on"
+            time.sleep(0.1)
+        again = session.settled()
+    assert not reader.once().last.follows(settled.at)
+    assert again.time_us >= settled.time_us
+    assert not settled.at.follows(again.at)
+    case.commit(("insert", "a", (2, "x")))
+    later = reader.once().last
+    assert later.follows(again.at)
+    assert later.commit_time_us >= again.time_us
 
 
 def test_the_lag_is_the_log_behind_a_place(case: SourceCase) -> None:
@@ -354,6 +376,7 @@ def test_a_typed_key_is_the_key_of_the_row(case: SourceCase) -> None:
     assert keys == [(case.source.keys.typed(column, text),) for text in ("-7", "12")]
 
 
+@pytest.mark.promise("C19")
 @pytest.mark.parametrize("size", [1, 3, 7, 50])
 def test_chunks_cut_every_row_into_exactly_one(case: SourceCase, size: int) -> None:
     ids = [-5, -1, 0, 3, 4, 9, 10, 11, 400, 401]

@@ -1110,6 +1110,40 @@ class WorkersConfig(StrictModel):
         return max(self.priority // 2, 1)
 
 
+class CompleteConfig(StrictModel):
+    """The times at which Airflow is told that target tables hold all that was committed before."""
+
+    every: Span = Field(
+        timedelta(days=1), description="From one time to the next: 5m to 1d, a part of an hour or of a day."
+    )
+    timezone: str = Field("UTC", description="The time zone in which a day begins, such as Europe/Berlin.")
+
+    @field_validator("every")
+    @classmethod
+    def _a_part_of_a_day(cls, value: timedelta) -> timedelta:
+        minutes, rest = divmod(value.total_seconds(), 60)
+        if rest or minutes not in {5, 10, 15, 20, 30, *(60 * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24))}:
+            raise ValueError("write 5m, 10m, 15m, 20m, 30m, 1h, 2h, 3h, 4h, 6h, 8h, 12h or 1d")
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"there is no time zone {value!r}; use a name like Europe/Berlin or UTC") from None
+        return value
+
+    @property
+    def cron(self) -> str:
+        """The times as a cron expression in the time zone."""
+        minutes = int(self.every.total_seconds()) // 60
+        if minutes < 60:
+            return f"*/{minutes} * * * *"
+        return f"0 */{minutes // 60} * * *" if minutes < 24 * 60 else "0 0 * * *"
+
+
 class SubscriptionsConfig(StrictModel):
     """Named subscriptions of the subscription service (sluice serve)."""
 
@@ -1158,6 +1192,11 @@ class PipelineConfig(StrictModel):
     )
     assets: bool = Field(
         True, description="Airflow: tell of each table that a run brought changes to, as an event of its asset."
+    )
+    complete: CompleteConfig | None = Field(
+        None,
+        description="Airflow: tell when each target table holds all that was committed before a time, such as "
+        "midnight; none: never.",
     )
     alert_connection: ConnectionId | None = Field(
         None,

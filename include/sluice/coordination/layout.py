@@ -42,6 +42,7 @@
     │   │       └── {name}                ephemeral: a process that reads, and which tables
     │   ├── dumping/{id}                  (empty) the dump has not ended
     │   └── dumped/{milliseconds}-{id}    (empty) it ended then
+    ├── complete-tables/{digest}                   up to which times a target table is complete, and which run said so
     ├── subscription-servers/{id}                  ephemeral: a subscription service, its address and pipelines
     ├── channels/{channel}/{pipeline}.{part}       what a pipeline of a channel fails at; the age of the node is that of the failure
     └── replicator/{pipeline}.{target}/process     acknowledged batch and position of a target
@@ -164,11 +165,13 @@ SIDE = Format("failure of a channel's pipeline")
 MEMBERSHIP = Format("channel of a pipeline")
 SUBSCRIPTION = Format("subscription")
 SERVER = Format("subscription service")
+COMPLETE = Format("times up to which a table is complete")
 
 FORMATS = (
     IDENTITY, PAUSE_SWITCH, QUARANTINE, FAILURE, ERRORS, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
     MEMBER, OWNER, RESTART, BATCH, PROGRESS, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER, ANNOUNCED,
+    COMPLETE,
 )  # fmt: skip
 """All kinds of JSON nodes."""
 
@@ -191,6 +194,16 @@ def servers(root: str) -> str:
 def server(root: str, name: str) -> str:
     """Return the node of one subscription service."""
     return f"{servers(root)}/{name}"
+
+
+def complete_tables(root: str) -> str:
+    """Return the folder of what is complete, of the tables of all pipelines. No pipeline can have its name."""
+    return f"{root}/complete-tables"
+
+
+def complete_table(root: str, uri: str) -> str:
+    """Return the node of one target table, by its address."""
+    return f"{complete_tables(root)}/{hashlib.sha256(uri.encode()).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True, slots=True)

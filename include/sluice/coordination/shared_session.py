@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 import structlog
 
 from sluice.config.connections import Endpoint
+from sluice.coordination.connecting import connect
 from sluice.coordination.leader_election import BEAT_S
 from sluice.coordination.port import Conflict, Put, Znodes
-from sluice.coordination.zookeeper import connect
 from sluice.errors import SluiceError
 
 _log = structlog.get_logger()

@@ -18,6 +18,7 @@ from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
 from sluice.coordination.bundles import Bundles, WaitingBatches
 from sluice.coordination.channel_side import ChannelMembership, ChannelSide, leave_channel, require_channel
+from sluice.coordination.completions import Completions
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.failures import StageFailure, StageFailures
@@ -50,6 +51,7 @@ class PipelineState:
         batches, acks, pause_switch, audit: the batches, what targets have acknowledged, the pause switch, what people
             did; each is asked and changed by itself, and the state has the moves that need several of them.
         layout: where its nodes are; election: which installation leads; quarantine: which targets are in quarantine;
+            completions: up to which times target tables are complete;
             incomplete: which tables lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too
             large; member: which server of the source group is read; subscriptions: of readers; side: of a channel,
             None: it is in none; runs: how far the stages of runs have come.
@@ -88,6 +90,7 @@ class PipelineState:
         self.quarantine = Quarantine(known, layout, self.targets)
         self._failures = StageFailures(known, layout)
         self.announcements = Announcements(known, layout)
+        self.completions = Completions(znodes, root)
         self.incomplete = IncompleteTables(znodes, layout)
         self.mapped_names = MappedNames(known, layout)
         self.alerts = Alerts(znodes, layout)

@@ -216,7 +216,7 @@ class Runtime:
         if self._state is not None and self._state.alive:
             yield self._state
             return
-        from sluice.coordination.zookeeper import connect
+        from sluice.coordination.connecting import connect
 
         coordination = self.pipeline.coordination
         timeout = coordination.session_timeout.total_seconds()

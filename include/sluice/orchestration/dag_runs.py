@@ -25,7 +25,12 @@ def verify_id_of(pipeline: str) -> str:
     return f"verify__{pipeline}"
 
 
-FAMILIES = (dag_id_of, catchup_id_of, backfill_id_of, verify_id_of)
+def complete_id_of(pipeline: str) -> str:
+    """Return the id ``complete__{pipeline}``."""
+    return f"complete__{pipeline}"
+
+
+FAMILIES = (dag_id_of, catchup_id_of, backfill_id_of, verify_id_of, complete_id_of)
 """The DAGs of a pipeline, by the functions that make their ids."""
 
 SENSE = "sense"

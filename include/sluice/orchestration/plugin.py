@@ -15,7 +15,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from sluice.config.folders import pipelines_folder
 from sluice.orchestration import cleared_runs
-from sluice.orchestration.timetable import BackfillTimetable, SluiceTimetable
+from sluice.orchestration.timetable import BackfillTimetable, CompleteTimetable, SluiceTimetable
 
 _STATIC = Path(__file__).resolve().parent / "static"
 _PREFIX = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
@@ -72,7 +72,7 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
     """Timetable, page and tab; room for cleared runs; optionally the subscription service."""
 
     name = "sluice"
-    timetables: ClassVar = [SluiceTimetable, BackfillTimetable]
+    timetables: ClassVar = [SluiceTimetable, BackfillTimetable, CompleteTimetable]
     fastapi_apps: ClassVar = [
         {"app": _application(), "url_prefix": "/sluice", "name": "Sluice"},
         {"app": _Monitor(), "url_prefix": "/sluice-monitor", "name": "Sluice monitoring"},

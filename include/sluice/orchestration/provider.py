@@ -181,5 +181,11 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": connection_types(),
         "hooks": [{"integration-name": name, "python-modules": [_HOOKS]}],
         "operators": [{"integration-name": name, "python-modules": ["sluice.orchestration.operators"]}],
-        "triggers": [{"integration-name": name, "python-modules": ["sluice.orchestration.triggers"]}],
+        "sensors": [{"integration-name": name, "python-modules": ["sluice.orchestration.complete_tables"]}],
+        "triggers": [
+            {
+                "integration-name": name,
+                "python-modules": ["sluice.orchestration.triggers", "sluice.orchestration.complete_tables"],
+            }
+        ],
     }

@@ -98,3 +98,22 @@ class BackfillTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
     def deserialize(cls, data: dict[str, Any]) -> BackfillTimetable:
         """Create the timetable; it has no settings."""
         return cls()
+
+
+class CompleteTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
+    """An interval ends at each time up to which tables are told to be complete, and none is left out.
+
+    The first run is that of the last time before the DAG was enabled; after a pause, those of all times since come.
+    """
+
+    description = "At each time of complete: in the pipeline file."
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        """Return the interval that follows the last one; the newest one if there is none yet."""
+        if last_automated_data_interval is not None:
+            restriction = restriction._replace(earliest=None, catchup=True)
+        return super().next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )

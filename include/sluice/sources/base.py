@@ -22,6 +22,7 @@ from typing_extensions import TypeVar
 
 from sluice.config.pipeline import StartPosition
 from sluice.model.column_types import ColumnType
+from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import Dialect
 from sluice.model.digests import RangeDigest
@@ -347,6 +348,15 @@ class SourceSession(Protocol):
             ``whole_until`` of the CaptureError is the end of the last of them: with it as ``stop_at`` the same call
                 gives a batch.
             Whatever the sink raises.
+        """
+
+    def settled(self) -> Settled:
+        """Return a time of the source's clock, now or a little earlier, and the position behind all that was committed
+        before it.
+
+        No transaction with an earlier commit time comes after the position, as long as nobody sets the clock back.
+
+        Raises PreflightError if this server cannot tell, with the reason.
         """
 
     def release(self, delivered: Offset) -> None:

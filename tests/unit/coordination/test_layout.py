@@ -73,6 +73,7 @@ def tree() -> MemoryTree:
         state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
     assert state.alerts.raise_("copy", 5000)
     assert state.announcements.take("copy", state.announcements.read("copy"), "run-1", (1, 1), 1)
+    assert state.completions.take("mysql://db:3306/shop/a", 5, "run-1")
     assert state.quarantine.add("version", "it does not answer")
     state.incomplete.add("copy", [(TableId("shop", "a"), ("v",))])
     state.mapped_names.add(["shop.a key id"])
@@ -134,6 +135,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "servers": Servers(tree.session(), ROOT).all(),
         "alert": state.alerts.since("copy"),
         "announced": state.announcements.read("copy"),
+        "complete": state.completions.read("mysql://db:3306/shop/a"),
         "member": state.member.read(),
         "dumps": [dumps.get(name) for name in dumps.ids()],
         "planned": [dumps.planned(name, 0) for name in dumps.ids()],

@@ -24,6 +24,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "sync": ("sync__", "catchup__"),
     "backfill": ("backfill__",),
     "verify": ("verify__",),
+    "complete": ("complete__",),
     "control": (CONTROL_ID,),
     "retention": (RETENTION_ID,),
 }

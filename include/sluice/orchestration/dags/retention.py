@@ -34,7 +34,7 @@ override it.
 """
 
 OWN_RUNS = ("sync", "catchup", "upkeep")
-ASKED_RUNS = ("backfill", "verify", "control")
+ASKED_RUNS = ("backfill", "verify", "complete", "control")
 """The tags of DAGs whose runs are kept as long as logs."""
 
 _DOC = f"""Every hour:
@@ -268,7 +268,7 @@ def build_retention_dag(folder: Path) -> DAG:
     return dag
 
 
-DAG_FILES = ("sync.py", "backfill.py", "verify.py", "control.py", "retention.py")
+DAG_FILES = ("sync.py", "backfill.py", "verify.py", "complete.py", "control.py", "retention.py")
 """The files in the folder ``dags``."""
 
 

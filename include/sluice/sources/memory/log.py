@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,6 +89,10 @@ class MemoryStore:
     """The filter of a store that replicates from another one."""
     running: int = 1
     replica_lag_s: float | None = None
+    clock: Callable[[], int] = lambda: time.time_ns() // 1000
+    """Microseconds since 1970."""
+    committing: list[int] = field(default_factory=list)
+    """Commit times of transactions that are not in the log yet."""
 
     def __post_init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -168,7 +172,7 @@ class MemoryStore:
                 Transaction(
                     (),
                     {table: schema for table, schema in known.items() if schema is not None},
-                    time.time_ns() // 1000,
+                    self.clock(),
                     statement,
                     tuple(changes),
                 )
@@ -183,7 +187,25 @@ class MemoryStore:
             for change in changes:
                 self._write(change)
             schemas = {change.table: self.tables[change.table] for change in changes}
-            self._append(Transaction(changes, schemas, time.time_ns() // 1000, damage=damage, mark=mark))
+            self._append(Transaction(changes, schemas, self.clock(), damage=damage, mark=mark))
+
+    def committing_later(self, *changes: RowChange) -> Callable[[], None]:
+        """Begin to commit a transaction now, whose time is taken; what is returned puts it into the log, as a server
+        does a moment later.
+        """
+        with self.changed:
+            at = self.clock()
+            self.committing.append(at)
+
+        def finish() -> None:
+            with self.changed:
+                self.committing.remove(at)
+                for change in changes:
+                    self._write(change)
+                schemas = {change.table: self.tables[change.table] for change in changes}
+                self._append(Transaction(changes, schemas, at))
+
+        return finish
 
     def insert(self, table: TableId, *rows: Row) -> None:
         """Commit one transaction of inserts."""

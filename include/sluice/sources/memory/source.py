@@ -22,6 +22,7 @@ from sluice.config.pipeline import Event, PipelineConfig, StartPosition
 from sluice.errors import ConfigError, DecodeError, DumpRefused, LogPurged, LostPosition, UnsupportedType, WrongServer
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import MYSQL, Dialect
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
@@ -310,6 +311,12 @@ class MemorySession:
             if reading.sink is not None and not reading.finished:
                 reading.sink.abort()
             raise
+
+    def settled(self) -> Settled:
+        """Return the store's clock, or the commit time of the oldest transaction that is not in the log yet."""
+        with self.store.changed:
+            time_us = min([self.store.clock(), *self.store.committing])
+            return Settled(time_us, self.store.position(len(self.store.log)))
 
     def release(self, delivered: Offset) -> None:
         """Remove the transactions before ``delivered``, unless the store keeps all or is another one."""

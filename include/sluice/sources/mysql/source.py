@@ -19,6 +19,7 @@ from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model import dialects
 from sluice.model.column_types import ColumnType
+from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
 from sluice.model.findings import Finding
@@ -78,6 +79,7 @@ from sluice.sources.mysql.server.merge_tables import refuse_merge
 from sluice.sources.mysql.server.preflight import preflight, require_ready
 from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
+from sluice.sources.mysql.server.settled import settled_end
 from sluice.sources.mysql.server.two_way import numbering, unique_keys
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
 from sluice.sources.mysql.snapshot.chunk_table import MySQLChunkTable
@@ -390,6 +392,12 @@ class MySQLSession:
                 self.connection, self._login, stream, self._layouts, self._keep if self._login is not None else None
             ),
         )
+
+    def settled(self) -> Settled:
+        """Read the server's clock and then the end of its log. Raises PreflightError."""
+        info = self.info
+        with self._asking():
+            return settled_end(self.connection, info, where=self.source.where)
 
     def release(self, delivered: Offset) -> None:
         """Do nothing: the server keeps its log as long as it is configured to, whoever reads it."""

@@ -17,6 +17,7 @@ import structlog
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, LostPosition, PreflightError
+from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import POSTGRESQL, Dialect
 from sluice.model.dumps import Marking
@@ -55,6 +56,7 @@ from sluice.sources.postgresql.reader.relations import RelationPlans
 from sluice.sources.postgresql.server.connection import open_session, rows_of, source_errors
 from sluice.sources.postgresql.server.info import ServerInfo, log_end, server_info
 from sluice.sources.postgresql.server.publication import publication_name
+from sluice.sources.postgresql.server.settled import settled_end
 from sluice.sources.postgresql.server.slot import Slot, advance, read_slot, slot_name
 from sluice.sources.postgresql.server.timelines import ancestors
 from sluice.sources.postgresql.snapshot.chunk_reader import (
@@ -423,6 +425,16 @@ class PostgreSQLSession:
                 (oid, modifier, oid),
             )
         return str(words), tuple(labels or ())
+
+    def settled(self) -> Settled:
+        """Read the server's clock, the statements that may be committing, and the end of the log.
+
+        Raises PreflightError.
+        """
+        position = self.info.position
+        with self._asking():
+            time_us, lsn = settled_end(self.connection, where=self.source.where)
+        return Settled(time_us, position.at(lsn).as_offset())
 
     def release(self, delivered: Offset) -> None:
         """Let the server forget what is in front of ``delivered``.

@@ -1,0 +1,62 @@
+"""Sessions of the store that holds the positions: ZooKeeper, or what an installed package brings in its place.
+
+The type of the connection chooses: ``coordination.connection`` of type ``zookeeper`` is ZooKeeper, one of another type
+is the entry point of that name under ``sluice.coordination``. It names a function like :func:`connect`. What it has to
+keep is :mod:`sluice.coordination.contract`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+
+from sluice.config.connections import Endpoint
+from sluice.coordination.port import Znodes
+from sluice.errors import ConfigError
+
+GROUP = "sluice.coordination"
+
+Connect = Callable[..., AbstractContextManager[Znodes]]
+
+
+@contextmanager
+def connect(endpoint: Endpoint, *, session_timeout_s: float, connect_timeout_s: float = 15.0) -> Iterator[Znodes]:
+    """Yield a session on what answers at ``endpoint``, closed on leaving.
+
+    Args:
+        session_timeout_s: how long a silent session keeps its ephemeral nodes. connect_timeout_s: how long to wait for
+            the first answer.
+
+    Raises:
+        CoordinationUnavailable: nothing answers in time. ConfigError: the login is refused, or the package that brings
+            this type cannot be loaded.
+    """
+    own = _of(endpoint.kind)
+    if own is None:
+        from sluice.coordination import zookeeper
+
+        own = zookeeper.connect
+    with own(endpoint, session_timeout_s=session_timeout_s, connect_timeout_s=connect_timeout_s) as znodes:
+        yield znodes
+
+
+@cache
+def _of(kind: str) -> Connect | None:
+    """Return the function of the package that has this type of connection; None: it is ZooKeeper."""
+    if kind not in {"", "zookeeper"}:
+        for point in importlib.metadata.entry_points(group=GROUP, name=kind):
+            try:
+                found: Connect = point.load()
+            except Exception as error:
+                raise ConfigError(
+                    f"the coordination store {kind!r} cannot be loaded: {type(error).__name__}: {error}",
+                    where=point.value,
+                    hint="reinstall the package that brings it, or use a connection of type zookeeper",
+                ) from error
+            return found
+    return None
+
+
+__all__ = ["connect"]

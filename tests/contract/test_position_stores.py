@@ -1,0 +1,105 @@
+"""The store of positions: ZooKeeper and its model keep the contract, and a package may bring another one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import Endpoint
+from sluice.coordination import connecting
+from sluice.coordination.contract import CHECKS, Check, Open
+from sluice.coordination.memory import MemoryTree
+from sluice.coordination.port import Znodes
+from sluice.coordination.shared_session import SharedSessions
+from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime
+from tests.support.twins.source_kinds import pipeline
+
+
+@pytest.fixture(params=["memory", "zookeeper"])
+def open_session(request: pytest.FixtureRequest) -> Open:
+    if request.param == "memory":
+        tree = MemoryTree()
+
+        @contextmanager
+        def opened() -> Iterator[Znodes]:
+            session = tree.session()
+            try:
+                yield session
+            finally:
+                session.expire()
+
+        return opened
+    server = request.getfixturevalue("zookeeper")
+    endpoint = Endpoint("zookeeper_default", "zookeeper", server.hosts)
+    return lambda: connecting.connect(endpoint, session_timeout_s=6)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_a_store_of_positions_keeps_the_contract(check: Check, open_session: Open) -> None:
+    check.run(open_session, f"/test/{uuid.uuid4().hex}")
+
+
+PACKAGE = """\
+from contextlib import contextmanager
+
+from sluice.coordination.memory import MemoryTree
+
+TREE = MemoryTree()
+
+
+@contextmanager
+def connect(endpoint, *, session_timeout_s, connect_timeout_s=15.0):
+    session = TREE.session()
+    try:
+        yield session
+    finally:
+        session.expire()
+"""
+
+
+@pytest.mark.promise("G5")
+def test_the_type_of_the_connection_chooses_a_store_of_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "my_tree-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-tree\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[sluice.coordination]\nmytree = my_coordination_tree:connect\nbroken = my_coordination_tree:nothing\n"
+    )
+    (tmp_path / "my_coordination_tree.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    connecting._of.cache_clear()
+    connections: dict[str, Any] = {"nowhere": {"conn_type": "mytree", "host": "a"}}
+
+    def resolver(name: str) -> Endpoint:
+        from sluice.config.connections import parse_connection
+
+        return parse_connection(name, json.dumps(connections[name]))
+
+    runtime = Runtime.build(pipeline("p", "memory", "s"), resolver=resolver)
+    with runtime.state() as state:
+        state.pause_switch.set(open_=False, by="me", reason="tea")
+    sessions = SharedSessions()
+    try:
+        session = sessions.get(resolver("nowhere"), 10.0)
+        assert session.alive
+    finally:
+        sessions.close()
+    tree = importlib.import_module("my_coordination_tree").TREE
+    assert any(path.startswith("/data/sync/p/") for path in tree.nodes)
+    connections["nowhere"]["conn_type"] = "broken"
+    with (
+        pytest.raises(ConfigError, match=r"coordination store 'broken' cannot be loaded: AttributeError"),
+        runtime.state(),
+    ):
+        pass
