@@ -7,6 +7,14 @@ import time
 from sluice.coordination.layout import ALERT, Layout
 from sluice.coordination.port import Put, Znodes, committed
 
+OFF = "off:"
+"""Prefix of the keys under which it is recorded that an alert is switched off."""
+
+
+def is_switch(key: str) -> bool:
+    """Return True for a key that is no alert, but says that one is switched off."""
+    return key.startswith(OFF)
+
 
 class Alerts:
     """The alerts of one pipeline: of its targets by name, of anything else by a key with a colon."""

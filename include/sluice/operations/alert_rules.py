@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from sluice.coordination.alerts import OFF
+
 if TYPE_CHECKING:
     from sluice.config.pipeline import PipelineConfig
     from sluice.coordination.state import PipelineState
@@ -47,7 +49,7 @@ def rule_key(rule: AlertRule) -> str:
 
 def off_key(rule: AlertRule) -> str:
     """Return the key under which it is recorded that a rule is switched off."""
-    return f"off:{rule}"
+    return f"{OFF}{rule}"
 
 
 def switched_off(recorded: Mapping[str, str]) -> dict[str, str]:

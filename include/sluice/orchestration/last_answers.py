@@ -41,6 +41,14 @@ LIST_S = 0.15
 LOOKS_PER_S = 20.0
 """Looks a second at the pipelines of a list, at most: of a long list each is looked at less often."""
 
+LISTED_LOOKS = 4
+"""Looks for lists at the same time, at most. They have threads of their own: a person who opens one pipeline does not
+wait for a long list, and the event loop gets its turn.
+"""
+
+LISTED_MOST = 40
+"""Looks for lists that wait for a thread, at most; the pipelines with the oldest answers come first."""
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -49,12 +57,14 @@ class _Kept:
     Attributes:
         answer: None: there is none yet. at: when it came. asked: when the look was asked for, and began: when a thread
             took it, None: none did.
+        listed: the look waits for a thread of the lists.
         news: is called by the look's end.
     """
 
     answer: Shown | None = None
     at: float = -1e9
     under_way: bool = False
+    listed: bool = False
     asked: float = 0.0
     began: float | None = None
     began_ms: int = 0
@@ -78,6 +88,7 @@ class LastAnswers:
     def __init__(self, ask: Callable[[str], Shown], *, looks: int = LOOKS) -> None:
         self._ask = ask
         self._pool = ThreadPoolExecutor(looks, thread_name_prefix="sluice-status")
+        self._listed = ThreadPoolExecutor(LISTED_LOOKS, thread_name_prefix="sluice-listed")
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
 
@@ -91,10 +102,19 @@ class LastAnswers:
         fresh_s = max(FRESH_S, len(asked) / LOOKS_PER_S) if listed else FRESH_S
         with self._lock:
             kept = [self._kept.setdefault(key, _Kept()) for key in asked]
-            for key, one in zip(asked, kept, strict=True):
-                if not one.under_way and time.monotonic() - one.at >= fresh_s:
-                    one.under_way, one.asked, one.began = True, time.monotonic(), None
-                    self._pool.submit(self._run, key, one)
+            due = [
+                (key, one)
+                for key, one in zip(asked, kept, strict=True)
+                if not one.under_way and time.monotonic() - one.at >= fresh_s
+            ]
+            if listed:
+                waiting = sum(one.under_way and one.began is None for one in kept)
+                due = sorted(due, key=lambda each: each[1].at)[: max(LISTED_MOST - waiting, 0)]
+            else:  # a look that waits for a list's thread is begun by another one
+                due += [(key, one) for key, one in zip(asked, kept, strict=True) if one.under_way and one.listed]
+            for key, one in due:
+                one.under_way, one.listed, one.asked, one.began = True, listed, time.monotonic(), None
+                (self._listed if listed else self._pool).submit(self._run, key, one)
         await self._settled(kept, LIST_S if listed else FIRST_S)
         with self._lock:
             return [_as_of_now(one, before) for one, before in zip(kept, asked.values(), strict=True)]
@@ -134,7 +154,10 @@ class LastAnswers:
                     one.news.discard(wake)
 
     def _run(self, key: str, kept: _Kept) -> None:
-        kept.began_ms, kept.began = int(time.time() * 1000), time.monotonic()
+        with self._lock:
+            if not kept.under_way or kept.began is not None:  # another thread was first
+                return
+            kept.began_ms, kept.began, kept.listed = int(time.time() * 1000), time.monotonic(), False
         answer = None
         try:
             answer = self._ask(key)

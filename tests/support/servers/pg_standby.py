@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ FOLLOWER = "follower"
 """The physical slot of the standby at its primary."""
 
 
-def standby_of(primary: PostgreSQLServer, folder: Path, *, port: int = 0) -> PostgreSQLServer:
-    """A server that follows another one, with its slots. ``port``: 0 takes a free one."""
+def standby_of(
+    primary: PostgreSQLServer, folder: Path, *, port: int = 0, options: Mapping[str, Any] = LOGICAL
+) -> PostgreSQLServer:
+    """A server that follows another one, with its slots. ``port``: 0 takes a free one; ``options``: its settings."""
     distribution = primary.distribution
     assert distribution is not None
     program = distribution.programs / "pg_basebackup"
@@ -33,7 +36,7 @@ def standby_of(primary: PostgreSQLServer, folder: Path, *, port: int = 0) -> Pos
         ],
         check=True, timeout=120, env={**os.environ, "LC_ALL": "C"},
     )  # fmt: skip
-    return PostgreSQLServer(folder, name="standby", distribution=distribution, options=LOGICAL, port=port).start()
+    return PostgreSQLServer(folder, name="standby", distribution=distribution, options=dict(options), port=port).start()
 
 
 def synced(standby: PostgreSQLServer, slot: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from sluice.coordination.alerts import is_switch
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import owner_label
 from sluice.coordination.shared_session import SharedSession, SharedSessions
@@ -121,7 +122,7 @@ class WaitingPipeline:
                 return True
             if not dumps and not waiting and not later and not state.quarantine.all():
                 held = {target: state.acks.get(target) for target in state.targets}
-                if not any(map(state.alerts.since, state.targets)):
+                if all(is_switch(key) for key in state.alerts.all()):
                     self.delivered = {target: one.batch for target, one in held.items() if one}
             if dumps and late_chunks(state, self._cursor.position):
                 return True

@@ -118,6 +118,7 @@ class VerifyOperator(SluiceOperator):
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
         """Verify the tables and return the result."""
         from sluice.operations.verify.verify import VerifySpec, verify
+        from sluice.orchestration.metrics import report
 
         run: Any = context["dag_run"]
         runtime = open_runtime(self.pipeline)
@@ -139,6 +140,7 @@ class VerifyOperator(SluiceOperator):
             raise AirflowFailException(str(error)) from None
         note.write(result_note(result, page_of(result)), last=True)
         self.log.info("verified %s", result.in_a_line())
+        report(runtime, every_s=0.0)  # whoever watches for differences need not wait for the next batch
         if result.differing:
             raise AirflowFailException(
                 f"{result.in_a_line()}; `sluice verify show {runtime.name} {result.id}` lists them"
