@@ -18,7 +18,7 @@ from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.config.pipeline import SNAPSHOT, PipelineConfig, RowFiles
 from sluice.coordination.incomplete import IncompleteTable
-from sluice.errors import LostPosition, SluiceError
+from sluice.errors import LostPosition, PreflightError, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.automatic import missed_copy
@@ -627,10 +627,21 @@ def _source(runtime: Runtime) -> list[Finding]:
         lines = [replace(f, part="source") for f in found]
         if cursor and not any(line.severity == "error" for line in lines):
             lines += _same_log(source, cursor.position)
+        if runtime.pipeline.complete is not None:
+            lines += _settles(source)
         who = source.identity
         words = f"{who.dialect} {who.version}: no problems found"
         lines = lines or [_finding("ok", "source", "pre-flight", str(source.head), words)]
     return lines + _others(runtime)
+
+
+def _settles(source: SourceSession) -> list[Finding]:
+    """Return an error if the source cannot say up to when its log is complete (``complete`` in the pipeline file)."""
+    try:
+        source.settled()
+    except PreflightError as error:
+        return [_finding("error", "source", "complete", "not possible", error.message, error.hint or "")]
+    return []
 
 
 def _others(runtime: Runtime) -> list[Finding]:

@@ -14,11 +14,13 @@ from sluice.config.pipeline import CompleteConfig
 from sluice.coordination.acknowledgements import Acknowledgements
 from sluice.coordination.completions import KEPT, Completions
 from sluice.coordination.memory import MemoryTree
-from sluice.errors import CoordinationUnavailable
+from sluice.errors import CoordinationUnavailable, PreflightError
 from sluice.model.completeness import Settled, held_position, is_complete
 from sluice.model.offset import Offset
+from sluice.operations.check import check
 from sluice.operations.completeness import TableWatch, Writer, complete_uri, confirm, take, watch
 from sluice.sources.memory.log import RowChange
+from sluice.sources.memory.source import MemorySession
 from tests.support.twins.pipes import Pipe, pipe
 
 SECOND = 1_000_000
@@ -307,3 +309,23 @@ def test_a_thousand_midnights(one: Pipe, seed: int, monkeypatch: pytest.MonkeyPa
 
 def test_the_asset_of_times_has_an_address_of_its_own() -> None:
     assert complete_uri("mysql://db:3306/shop/orders") == "complete+mysql://db:3306/shop/orders"
+
+
+# -- before the first time ---------------------------------------------------------------------------------------------
+
+
+def test_check_says_that_the_source_cannot_tell(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the task of the first midnight."""
+
+    def refused(session: MemorySession) -> Settled:
+        raise PreflightError("the login does not see which statements run", hint="GRANT PROCESS ON *.* TO sluice")
+
+    def found() -> list[tuple[str, str]]:
+        return [(f.severity, f.fix) for f in check(one.made.runtime()).findings if f.setting == "complete"]
+
+    monkeypatch.setattr(MemorySession, "settled", refused)
+    assert found() == [], "nobody asks for it"
+    one.made.case.config = one.made.case.config.model_copy(update={"complete": CompleteConfig()})
+    assert found() == [("error", "GRANT PROCESS ON *.* TO sluice")]
+    monkeypatch.undo()
+    assert found() == []
