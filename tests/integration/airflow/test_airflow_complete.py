@@ -1,34 +1,68 @@
-"""Complete tables on a real Airflow: a run for each time, an event for each table, once, also where nothing changes."""
+"""Complete tables on a real Airflow: a run for each time, an event for each table, once, also where nothing changes;
+and the DAGs of another team that wait for them.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.pipelines.case import Case
-from tests.support.servers.airflows import SharedAirflow, TestAirflow, wait_until
+from tests.support.servers.airflows import BEATS, JUDGES, TestAirflow, airflow, wait_until
 from tests.support.tables.orders import change, orders_case, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1800)]
 DAG = "complete__daily"
 EVERY = timedelta(minutes=5)
+TEAM = """\
+from airflow.sdk import DAG, Asset
+from airflow.providers.standard.operators.empty import EmptyOperator
+from sluice.orchestration.complete_tables import SluiceTableSensor
+
+URI = "{uri}"
+
+with DAG("report", schedule=[Asset("complete+" + URI)]):
+    EmptyOperator(task_id="make")
+
+with DAG("waits", schedule=None, params={{"until": "2000-01-01T00:00:00+00:00"}}):
+    SluiceTableSensor(task_id="wait", uri=URI, until="{{{{ params.until }}}}", root="{root}")
+"""
 
 
 @pytest.fixture(scope="module")
-def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
+def orders(
+    tmp_path_factory: pytest.TempPathFactory, mysql_source: Any, mysql_target: Any, zookeeper: Any
+) -> Iterator[Case]:
+    folder = tmp_path_factory.mktemp("daily")
     more = "{max_time: 2s}\ncomplete: {every: 5m, timezone: Europe/Berlin}"
-    with orders_case(
-        shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="daily", run=more, hidden=True
-    ) as made:
+    with orders_case(folder, mysql_source, mysql_target, zookeeper, name="daily", run=more) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def east(orders: Case, shared_airflow: SharedAirflow) -> Iterator[TestAirflow]:
-    with shared_airflow.running(orders.connections, "sync__daily", DAG) as started:
+def east(
+    orders: Case, server_folder: Path, mysql_target: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestAirflow]:
+    """An Airflow with the DAGs of Sluice, and those of a team that reads the table ``orders``."""
+    team = tmp_path_factory.mktemp("team")
+    uri = f"mysql://127.0.0.1:{mysql_target.port}/airflow_daily/orders"
+    (team / "team.py").write_text(TEAM.format(uri=uri, root="/test/airflow_daily"))
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    folders = {"sluice": str(Path(__file__).parents[3] / "dags"), "team": str(team)}
+    bundles = [{"name": name, "classpath": local, "kwargs": {"path": path}} for name, path in folders.items()]
+    settings = {
+        "SLUICE_RULES": str(orders.folder / "rules"),
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
+        **BEATS,
+    }
+    with airflow(server_folder / "complete", orders.folder, orders.connections, settings, JUDGES) as started:
+        for dag in ("sync__daily", DAG, "report", "waits"):
+            started.api.wait_for_dag(dag, 300)
         yield started
 
 
@@ -43,8 +77,10 @@ def test_each_table_is_complete_at_each_time_once(orders: Case, east: TestAirflo
     change(orders)
     wait_until(lambda: settled(orders), "delivery")
     wait_until(lambda: times(), "the first complete time", 600)
-    known = len(times())
-    wait_until(lambda: len(times()) > known, "the next complete time, of tables that nobody changed", 900)
+    known = max(times())
+    later = (datetime.fromisoformat(known) + EVERY).isoformat()
+    waiting = east.trigger("waits", {"until": later})
+    wait_until(lambda: max(times()) > known, "the next complete time, of tables that nobody changed", 900)
     found = events()
     assert {one["uri"].partition("+")[0] for one in found} == {"complete"}
     assert {one["source_task_id"] for one in found} == {"complete.copy"}
@@ -56,3 +92,7 @@ def test_each_table_is_complete_at_each_time_once(orders: Case, east: TestAirflo
         assert until.timestamp() % EVERY.total_seconds() == 0
         assert datetime.fromisoformat(one["timestamp"]) >= until, "never early"
     assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
+    wait_until(lambda: east.runs("report", state="success"), "a run of the DAG that waits for the event", 300)
+    assert east.wait_for_run("waits", waiting) == "success", "the sensor"
+    [task] = east.tasks("waits", waiting)
+    assert datetime.fromisoformat(task["end_date"]) >= datetime.fromisoformat(later)
