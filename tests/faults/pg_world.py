@@ -29,7 +29,7 @@ from tests.support.servers.pg_standby import LOGICAL
 SCHEMA = "walk"
 MEMBERS = ("case_source", "case_second")
 SESSION_S = max(SHORTEST_S, 4.0)
-"""Of ZooKeeper: this walk is about the source, and leaves the machine little else."""
+"""The timeout of ZooKeeper's sessions: this walk is about the source, and leaves the machine little else."""
 _LOOK_EVERY_S = 0.15
 OPTIONS = {**LOGICAL, "logical_decoding_work_mem": "64kB", "max_slot_wal_keep_size": "4GB"}
 """Large transactions do not fit the server's memory: it writes them to its disk, and sends them from there."""
@@ -112,7 +112,7 @@ class PgWorld:
         return int(self.source.execute("SELECT pg_current_wal_flush_lsn() - '0/0'")[0][0])
 
     def has_all(self, head: int) -> bool:
-        """What the source had at ``head`` is captured and acknowledged, and no copy is under way."""
+        """True once all that the source had at ``head`` is captured and acknowledged, and no copy is under way."""
         with self.state() as state:
             cursor = state.cursor()
             return (
@@ -128,7 +128,7 @@ class PgWorld:
         return found.batch if found is not None else 0
 
     def said(self, kind: str, since: float) -> list[str]:
-        """What the crews' tasks ended with since then, of one kind of error."""
+        """Texts of the errors of one kind with which tasks of the crews ended since then."""
         return [
             event["text"]
             for crew in self.crews

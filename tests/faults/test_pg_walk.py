@@ -90,7 +90,7 @@ def _crash(name: str) -> Callable[[PgWorld, random.Random], str]:
 
 
 def restart_source(world: PgWorld, choose: random.Random) -> str:
-    """In order: the server waits for the reader of its log."""
+    """An orderly stop and a start: the server waits for the reader of its log."""
     world.source.stop(60)
     assert "database system is shut down" in world.source.log.read_text()
     world.source.start()

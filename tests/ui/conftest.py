@@ -23,8 +23,8 @@ from tests.ui.page_stack import page_case
 
 @dataclass(frozen=True)
 class Stack:
-    """Where Airflow is; ``pipeline`` runs in it. ``made``: that pipeline, if it is the tests' own; ``passwords``: of
-    users with other roles, then.
+    """An Airflow in which ``pipeline`` runs. ``made``: that pipeline, if it is the tests' own; ``passwords``: of users
+    with other roles, then.
     """
 
     url: str

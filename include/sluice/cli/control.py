@@ -196,33 +196,27 @@ def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bo
     from sluice.operations.source_groups import GroupMove, fail_over_group, pipelines_of
 
     runtimes = [Runtime.build(one, resolver=from_environment) for one in pipelines_of(group, pipelines_folder())]
-
-    def tell(move: GroupMove) -> None:
-        for step in move.steps:
-            out.print(f"{escape(move.pipeline)}: {escape(step)}", highlight=False)
-        if move.error is not None:
-            print_error(move.error)
-
-    def move(*, dry: bool, told: bool) -> list[GroupMove]:
-        return fail_over_group(
-            runtimes, to, by=control.who(), reason=reason, dry_run=dry, told=tell if told else lambda one: None
-        )
-
-    moves = move(dry=True, told=not as_json)
-    able = [one for one in moves if one.error is None]
-    if not dry_run and able:
+    moves: dict[str, GroupMove] = {}
+    for one in fail_over_group(runtimes, to, by=control.who(), reason=reason, dry_run=True):
+        moves[one.pipeline] = one
+        for step in () if as_json else one.steps:
+            out.print(f"{escape(one.pipeline)}: {escape(step)}", highlight=False)
+        if one.error is not None and not as_json:
+            print_error(one.error)
+    able = [runtime for runtime in runtimes if moves[runtime.name].error is None]
+    if able and not dry_run:
         if not yes:
-            ask(f"Do it in {len(able)} of {len(moves)} pipelines?")
-        moves = move(dry=False, told=False)
-    if as_json:
-        print_json([one.to_json() for one in moves])
-    elif not dry_run:
-        done = sum(one.error is None for one in moves)
-        out.print(f"[green]{done} of {len(moves)} pipelines done[/]")
-        for one in moves:
-            if one.error is not None and one.pipeline in {each.pipeline for each in able}:
+            ask(f"Do it in {len(able)} of {len(runtimes)} pipelines?")
+        for one in fail_over_group(able, to, by=control.who(), reason=reason, dry_run=False):
+            moves[one.pipeline] = one
+            if one.error is not None and not as_json:
                 print_error(one.error)
-    if any(one.error is not None for one in moves):
+    refused = sum(one.error is not None for one in moves.values())
+    if as_json:
+        print_json([one.to_json() for one in moves.values()])
+    elif not dry_run:
+        out.print(f"[green]{len(moves) - refused} of {len(moves)} pipelines done[/]")
+    if refused:
         raise typer.Exit(1)
 
 

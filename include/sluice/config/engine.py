@@ -225,4 +225,9 @@ class EngineConfig(_Model):
     @property
     def in_order(self) -> tuple[RuleConfig, ...]:
         """The rules in the order in which they run, without drafts."""
-        return tuple(sorted((rule for rule in self.rules if rule.enabled), key=lambda rule: rule.order))
+        return tuple(rule for rule in self.with_drafts if rule.enabled)
+
+    @property
+    def with_drafts(self) -> tuple[RuleConfig, ...]:
+        """The rules in the order in which they run, and drafts where they would run."""
+        return tuple(sorted(self.rules, key=lambda rule: rule.order))

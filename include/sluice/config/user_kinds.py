@@ -23,7 +23,7 @@ from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What sources have in common, and what targets have.
+    """A family of kinds: sources, or targets.
 
     Attributes:
         word: of one kind, for people. group: the entry points of packages, ``name = "package.module:Class"``.
@@ -97,8 +97,7 @@ def find_kinds(family: str, built_in: Mapping[str, str]) -> dict[str, Kind]:
     """
     found = {name: Kind(name, "built in", place, family=family) for name, place in built_in.items()}
     for point in importlib.metadata.entry_points(group=FAMILIES[family].group):
-        package = point.dist.name if point.dist is not None else point.module
-        _add(found, Kind(point.name, f"package {package}", point.value, family=family))
+        _add(found, Kind(point.name, f"package {package_of(point)}", point.value, family=family))
     folder = FAMILIES[family].folder()
     if folder.is_dir():
         for path in sorted(folder.glob("*.py")):
@@ -106,6 +105,11 @@ def find_kinds(family: str, built_in: Mapping[str, str]) -> dict[str, Kind]:
                 text = path.read_text(encoding="utf-8")
                 _add(found, Kind(path.stem, str(path), path=str(path), text=text, family=family))
     return found
+
+
+def package_of(point: importlib.metadata.EntryPoint) -> str:
+    """Return the name of the package that brings an entry point; its module where the package has none."""
+    return point.dist.name if point.dist is not None else point.module
 
 
 def _add(found: dict[str, Kind], kind: Kind) -> None:

@@ -1,4 +1,4 @@
-"""How far the batches of each target were announced to other programs, as asset events of Airflow, and by which runs.
+"""The batches of each target that were announced to other programs, as asset events of Airflow, and by which runs.
 
 Two runs acknowledge at the same time, and a task is repeated whose attempt died after it had read everything. So the
 batches are shared among the claims by compare-and-set, and each claim keeps its share: the repeated task gets the same
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.coordination.layout import ANNOUNCED, Layout
-from sluice.coordination.port import Create, Put, Znodes, committed
+from sluice.coordination.port import Znodes, committed, write_at
 
 KEPT = 32
 """Claims whose share is kept: more than runs of a pipeline are open at a time."""
@@ -19,7 +19,7 @@ KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What is announced of a target.
+    """The announced batches of a target.
 
     ``last``: the last announced batch, None: none was. ``shares``: claim -> first and last batch, the newest claims.
     ``version``: that of the node, -1: there is none.
@@ -68,8 +68,6 @@ class Announcements:
             shares[claim] = share
         kept = [[key, *value] for key, value in list(shares.items())[-KEPT:]]
         content = ANNOUNCED.encode({"last": max(held, before.last or 0), "shares": kept})
-        path = self._at.announced(target)
-        if before.version >= 0:
-            return committed(self._z, Put(path, content, before.version))
-        self._z.ensure(self._at.consumer(target))
-        return committed(self._z, Create(path, content))
+        if before.version < 0:
+            self._z.ensure(self._at.consumer(target))
+        return committed(self._z, write_at(self._at.announced(target), content, before.version))

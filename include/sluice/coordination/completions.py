@@ -1,4 +1,4 @@
-"""Up to which times target tables are complete, and which run tells of it as an asset event.
+"""The times up to which target tables are complete, and the run that tells of each as an asset event.
 
 A node for each table, whichever pipelines write it: one of their runs tells of a time, and no second one does. A
 repeated task of that run tells again, because events of a task that fails are lost; once its success is noted
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.coordination.layout import COMPLETE, complete_table, complete_tables
-from sluice.coordination.port import Create, Put, Znodes, committed
+from sluice.coordination.port import Znodes, committed, write_at
 
 KEPT = 64
 """Times of a table that are kept. One that is earlier than all of them counts as told."""
@@ -77,8 +77,6 @@ class Completions:
     def _write(self, before: Completed, times: Mapping[int, tuple[str, bool]]) -> bool:
         kept = [[until, *times[until]] for until in sorted(times)[-KEPT:]]
         content = COMPLETE.encode({"uri": before.uri, "times": kept})
-        path = complete_table(self._root, before.uri)
-        if before.version >= 0:
-            return committed(self._z, Put(path, content, before.version))
-        self._z.ensure(complete_tables(self._root))
-        return committed(self._z, Create(path, content))
+        if before.version < 0:
+            self._z.ensure(complete_tables(self._root))
+        return committed(self._z, write_at(complete_table(self._root, before.uri), content, before.version))

@@ -102,6 +102,11 @@ class Znodes(Protocol):
         """False once the session has expired: every ephemeral node of this session is gone, or will be."""
 
 
+def write_at(path: str, data: bytes, version: int) -> Put | Create:
+    """Return the step that writes a node that was read at ``version``; -1: there was none, and it is created."""
+    return Put(path, data, version) if version >= 0 else Create(path, data)
+
+
 def committed(znodes: Znodes, *steps: Step) -> bool:
     """Do all steps and return True; or do none, and return False."""
     try:

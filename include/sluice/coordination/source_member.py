@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.coordination.layout import MEMBER, Layout
-from sluice.coordination.port import Create, Put, Step, Znodes, committed
+from sluice.coordination.port import Step, Znodes, committed, write_at
 from sluice.model.stored_fields import known_fields
 
 
@@ -63,7 +63,6 @@ class SourceMember:
                 return changed
 
     def _written(self, before: Member, after: Member) -> Step:
-        if before.version >= 0:
-            return Put(self._path, after.encoded(), before.version)
-        self._z.ensure(self._path.rpartition("/")[0])
-        return Create(self._path, after.encoded())
+        if before.version < 0:
+            self._z.ensure(self._path.rpartition("/")[0])
+        return write_at(self._path, after.encoded(), before.version)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.coordination.layout import CHECKPOINT, Layout
-from sluice.coordination.port import Create, Put, Remove, Step, Znodes, committed
+from sluice.coordination.port import Create, Remove, Step, Znodes, committed, write_at
 from sluice.model.offset import Offset
 
 
@@ -71,9 +71,7 @@ class TargetRecords:
                 made = replace(found, epoch=record.epoch, identity=record.identity or found.identity)
             if made == found:
                 return made
-            if self._moved(
-                Put(self.path, made.encoded(), version) if version >= 0 else Create(self.path, made.encoded())
-            ):
+            if self._moved(write_at(self.path, made.encoded(), version)):
                 return made
 
     def forget(self) -> None:

@@ -38,9 +38,6 @@ MEANINGS: dict[AlertRule, str] = {
     AlertRule.SUBSCRIPTION: "A subscription is about to expire",
 }
 
-_ONCE = (AlertRule.LAG, AlertRule.SUBSCRIPTION)
-"""Rules that are raised for each target or subscription, under its own key."""
-
 
 def rule_key(rule: AlertRule) -> str:
     """Return the key under which a rule's alert is recorded, as a target's is under its name."""
@@ -72,7 +69,7 @@ def listed(pipeline: PipelineConfig, state: PipelineState) -> dict[str, Any]:
 
     recorded = state.alerts.all()
     off, prefix = switched_off(recorded), alert_key("")
-    each = {
+    each = {  # raised for each target or subscription, under its own key
         AlertRule.LAG: {key: since for key, since in recorded.items() if ":" not in key},
         AlertRule.SUBSCRIPTION: {
             key.removeprefix(prefix): since for key, since in recorded.items() if key.startswith(prefix)
@@ -81,7 +78,7 @@ def listed(pipeline: PipelineConfig, state: PipelineState) -> dict[str, Any]:
     rules = []
     for rule in AlertRule:
         found = each.get(rule, {})
-        since = min(found.values(), default=None) if rule in _ONCE else recorded.get(rule_key(rule))
+        since = min(found.values(), default=None) if rule in each else recorded.get(rule_key(rule))
         rules.append({
             "rule": rule.value,
             "what": MEANINGS[rule],

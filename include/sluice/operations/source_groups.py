@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,21 +56,12 @@ def pipelines_of(group: str, folder: Path) -> list[PipelineConfig]:
 
 
 def fail_over_group(
-    runtimes: Sequence[Runtime], to: str, *, by: str, reason: str, dry_run: bool,
-    told: Callable[[GroupMove], None] = lambda move: None,
-) -> list[GroupMove]:  # fmt: skip
+    runtimes: Iterable[Runtime], to: str, *, by: str, reason: str, dry_run: bool
+) -> Iterator[GroupMove]:
     """Fail over each pipeline to ``to``, or "" for the first other server that has everything that it read.
 
-    A pipeline that is refused does not hold up the others. ``told`` is called after each.
+    Yield each answer as it comes. A pipeline that is refused does not hold up the others.
     """
-    moves = []
-    for move in _moves(runtimes, to, by=by, reason=reason, dry_run=dry_run):
-        told(move)
-        moves.append(move)
-    return moves
-
-
-def _moves(runtimes: Sequence[Runtime], to: str, *, by: str, reason: str, dry_run: bool) -> Iterator[GroupMove]:
     for runtime in runtimes:
         try:
             with runtime.state() as state:

@@ -42,7 +42,7 @@ _SHOWN = 20
 _SESSION_S = 10.0
 
 _told: dict[str, list[str]] = {}
-"""What this process told of, by claim, until its success is noted."""
+"""The addresses that this process told of, by claim, until its success is noted."""
 
 
 def complete_outlet(pipeline: str, target: str) -> AssetAlias:

@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
+from sluice.config.user_kinds import package_of
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
 
@@ -29,7 +30,7 @@ def file_of(name: str, where: str) -> Path:
             where=where,
             hint=f"known: {known}; a package names its rules under the entry point {GROUP}",
         )
-    package = point.dist.name if point.dist is not None else point.module
+    package = package_of(point)
     try:
         found = importlib.util.find_spec(point.module)
     except ImportError as error:

@@ -96,7 +96,7 @@ class RuleSet:
         """
         engine, line_of = load_model_with_lines(engine_path, EngineConfig)
         rules = []
-        for config in sorted(engine.rules, key=lambda one: one.order) if drafts else engine.in_order:
+        for config in engine.with_drafts if drafts else engine.in_order:
             number = engine.rules.index(config)
             origin = "path" if config.path else "builtin" if config.builtin else "package"
             where = f"{engine_path}:{line_of(('rules', number, origin))}"

@@ -27,7 +27,7 @@ def made(tmp_path: Path, postgresql_source: Any, zookeeper: Any, request: pytest
 
 
 def write_as_elsewhere(made: PgCase, number: int) -> None:
-    """As the worker of a subscription does."""
+    """Write a row under a replication origin, as the worker of a subscription does."""
     origin = f"elsewhere_{made.schema}"
     made.write(
         f"SELECT pg_replication_origin_create('{origin}')",
@@ -47,7 +47,7 @@ def delivered(made: PgCase) -> set[int]:
 
 
 def test_changes_with_an_origin_are_left_out(made: PgCase) -> None:
-    """By default they come, too."""
+    """Changes of another origin come by default."""
     made.write("INSERT INTO orders VALUES (0, 'makes the table')")
     write_as_elsewhere(made, 1)
     assert delivered(made) == {0, 1}

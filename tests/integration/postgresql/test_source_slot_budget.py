@@ -63,7 +63,7 @@ def batches(made: PgCase) -> list[int]:
 
 
 def test_the_slot_keeps_its_budget_while_a_target_stands_still(made: PgCase) -> None:
-    """What is written is captured ahead of it, beyond the window; once it answers, it gets all of it."""
+    """Changes are captured ahead of it, beyond the window; once it answers, it gets all of them."""
     was = stuck(made)
     for turn in range(6):
         write_mib(made, turn * 1000, 8)
@@ -87,7 +87,7 @@ def test_the_slot_keeps_its_budget_while_a_target_stands_still(made: PgCase) -> 
 
 
 def test_the_capture_goes_on_beyond_the_window(made: PgCase) -> None:
-    """With the window full of batches that nobody loads."""
+    """The window is full of batches that nobody loads."""
     stuck(made)
     for number in range(3):
         made.write(f"INSERT INTO orders VALUES ({number}, 'x')")

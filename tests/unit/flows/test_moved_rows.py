@@ -10,8 +10,8 @@ from sluice.merge.column_presence import bitmaps
 
 
 def test_a_row_under_its_old_key_is_as_whole_as_the_update() -> None:
-    """Of two columns, of which the second one of an old row is never known: an update, one of a key, and one of a key
-    that lacks a value, each row with what is known of it now and before.
+    """Return rows of two columns, of which the second one of an old row is never known: an update, one of a key, and one
+    of a key that lacks a value, each row with what is known of it now and before.
     """
     known = [[1, 1, 1, 0], [1, 1, 1, 0], [1, 0, 1, 1], [1, 0, 1, 0], [1, 0, 1, 1]]
     after = np.array([one[:2] for one in known], bool)

@@ -7,13 +7,12 @@ import uuid
 
 import structlog
 
-from sluice.coordination.state import PipelineState
 from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.capture.drain import AHEAD, drain
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
-from sluice.sources.base import RetainsForUs
+from sluice.sources.base import RetainsForUs, SourceSession
 
 _log = structlog.get_logger()
 
@@ -33,17 +32,18 @@ def keep_within_budget(runtime: Runtime) -> int:
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises.
     """
-    if runtime.pipeline.source.slot_budget is None:
+    budget = runtime.pipeline.source.slot_budget
+    if budget is None:
         return 0
     made, until = 0, time.monotonic() + LONGEST_S
     claim = f"{AHEAD}{runtime.owner or 'run'}:{uuid.uuid4().hex[:8]}"
-    with runtime.state() as state, KeptSource() as kept:
-        while _is_over(runtime) and time.monotonic() < until:
+    with runtime.state() as state, KeptSource() as kept, runtime.source.open() as session:
+        while _is_over(session) and time.monotonic() < until:
             try:
                 outcome = drain(runtime, claim=claim, idle_wait_s=_IDLE_S, ahead=True, kept=kept)
             except LeaseHeld:
                 return made
-            _release(runtime, state)
+            release_delivered(runtime.source, runtime.pipeline.targets, state, session, budget=budget)
             if outcome.batch is None:
                 return made
             made += 1
@@ -53,11 +53,11 @@ def keep_within_budget(runtime: Runtime) -> int:
 
 def wait_within_budget(runtime: Runtime, pause_s: float) -> None:
     """Sleep, and keep the source within its budget meanwhile. An error of that is logged: the next attempt meets it."""
+    if runtime.pipeline.source.slot_budget is None:
+        time.sleep(pause_s)
+        return
     until = time.monotonic() + pause_s
-    while (left := until - time.monotonic()) > 0:
-        if runtime.pipeline.source.slot_budget is None:
-            time.sleep(left)
-            return
+    while time.monotonic() < until:
         try_within_budget(runtime)
         time.sleep(max(min(LOOK_S, until - time.monotonic()), 0.0))
 
@@ -70,14 +70,9 @@ def try_within_budget(runtime: Runtime) -> None:
         _log.warning("capture_ahead_failed", pipeline=runtime.name, error=str(error))
 
 
-def _is_over(runtime: Runtime) -> bool:
-    with runtime.source.open() as session:
-        retained = session.retained() if isinstance(session, RetainsForUs) else None
+def _is_over(session: SourceSession) -> bool:
+    retained = session.retained() if isinstance(session, RetainsForUs) else None
     return retained is not None and retained.is_over
-
-
-def _release(runtime: Runtime, state: PipelineState) -> None:
-    release_delivered(runtime.source, runtime.pipeline.targets, state, budget=runtime.pipeline.source.slot_budget)
 
 
 __all__ = ["keep_within_budget", "try_within_budget", "wait_within_budget"]

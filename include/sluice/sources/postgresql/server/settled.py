@@ -28,7 +28,9 @@ SELECT (extract(epoch FROM min(CASE WHEN state IN ('active', 'fastpath function 
 FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND (backend_xid IS NOT NULL OR query ~* 'commit\s+prepared')
   AND (state IS NULL OR state IN ('active', 'fastpath function call', 'disabled'))"""
-"""Of a backend that does not say what it does, its own start counts."""
+"""The start of the oldest statement that may be committing; a backend that does not say what it does counts by its own
+start.
+"""
 _END = "SELECT pg_current_wal_insert_lsn()::text"
 _PAGE = 8192
 _HEADERS = (24, 40)
