@@ -929,6 +929,9 @@ def reconciled(bench: Bench) -> None:
     reconciler = pipe.target.reconciler()
     assert reconciler is not None, "the capability is declared"
     assert reconciler.others() == (), "before anything was delivered there are other pipelines"
+    Pipe(bench, pipeline="begun").take_over()
+    writers = [one.pipeline for one in reconciler.others() if one.may_write(planned_table(table).target)]
+    assert not writers, "a pipeline that wrote nothing yet counts as a writer of the table"
     pipe.deliver((table, [new(n, f"m{n}", n) for n in range(1, 11)]))
     plan = planned_table(table)
     key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)

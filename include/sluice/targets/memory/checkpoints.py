@@ -35,7 +35,9 @@ class MemoryCheckpoints:
             found = self.read()
             if agrees is not None:
                 agrees(found)
-            found = found or Checkpoint(0, first)
+            if found is None:
+                found = Checkpoint(0, first)
+                self._store.writes.setdefault(self._owner[0], frozenset())
             require_no_newer(found, epoch, self._where)
             made = replace(found, epoch=epoch, identity=identity or found.identity)
             self._store.checkpoints[self._owner] = made

@@ -125,15 +125,16 @@ class AckRows:
 
         Raises Fenced.
 
-        ``anew``: tables forget which batch they hold, as its number will be another batch's.
+        ``anew``: tables forget which batch they hold, as its number will be another batch's. That the pipeline writes
+        them stays noted.
         """
         self.take_over(cursor, epoch, batch, identity=identity)
         cursor.execute(
             f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
             (batch, self._sealed(batch, position), *self._who, self.WHOLE),
         )
-        which = "scope <> %s" if anew else "(scope = %s OR scope LIKE %s)"
-        parameters = (*self._who, self.WHOLE) if anew else (*self._who, DDL, f"{UNIT}%")
+        which = "scope <> %s AND scope <> %s" if anew else "(scope = %s OR scope LIKE %s)"
+        parameters = (*self._who, self.WHOLE, TABLES) if anew else (*self._who, DDL, f"{UNIT}%")
         cursor.execute(f"DELETE FROM {self.name} WHERE {MINE} AND {which}", parameters)
 
     def forget(self, cursor: Any) -> None:
@@ -241,10 +242,11 @@ class AckRows:
         self._put(cursor, DDL, epoch=fence.epoch, batch=fence.batch, position=json.dumps(state))
 
     def _begin(self, cursor: Any, began: int) -> None:
-        """Insert the row of the whole target, unless another process was faster."""
-        columns, places = "pipeline, target, scope, epoch, batch", "%s, %s, %s, 0, %s"
+        """Insert the row of the whole target, and that no table is written yet, unless another process was faster."""
+        columns, places = "pipeline, target, scope, epoch, batch, position", "%s, %s, %s, 0, %s, %s"
         sql = self.NEW.format(table=self.name, columns=columns, places=places)
-        cursor.execute(sql, (*self._who, self.WHOLE, began))
+        for scope, said in ((self.WHOLE, None), (TABLES, "[]")):
+            cursor.execute(sql, (*self._who, scope, began, said))
 
     def _put(self, cursor: Any, scope: str, **values: Any) -> None:
         columns = ("pipeline", "target", "scope", *values)
