@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,7 +19,7 @@ import structlog
 from sluice.config.engine import RuleConfig
 from sluice.mapping.tables import TableRoute
 from sluice.model.tables import TableId
-from sluice.operations.lineage import ColumnOrigin, DataSet, column_origins, data_set
+from sluice.operations.lineage import ColumnOrigin, DataSet, column_origins, data_set, table_lineage
 from sluice.operations.lineage_events import LineageReporter
 from sluice.orchestration.operators import AckOperator
 from sluice.rules import builtin
@@ -148,7 +149,8 @@ def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe) -> None:
         raise OSError("refused")
 
     with structlog.testing.capture_logs() as logs:
-        reporter = LineageReporter(one.made.runtime(), emit, interval_s=0.01)
+        look = partial(table_lineage, one.made.runtime())
+        reporter = LineageReporter("p", ["copy"], look, emit, interval_s=0.01)
         for number in (1, 2):
             write(one) if number == 1 else one.commit(("insert", "a", (3, "z")))
             one.deliver()
@@ -159,10 +161,10 @@ def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe) -> None:
 
 
 def test_nothing_is_sent_unless_the_client_is_configured(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LineageReporter.configured(one.made.runtime()) is None
+    assert LineageReporter.configured("p", ["copy"], lambda *_: []) is None
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("OPENLINEAGE_DISABLED", "true")
-    assert LineageReporter.configured(one.made.runtime()) is None
+    assert LineageReporter.configured("p", ["copy"], lambda *_: []) is None
 
 
 def test_an_acknowledgement_in_airflow_gives_its_batches_to_the_provider(

@@ -106,9 +106,13 @@ def run(
 
 def _with_lineage(runtime: Runtime, steps: Iterator[Step]) -> Iterator[Step]:
     """Pass the steps on, and tell OpenLineage of acknowledged batches if its client is configured."""
+    from functools import partial
+
+    from sluice.operations.lineage import table_lineage
     from sluice.operations.lineage_events import LineageReporter
 
-    reporter = LineageReporter.configured(runtime)
+    targets = [target.name for target in runtime.pipeline.targets]
+    reporter = LineageReporter.configured(runtime.name, targets, partial(table_lineage, runtime))
     try:
         for step in steps:
             if reporter is not None and step.phase == "acknowledged" and step.batch is not None:

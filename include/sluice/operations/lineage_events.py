@@ -12,17 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from sluice import __version__
-from sluice.operations.lineage import ColumnOrigin, DataSet, TableLineage, table_lineage
-
-if TYPE_CHECKING:
-    from sluice.flows.runtime import Runtime
+from sluice.operations.lineage import ColumnOrigin, DataSet, TableLineage
 
 _log = structlog.get_logger()
+Look = Callable[[str, Sequence[int]], Sequence[TableLineage]]
 PRODUCER = f"urn:sluice:{__version__}"
 INTERVAL_S = 60.0
 """Seconds between two events of a target in ``sluice run``, whatever the number of its batches."""
@@ -119,11 +117,19 @@ def event(pipeline: str, target: str, tables: Sequence[TableLineage]) -> Any:
 class LineageReporter:
     """Sends an event per target and interval of the batches that ``sluice run`` acknowledged.
 
-    ``emit``: sends one event; it may raise anything and take its time.
+    ``look``: target and batches -> their lineage. ``emit``: sends one event. Both may raise anything and take time.
     """
 
-    def __init__(self, runtime: Runtime, emit: Callable[[Any], None], interval_s: float = INTERVAL_S) -> None:
-        self._runtime, self._emit, self._interval_s = runtime, emit, interval_s
+    def __init__(
+        self,
+        pipeline: str,
+        targets: Sequence[str],
+        look: Look,
+        emit: Callable[[Any], None],
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._pipeline, self._targets, self._look = pipeline, targets, look
+        self._emit, self._interval_s = emit, interval_s
         self._numbers: list[int] = []
         self._lock, self._ends = threading.Lock(), threading.Event()
         self._said = False
@@ -131,7 +137,7 @@ class LineageReporter:
         self._thread.start()
 
     @classmethod
-    def configured(cls, runtime: Runtime) -> LineageReporter | None:
+    def configured(cls, pipeline: str, targets: Sequence[str], look: Look) -> LineageReporter | None:
         """Return a reporter with the client's own configuration; None if there is none, or it is of no use (logged)."""
         if not is_configured():
             return None
@@ -140,9 +146,9 @@ class LineageReporter:
             from openlineage.client.facet_v2 import set_producer
 
             set_producer(PRODUCER)
-            return cls(runtime, OpenLineageClient().emit)
+            return cls(pipeline, targets, look, OpenLineageClient().emit)
         except Exception as error:  # whatever the configuration of another product raises
-            _log.warning("lineage_unavailable", pipeline=runtime.name, error=f"{type(error).__name__}: {error}"[:300])
+            _log.warning("lineage_unavailable", pipeline=pipeline, error=f"{type(error).__name__}: {error}"[:300])
             return None
 
     def add(self, batch: int) -> None:
@@ -166,18 +172,18 @@ class LineageReporter:
 
     def _send(self, numbers: Sequence[int]) -> None:
         began = time.monotonic()
-        for target in self._runtime.pipeline.targets:
+        for target in self._targets:
             try:
-                tables = table_lineage(self._runtime, target.name, numbers)
+                tables = self._look(target, numbers)
                 if tables:
-                    self._emit(event(self._runtime.name, target.name, tables))
+                    self._emit(event(self._pipeline, target, tables))
             except Exception as error:  # a transport may raise anything, and no load fails for it
                 if not self._said:
                     self._said = True
                     _log.warning(
                         "lineage_emit_failed",
-                        pipeline=self._runtime.name,
-                        target=target.name,
+                        pipeline=self._pipeline,
+                        target=target,
                         seconds=round(time.monotonic() - began, 1),
                         error=f"{type(error).__name__}: {error}"[:300],
                     )
