@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.core_api.security import get_user
@@ -21,7 +20,7 @@ from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import dag_id_of
 from sluice.orchestration.dags.control import open_to_act
 from sluice.orchestration.page import reads
-from sluice.orchestration.page.access import Right, file_for, rights, verified_file
+from sluice.orchestration.page.access import Right, rights, verified_file
 from sluice.orchestration.page.actions import ACTIONS, Action
 from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
 from sluice.orchestration.page.editor import add_editor
