@@ -85,9 +85,14 @@ def _shut(client: Any) -> None:
 
 
 class ZookeeperZnodes:
-    """See :class:`sluice.coordination.port.Znodes`."""
+    """See :class:`sluice.coordination.port.Znodes`.
+
+    Attributes:
+        answer_s: how long an answer is waited for; None: :data:`ANSWER_S`.
+    """
 
     def __init__(self, client: Any, hosts: str) -> None:
+        self.answer_s: float | None = None
         self._client = client
         self._hosts = hosts
         self._expired = False
@@ -176,7 +181,7 @@ class ZookeeperZnodes:
 
         A commit has no limit: if it were abandoned, it could go through later, when something else was concluded.
         """
-        return self._client.retry(lambda: ask().get(timeout=ANSWER_S))
+        return self._client.retry(lambda: ask().get(timeout=self.answer_s or ANSWER_S))
 
     def _guarded(self, doing: str, call: Callable[[], _T]) -> _T:
         if self._expired:

@@ -20,7 +20,7 @@ from sluice.config.resolved import ResolvedConnections
 from sluice.coordination.channel_side import ChannelMembership
 from sluice.coordination.leader_election import BEAT_S
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import ConfigError, CoordinationUnavailable, SluiceError
 from sluice.model.load_marks import LoadMark, MarkRules
 from sluice.model.packing import work_bytes
 from sluice.sources import open_source
@@ -30,6 +30,7 @@ from sluice.targets.registry import marks_loads
 if TYPE_CHECKING:
     from sluice.coordination.port import Znodes
     from sluice.coordination.shared_session import SharedSession
+    from sluice.coordination.watched_reads import WatchedReads
     from sluice.segments.store import SegmentStore
     from sluice.sources.base import Source
     from sluice.spark.base import UnitRunner
@@ -68,6 +69,7 @@ class Runtime:
         read_back_after: rows of changes that are older when they are merged are read at the source; None: of none.
         lives: False while the owner cannot go on by itself, although this process lives; it is not heard of then, and
             another takes over.
+        looks: sessions whose answers are kept, of a process that only looks; None: it opens sessions of its own.
     """
 
     pipeline: PipelineConfig
@@ -80,8 +82,10 @@ class Runtime:
     loads: MarkRules | None = None
     membership: ChannelMembership | None = None
     read_back_after: timedelta | None = None
+    looks: WatchedReads | None = None
     _runner: UnitRunner | None = None
     _state: PipelineState | None = None
+    _unkept: PipelineState | None = None
 
     @classmethod
     def build(
@@ -216,6 +220,10 @@ class Runtime:
         if self._state is not None and self._state.alive:
             yield self._state
             return
+        if self.looks is not None:
+            with self._watched(self.looks) as watched:
+                yield watched
+            return
         from sluice.coordination.connecting import connect
 
         coordination = self.pipeline.coordination
@@ -229,6 +237,24 @@ class Runtime:
                     yield self._state
             finally:
                 self._state = None
+
+    @contextmanager
+    def _watched(self, looks: WatchedReads) -> Iterator[PipelineState]:
+        """Yield the state in a session of the process that keeps its answers; one that does not answer is closed."""
+        coordination = self.pipeline.coordination
+        session = looks.get(self.resolver(coordination.connection), coordination.session_timeout.total_seconds())
+        self._state, self._unkept = self._state_in(session.kept), self._state_in(session.znodes)
+        try:
+            yield self._state
+        except CoordinationUnavailable:
+            looks.drop(session)
+            raise
+        finally:
+            self._state = None
+
+    def asked_anew(self, state: PipelineState) -> PipelineState:
+        """Return the state that keeps no answer, for what looks like a fault by what ``state`` answered."""
+        return self._unkept or state
 
     def _state_in(self, znodes: Znodes, *, caches_reads: bool = False) -> PipelineState:
         """Return the pipeline's state in a session that is already open."""

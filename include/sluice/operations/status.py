@@ -734,10 +734,25 @@ def _ask_targets(
             continue
         name = server_name("target", runtime.resolver, config.connection)
         try:
-            asked.append((config.name, server_questions.begin(name, CheckpointCheck(runtime, state, config.name).read)))
+            asked.append((
+                config.name,
+                server_questions.begin(name, partial(_read_checkpoint, runtime, state, config.name)),
+            ))
         except SluiceError as error:
             asked.append((config.name, error))
     return asked
+
+
+def _read_checkpoint(runtime: Runtime, state: PipelineState, target: str) -> None:
+    """Check a target's checkpoint. One that does not match what was kept of ZooKeeper is checked again without that."""
+    check = CheckpointCheck(runtime, state, target)
+    try:
+        check.read()
+    except CheckpointError:
+        anew = runtime.asked_anew(state)
+        if anew is state:
+            raise
+        CheckpointCheck(runtime, anew, target, check.loader).read()
 
 
 def _disagreements(

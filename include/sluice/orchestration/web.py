@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -40,6 +40,7 @@ from sluice.orchestration.page.served import Served
 from sluice.orchestration.page_workers import PageWorkers
 
 if TYPE_CHECKING:
+    from sluice.coordination.watched_reads import WatchedReads
     from sluice.operations.control import ActionPlan
 
 _log = structlog.get_logger()
@@ -67,7 +68,9 @@ def ask_status(path: str) -> dict[str, Any]:
         from sluice.operations.status import status
         from sluice.orchestration.runtime import open_runtime
 
-        return {**described, **status(open_runtime(path), keep_s=_TARGETS_FRESH_S).to_json()}
+        runtime = open_runtime(path)
+        runtime.owner, runtime.looks = None, _looks()  # it only looks
+        return {**described, **status(runtime, keep_s=_TARGETS_FRESH_S).to_json()}
     except SluiceError as error:
         return {**described, "state": "unreachable", "errors": [str(error)]}
     except Exception as error:  # an error of one pipeline must not hide the others
@@ -77,6 +80,15 @@ def ask_status(path: str) -> dict[str, Any]:
             "state": "unreachable",
             "errors": [f"its status cannot be read: {type(error).__name__}: {error}"],
         }
+
+
+@cache
+def _looks() -> WatchedReads:
+    """Return the sessions of this process for the statuses that its pages show."""
+    from sluice.coordination.watched_reads import WatchedReads
+    from sluice.operations.status import STATUS_TIMEOUT_S
+
+    return WatchedReads(answer_s=STATUS_TIMEOUT_S)
 
 
 def headline(path: Path) -> dict[str, Any]:
