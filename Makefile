@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-targets faults clean bench-postgresql
+.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-targets faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ test-again: venv kernels servers ## what failed in the last `make test-all`, wit
 
 test-stress: venv kernels ## FILES=…: these tests 20 times (TIMES=…) in parallel with four busy loops; says how often each failed
 	@$(BIN)/python -m tests.support.suite.stress --times $(or $(TIMES),20) $(FILES)
+
+test-matrix: venv kernels ## CELLS=…: chosen tests with other versions of Python, Airflow, Spark and servers; writes docs/versions.md
+	@$(BIN)/python -m tests.support.suite.matrix $(CELLS)
 
 test-elsewhere: venv kernels ## unit tests in another time zone and language
 	@TZ=Pacific/Chatham LANG=C LC_ALL=C SLUICE_EXAMPLES=quick $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -28,7 +29,12 @@ _NAMES = ("mariadb", "mysql")
 
 
 def find_mariadb() -> Distribution:
-    """Return an installed mariadbd, else the one fetched earlier, else fetch it now (about 17 MB)."""
+    """Return an installed mariadbd, else the one fetched earlier, else fetch it now (about 17 MB).
+
+    Where ``SLUICE_MARIADB`` names a Debian suite, that suite's.
+    """
+    if suite := os.environ.get("SLUICE_MARIADB", ""):
+        return fetched_mariadb(paths.home() / f"mariadb-{suite}", suite=suite)
     for candidate in (shutil.which("mariadbd"), "/usr/sbin/mariadbd"):
         if candidate is None or not Path(candidate).exists():
             continue

@@ -44,9 +44,13 @@ class PostgreSQL:
 def find_postgresql() -> PostgreSQL:
     """Return an installed server of at least 18, else the one fetched earlier, else fetch it now (about 58 MB).
 
-    Raises ServerFailed where it could not run, ConfigError or FetchFailed where it cannot be fetched.
+    Where ``SLUICE_POSTGRESQL`` names a version and a Debian suite (``17@trixie``), that one. Raises ServerFailed where
+    it could not run, ConfigError or FetchFailed where it cannot be fetched.
     """
     as_nobody()
+    if wanted := os.environ.get("SLUICE_POSTGRESQL", ""):
+        version, _, suite = wanted.partition("@")
+        return _fetched(paths.home() / f"postgresql-{version}-{suite}", [f"postgresql-{version}"], suite)
     for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parts[-2], reverse=True):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             said = subprocess.run(
@@ -71,11 +75,11 @@ def find_postgis() -> PostgreSQL:
     return found
 
 
-def _fetched(folder: Path, packages: Sequence[str]) -> PostgreSQL:
+def _fetched(folder: Path, packages: Sequence[str], suite: str = "unstable") -> PostgreSQL:
     tree = debian.installed_tree(folder)
     if tree is None:
         _log.info("postgresql_fetch_started", into=str(folder), packages=list(packages))
-        tree = debian.fetch(folder, packages, suite="unstable")
+        tree = debian.fetch(folder, packages, suite=suite)
     programs = next(tree.root.glob("usr/lib/postgresql/*/bin"))
     with debian.lock(folder / ".programs.lock"):
         for name in _PROGRAMS:

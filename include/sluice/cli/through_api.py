@@ -1,4 +1,4 @@
-"""``sluice --api URL``: act through the API of the operator's page, where ZooKeeper cannot be reached from here."""
+"""Act through the API of the operator's page (option ``--api``), where ZooKeeper cannot be reached from here."""
 
 from __future__ import annotations
 

@@ -118,6 +118,8 @@ class Dump:
         targets: names of the targets that get its rows; empty: all.
         marking: how windows are marked; reason: why there is this dump (``initial``, ``backfill``, ...); by: who asked.
         created_ms, ended_ms: wall clock, milliseconds since 1970; 0 while it runs.
+        since_batch: the batch that was next when it was recorded: no window of it begins in an earlier one; 0: not
+            known.
     """
 
     id: str
@@ -131,6 +133,7 @@ class Dump:
     note: str = ""
     created_ms: int = 0
     ended_ms: int = 0
+    since_batch: int = 0
     version: int = -1
 
     def to_json(self) -> dict[str, Any]:

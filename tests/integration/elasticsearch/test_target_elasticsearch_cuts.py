@@ -137,7 +137,7 @@ def test_the_server_is_killed_in_mid_load(tmp_path: Path, kind: str) -> None:
         kills = Kills(rows=2000, batches=5, least=2, pauses_s=(0.5, 3.0), within_s=400, start_s=180, most=3)
         number, rows = load_while_killed(server, pipe, table, kills, seed)
         server.ask(
-            "/_cluster/health?wait_for_status=yellow&timeout=60s"
+            "/_cluster/health?wait_for_status=yellow&timeout=25s"
         )  # the last kill may have come after the last batch
         assert pipe.held == number
         assert pipe.state(table) == rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,5 +242,18 @@ def test_a_lost_slot_is_followed_by_copies_once_it_is_there_again(shop: PgCase) 
     with shop.runtime().state() as state:
         assert state.dumps.active() == []
     shop.prepare()
+    stop = threading.Event()
+
+    def go_on() -> None:
+        while not stop.wait(0.02):  # so that the position moves between the reading of a chunk and the next batch
+            shop.source.execute("SELECT pg_logical_emit_message(true, 'test', 'the log goes on')")
+
+    writer = threading.Thread(target=go_on)
+    writer.start()
+    try:
+        shop.run_until_head()
+    finally:
+        stop.set()
+        writer.join()
     shop.run_until_head()
     shop.assert_same("orders")

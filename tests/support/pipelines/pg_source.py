@@ -52,7 +52,8 @@ class PgCase(Case):
     def assert_same(self, *tables: str) -> None:
         for table in tables:
             ours, theirs = self.rows(table)
-            assert theirs == ours, table
+            only = [row for row in theirs if row not in ours], [row for row in ours if row not in theirs]
+            assert theirs == ours, f"{table}: rows only at the target, only at the source: {str(only)[:1000]}"
 
 
 @contextmanager

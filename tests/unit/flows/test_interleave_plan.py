@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -150,3 +150,21 @@ def test_a_table_without_a_key() -> None:
     plan = planned(Batch(kept=[0, 1, 9, 30]), keyless=True)
     assert (plan.rows, plan.released) == (3, {TABLE: 9})
     assert why(planned(Batch(kept=[4]), keyless=True)) == "the table has no key and was written meanwhile"
+
+
+def test_a_window_does_not_reach_back_to_a_batch_before_its_dump() -> None:
+    """The log behind batch 1 was lost. The position moved on, the chunk was read, and an idle log moved the position once
+    more: batch 1 is the last one that begins before the chunk, but what it says of row 1 is not so any more.
+    """
+    before = SegmentManifest.model_construct(
+        batch=1, first=Offset.at("uuid", "log.000001", 10), files=(file("then"),), marks=(), ddl=(), held={}
+    )
+    batch = Batch(marks=[], changes=[(1, 1)])
+    planner = InterleavePlanner(Stored(batch, before=before), _never)
+    chunk = replace(CHUNK, position="log.000001:90")
+    kept = []
+    for since in (2, 1):
+        dump = Dump("d", (TableRequest(TABLE),), since_batch=since)
+        (placement,) = planner.plan(batch, FIRST, [(chunk, dump, None)]).placements
+        kept.append((placement.window.batch, placement.kept))
+    assert kept == [(2, 3), (1, 2)]

@@ -381,7 +381,11 @@ class InterleavePlanner:
 
     # -- the window ----------------------------------------------------------------------------------------------------
     def _window(self, writer: OpenBatch, dump: Dump, chunk: Chunk, first: Offset) -> WatermarkWindow | None:
-        """Search back, batch by batch, for the low mark; return None if a batch that may hold it is gone."""
+        """Search back, batch by batch, for the low mark; return None if a batch that may hold it is gone.
+
+        A batch that was over when the dump was recorded does not hold it. It may say what is not so any more, if the
+        log behind it was lost: its changes must not count as newer than the chunk's rows.
+        """
         begin = first.order_of(chunk.position)
         low = Mark(chunk.id, chunk.attempt, high=False).text
         batch, marks = writer.batch, writer.marks
@@ -391,7 +395,7 @@ class InterleavePlanner:
                 return WatermarkWindow(batch, there[0])
             here = self.stored.manifest(batch)
             starts = here.first.order if here else first.order
-            if starts <= begin or batch == 1:
+            if starts <= begin or batch <= max(dump.since_batch, 1):
                 return self._anchored(dump, chunk, batch)
             before = self.stored.manifest(batch - 1)
             if before is None:

@@ -167,7 +167,7 @@ def record_dump(
 
     Raises PreflightError if it can't be marked.
     """
-    marking = source.choose_marking()
+    marking, cursor = source.choose_marking(), state.cursor()
     dump = Dump(
         id=order.id or new_id(),
         tables=tuple(requests),
@@ -178,6 +178,7 @@ def record_dump(
         note=note,
         by=order.by or owner_label(),
         created_ms=int(time.time() * 1000),
+        since_batch=cursor.next_batch if cursor is not None else 0,
     )
     made = state.dumps.create(dump)
     _log.info(
