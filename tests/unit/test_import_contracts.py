@@ -199,7 +199,7 @@ flows/snapshot/rows flows/snapshot/start flows/stage_tasks flows/stage_work flow
 flows/transform/read_back flows/transform/stages operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
 operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store
-operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state
+operations/lineage operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state
 operations/recover/lost_target operations/recover/recapture operations/recover/recover
 operations/recover/segments operations/retention operations/ruledev/tryout operations/schema operations/snapshot
 operations/source_groups operations/status operations/stored operations/subscriptions operations/verify/expected_rows

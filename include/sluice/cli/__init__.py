@@ -14,6 +14,7 @@ import typer
 import typer.main
 
 from sluice import __version__
+from sluice.cli import through_api
 from sluice.cli.command_list import Commands, LazyGroup
 from sluice.cli.console import err, log_to_stderr, out, print_error
 from sluice.errors import SluiceError
@@ -33,11 +34,23 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _root(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
     ] = False,
+    api: Annotated[
+        str,
+        typer.Option(
+            "--api",
+            envvar="SLUICE_API",
+            help="URL of an Airflow with Sluice's page: act through its API, where ZooKeeper cannot be reached. "
+            "The token is in SLUICE_API_TOKEN.",
+        ),
+    ] = "",
 ) -> None:
     """Keep other data stores in step with MySQL, MariaDB and PostgreSQL."""
+    if {"--help", "-h"}.isdisjoint(sys.argv):
+        through_api.choose(api, ctx.invoked_subcommand or "")
 
 
 _OUTPUT_LOST = 74

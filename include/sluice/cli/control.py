@@ -23,6 +23,7 @@ from sluice.cli.console import (
     print_json,
     print_plan,
 )
+from sluice.cli.through_api import page_api
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ PipelineOrChannel = Annotated[
 
 def pause(pipeline: PipelineOrChannel, reason: Reason = "", as_json: AsJson = False) -> None:
     """Stop all work of a pipeline, or of both pipelines of a channel, within seconds, without losing anything."""
+    if (api := page_api()) is not None:
+        print_plan(api.act(pipeline, "pause", {"reason": reason}), as_json)
+        return
     from sluice.operations import control
 
     plans = [control.pause(one, by=control.who(), reason=reason) for one in _meant(pipeline)]
@@ -43,6 +47,9 @@ def pause(pipeline: PipelineOrChannel, reason: Reason = "", as_json: AsJson = Fa
 
 def resume(pipeline: PipelineOrChannel, as_json: AsJson = False) -> None:
     """Let a paused pipeline, or both pipelines of a channel, go on."""
+    if (api := page_api()) is not None:
+        print_plan(api.act(pipeline, "resume", {}), as_json)
+        return
     from sluice.operations import control
 
     print_plan(control.together([control.resume(one, by=control.who()) for one in _meant(pipeline)]), as_json)
@@ -72,6 +79,9 @@ def restart(
     as_json: AsJson = False,
 ) -> None:
     """Begin all work under way again from the same batches; leave time to restart workers or the scheduler."""
+    if (api := page_api()) is not None:
+        print_plan(api.act(pipeline, "restart", {"reason": reason, "grace_s": grace}), as_json)
+        return
     from sluice.operations import control
 
     print_plan(control.restart(open_pipeline(pipeline), by=control.who(), reason=reason, grace_s=grace), as_json)
@@ -79,6 +89,9 @@ def restart(
 
 def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Make the undelivered batches anew from their segments."""
+    if (api := page_api()) is not None:
+        planned(lambda dry: api.act(pipeline, "rollback", {}, dry_run=dry), dry_run, yes, as_json)
+        return
     from sluice.operations import control
 
     planned(lambda dry: control.rollback(open_pipeline(pipeline), by=control.who(), dry_run=dry), dry_run, yes, as_json)
@@ -99,6 +112,10 @@ def skip(
     as_json: AsJson = False,
 ) -> None:
     """Let a target do without a batch; its changes are kept in the dead-letter store."""
+    if (api := page_api()) is not None:
+        order = {"target": target, "batch": batch, "lost": lost, "reason": reason}
+        planned(lambda dry: api.act(pipeline, "skip", order, dry_run=dry), dry_run, yes, as_json)
+        return
     from sluice.operations import control
 
     runtime = open_pipeline(pipeline)
@@ -121,6 +138,10 @@ def redeliver(
     as_json: AsJson = False,
 ) -> None:
     """Load acknowledged batches again, after a target was restored or replaced."""
+    if (api := page_api()) is not None:
+        order = {"target": target, "from_batch": from_batch}
+        planned(lambda dry: api.act(pipeline, "redeliver", order, dry_run=dry), dry_run, yes, as_json)
+        return
     from sluice.operations import control
 
     runtime = open_pipeline(pipeline)
@@ -153,6 +174,10 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Move the captured position of a pipeline."""
+    if (api := page_api()) is not None:
+        order = {"to": to, "drop": drop}
+        planned(lambda dry: api.act(pipeline, "seek", order, dry_run=dry), dry_run, yes, as_json)
+        return
     from sluice.operations import control
 
     runtime = open_pipeline(pipeline)
@@ -255,8 +280,11 @@ def adopt(
 
 def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Show what people did to a pipeline."""
-    with open_pipeline(pipeline).state() as state:
-        entries = state.audit.entries()
+    if (api := page_api()) is not None:
+        entries = api.audit(pipeline)
+    else:
+        with open_pipeline(pipeline).state() as state:
+            entries = state.audit.entries()
     if as_json:
         print_json(entries)
         return

@@ -84,7 +84,7 @@ def run(
             steps = stand_by(lambda: copy.open(built), os.environ.get("SLUICE_INSTALLATION") or owner_label())
         else:
             runtime = built(find_pipeline(pipeline, pipelines_folder()))
-            steps = run_flow(runtime, until_head=until_head, batches=batches)
+            steps = _with_lineage(runtime, run_flow(runtime, until_head=until_head, batches=batches))
         for step in steps:
             tally.add(step)
             if step.phase == "acknowledged":
@@ -102,6 +102,25 @@ def run(
                 spinner.update(f"batch {step.batch or ''} {step.phase}  {escape(str(step.position or ''))}")
     if not as_json:
         out.print(f"done: {count} batches, {changes} changes in {time.monotonic() - started:.1f} s", highlight=False)
+
+
+def _with_lineage(runtime: Runtime, steps: Iterator[Step]) -> Iterator[Step]:
+    """Pass the steps on, and tell OpenLineage of acknowledged batches if its client is configured."""
+    from functools import partial
+
+    from sluice.operations.lineage import table_lineage
+    from sluice.operations.lineage_events import LineageReporter
+
+    targets = [target.name for target in runtime.pipeline.targets]
+    reporter = LineageReporter.configured(runtime.name, targets, partial(table_lineage, runtime))
+    try:
+        for step in steps:
+            if reporter is not None and step.phase == "acknowledged" and step.batch is not None:
+                reporter.add(step.batch)
+            yield step
+    finally:
+        if reporter is not None:
+            reporter.close()
 
 
 class _Tally:

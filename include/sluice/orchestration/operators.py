@@ -554,16 +554,21 @@ class LoadOperator(TargetOperator):
         return self.conclude(context, f"load.{self.target}", own, batch=number)
 
 
-def announce_tables(context: Context, task: BaseOperator, runtime: Runtime, target: str) -> None:
-    """Emit an asset event for each table that the target got rows of, if the task has an outlet for them."""
+def announce_tables(context: Context, task: BaseOperator, runtime: Runtime, target: str) -> range:
+    """Emit an asset event for each table that the target got rows of, if the task has an outlet for them.
+
+    Return the numbers of the batches that the events tell of.
+    """
     if not task.outlets:
-        return
+        return range(0)
     from sluice.orchestration.assets import announce
 
     found = announce(context, runtime, target, claim(context["ti"].dag_id, context["ti"].run_id))
     if found:
         shown = ", ".join(f"{event.uri} ({event.extra['rows']} rows)" for event in found[:20])
         task.log.info("told of %d tables: %s%s", len(found), shown, ", ..." if len(found) > 20 else "")
+    first = min((event.extra["first_batch"] for event in found), default=0)
+    return range(first, max((event.extra["last_batch"] for event in found), default=-1) + 1)
 
 
 def waiting_text(target: str, waiting: Any) -> str:
@@ -594,6 +599,15 @@ class AckOperator(TargetOperator):
 
     def __init__(self, *, trigger_rule: str = TriggerRule.NONE_SKIPPED, **kwargs: Any) -> None:
         super().__init__(trigger_rule=trigger_rule, **kwargs)
+        self._announced = range(0)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the data sets that the run's batches came from and went to; Airflow's OpenLineage provider asks."""
+        from sluice.orchestration.lineage import operator_lineage
+
+        if not self._announced:
+            return None
+        return operator_lineage(open_runtime(self.pipeline), self.target, self._announced)
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """Acknowledge the run's batches, or wait for the load. ``waited``: pauses so far."""
@@ -631,7 +645,7 @@ class AckOperator(TargetOperator):
             own.batches, own.first = number - before, before + 1
         elif was_cleared(context):
             RunNote(context).add(again_text(runtime, context, self.target))
-        announce_tables(context, self, runtime, self.target)
+        self._announced = announce_tables(context, self, runtime, self.target)
         return self.conclude(context, f"ack.{self.target}", own, batch=number, position=str(outcome.position))
 
     def _acknowledged(self, context: Context, number: int) -> AckOutcome | WaitingBatches:

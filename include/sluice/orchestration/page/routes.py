@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.core_api.security import get_user
@@ -21,11 +20,13 @@ from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import dag_id_of
 from sluice.orchestration.dags.control import open_to_act
 from sluice.orchestration.page import reads
-from sluice.orchestration.page.access import Right, file_for, rights, verified_file
+from sluice.orchestration.page.access import Right, rights, verified_file
 from sluice.orchestration.page.actions import ACTIONS, Action
 from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
+from sluice.orchestration.page.editor import add_editor
 from sluice.orchestration.page.failed_tasks import clear_failed, failed_tasks
 from sluice.orchestration.page.imports import import_for
+from sluice.orchestration.page.served import Served
 from sluice.orchestration.page.words import in_words, summary, trouble_first
 
 _T = TypeVar("_T")
@@ -43,51 +44,6 @@ Reading a pipeline needs the right to read its DAG `sync__PIPELINE`; each action
 why), 422 the body is wrong, 503 a server does not answer."""
 
 
-class Statuses(Protocol):
-    """The statuses of pipelines; see :meth:`sluice.orchestration.last_answers.LastAnswers.newest`."""
-
-    def __call__(self, heads: dict[str, dict[str, Any]], listed: bool = False) -> Awaitable[list[dict[str, Any]]]:
-        """Return the statuses of pipelines, given their headlines."""
-
-
-class Workers(Protocol):
-    """A pool of threads; see :class:`sluice.orchestration.page_workers.PageWorkers`."""
-
-    async def run(self, call: Callable[[], _T]) -> _T:
-        """Run ``call`` in the pool and return or raise what it does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """The parts that the routes work with.
-
-    Attributes:
-        folder: of the pipeline files.
-        own, looking, acting, curves: threads for questions to Airflow, to the pipelines' servers, for actions, and for
-            the small curves of all pipelines.
-        readable: user -> headlines of the pipelines that the user may see, by path.
-        statuses: headlines -> statuses, as new as they arrive in time; ``listed``: as rows of a list.
-        service: what the subscription service of this API server says; None: there is none.
-    """
-
-    folder: Path
-    own: Workers
-    looking: Workers
-    acting: Workers
-    curves: Workers
-    readable: Callable[[BaseUser], dict[str, dict[str, Any]]]
-    statuses: Statuses
-    service: Callable[[], dict[str, Any]] | None = None
-
-    async def file(self, pipeline: str, user: BaseUser, right: Right = Right.READ) -> Path:
-        """Return the file of a pipeline for a user who has ``right``; raises a 403 or 404 answer."""
-        return await self.own.run(partial(file_for, self.folder, pipeline, user, right))
-
-    async def read(self, path: Path, what: str, call: Callable[[Any], _T]) -> _T:
-        """Return what ``call`` reads of the pipeline."""
-        return await self.looking.run(partial(reads.asked, path, what, call))
-
-
 Most = Annotated[int, Query(ge=1, le=reads.MOST, description="Entries, at most.")]
 Text = Annotated[str, Query(max_length=2000)]
 
@@ -96,6 +52,7 @@ def add_routes(app: FastAPI, served: Served) -> None:
     """Add the routes of version 1."""
     _add_lists(app, served)
     _add_parts(app, served)
+    add_editor(app, served)
     for action in ACTIONS.values():
         _add_action(app, served, action)
 

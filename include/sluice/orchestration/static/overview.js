@@ -16,7 +16,8 @@ export function show() {
     input: () => { wanted = search.value.trim().toLowerCase(); render(); },
   });
   const list = el("div", { id: "list" });
-  main.replaceChildren(el("div", { class: "tools" }, el("label", { for: "search", class: "unseen" }, "Search"), search), list);
+  main.replaceChildren(el("div", { class: "tools" }, el("label", { for: "search", class: "unseen" }, "Search"), search, el("span", { id: "make" })), list);
+  offer();
   polling = poll(ask, () => (lines.some((one) => one.state === "asked") ? 300 : 2000));
   poll(askCurves, 30_000);
 }
@@ -35,6 +36,13 @@ async function ask() {
   } catch (error) {
     summary.textContent = `No answer: ${error.message}. Trying again.`;
   }
+}
+
+// The way to a new pipeline, for those who may make one.
+async function offer() {
+  try {
+    if ((await get("editor")).create) document.getElementById("make").replaceChildren(el("a", { href: "?new", class: "button" }, "New pipeline"));
+  } catch { /* the list is there without it */ }
 }
 
 async function askCurves() {

@@ -105,7 +105,8 @@ function head() {
     )]),
     el("ul", { class: "notes" }, ...notes()),
     el("div", { class: "buttons" },
-      status.state === "paused" ? actionButton(status, "resume", { after: again, kind: "primary" }) : status.state === "invalid" ? "" : actionButton(status, "pause", { after: again }))));
+      status.state === "paused" ? actionButton(status, "resume", { after: again, kind: "primary" }) : status.state === "invalid" ? "" : actionButton(status, "pause", { after: again }),
+      status.may?.act ? el("a", { href: `?edit=${encodeURIComponent(status.pipeline)}`, class: "button", "data-focus": "edit" }, "Edit") : "")));
 }
 
 const FAULTS = { passing: " (it may pass by itself)", yours: " (a person has to fix the cause)", bug: " (this looks like a bug of Sluice: please report it)" };

@@ -1,0 +1,229 @@
+"""Pipeline files that are being written: a first text from choices, what a text changes, which connections it names."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from sluice.config.lines import line_of, marked
+from sluice.config.loading import load_yaml
+from sluice.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TableChoice:
+    """A table that is captured. ``table`` "": all tables of the schema; ``to``: its name at the targets, "" for the
+    same name; ``exclude``: columns that are left out; ``rename``: source column -> target column.
+    """
+
+    schema: str
+    table: str = ""
+    to: str = ""
+    exclude: Sequence[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of ``capture.include`` that matches exactly this choice."""
+        return rf"{re.escape(self.schema)}\.{re.escape(self.table) if self.table else '.*'}"
+
+    def mapping(self) -> dict[str, Any] | None:
+        """Return the line of the mapping; None: the table goes as it is."""
+        name = f"{self.schema}.{self.table or '*'}"
+        columns: dict[str, Any] = {}
+        if self.exclude:
+            columns["exclude"] = list(self.exclude)
+        if self.rename:
+            columns["rename"] = dict(self.rename)
+        if not columns and self.to in {"", name}:
+            return None
+        return {"from": name, "to": self.to or name, **({"columns": columns} if columns else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChoice:
+    """A store that is kept in step."""
+
+    name: str
+    type: str
+    connection: str
+
+
+def draft(
+    pipeline: str,
+    *,
+    source_type: str,
+    connection: str,
+    start: str = "",
+    description: str = "",
+    rules: str = "",
+    tables: Sequence[TableChoice] = (),
+    targets: Sequence[TargetChoice] = (),
+) -> str:
+    """Return the text of a pipeline file. What is not chosen yet is left out, so that the text need not be valid."""
+    source = {"type": source_type, "connection": connection, "start": start}
+    mapping = [line for one in tables if (line := one.mapping()) is not None]
+    plain: dict[str, Any] = {
+        "version": 1,
+        "pipeline": pipeline,
+        "description": description,
+        "source": {name: value for name, value in source.items() if value},
+        "capture": {"include": [one.pattern for one in tables]} if tables else {},
+        "rules": rules,
+        "mapping": mapping,
+        "targets": [{"name": one.name, "type": one.type, "connection": one.connection} for one in targets],
+    }
+    out = io.StringIO()
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 120
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump({name: value for name, value in plain.items() if value}, out)
+    return out.getvalue()
+
+
+def named_connections(text: str) -> set[str]:
+    """Return the ids of the connections that a text names itself. Raises ConfigError."""
+    return set(_connections(load_yaml(text, "the text")))
+
+
+_PLURAL = {"connections", "replicas"}
+
+
+def _connections(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _connections(one)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            if str(name).endswith("connection") and isinstance(one, str):
+                yield one
+            elif name in _PLURAL and isinstance(one, list):
+                yield from (part for part in one if isinstance(part, str))
+            else:
+                yield from _connections(one)
+
+
+def diff(old: str, new: str, file: str) -> str:
+    """Return the unified diff of two texts of a file; "" if they are equal."""
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"{file} (saved)", f"{file} (yours)", lineterm="")
+    return "\n".join(lines)
+
+
+_SAID: Mapping[str, str] = {
+    "description": "The description in Airflow changes.",
+    "schedule": "The DAG gets the schedule {new} at the scheduler's next look at its files; runs under way go on.",
+    "window": "{new} batches may be in flight at the same time, from the next run on.",
+    "rules": "Batches that are merged from now on go through the rules {new}. Delivered rows stay as they are; "
+    "`sluice rollback` makes undelivered batches anew, and a copy (`sluice dump start`) sends rows again.",
+    "masked": "Values of masked columns are hidden by the new patterns.",
+    "coordination": "The positions are looked for in another place; without them it begins at `source.start`.",
+}
+_OTHER = "`{key}` changes; it holds for batches that begin after the save."
+
+
+def effects(old_text: str, new_text: str) -> list[str]:
+    """Return what a change of a pipeline file does, as sentences. Raises ConfigError for a text that is no YAML."""
+    old, new = (_mapping(text) for text in (old_text, new_text))
+    said: list[str] = []
+    for key in sorted({*old, *new}, key=lambda one: (one not in {"source", "capture", "targets", "mapping"}, str(one))):
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        if key == "targets":
+            said += _targets(before, after)
+        elif key == "mapping":
+            said += _mapped(before, after)
+        elif key in {"source", "capture"}:
+            said += _parts(key, before, after)
+        else:
+            said.append(_SAID.get(str(key), _OTHER).format(key=key, new=after if after is not None else "(none)"))
+    return said
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    plain = load_yaml(text, "the text")
+    return plain if isinstance(plain, dict) else {}
+
+
+def _named(value: Any, key: str) -> dict[str, Any]:
+    found = value if isinstance(value, list) else []
+    return {str(one.get(key)): one for one in found if isinstance(one, dict)}
+
+
+def _targets(before: Any, after: Any) -> list[str]:
+    old, new = _named(before, "name"), _named(after, "name")
+    return [
+        *(f"Target {n} is new: it gets the batches from now on; rows from before need a copy "
+          f"(`sluice dump start`, or `start: snapshot` in the target)." for n in new if n not in old),
+        *(f"Target {n} gets nothing more. Its tables stay as they are." for n in old if n not in new),
+        *(f"Target {n} is written by the new settings from the next batch on." for n in new
+          if n in old and old[n] != new[n]),
+    ]  # fmt: skip
+
+
+def _mapped(before: Any, after: Any) -> list[str]:
+    old, new = _named(before, "from"), _named(after, "from")
+    again = "Rows that were delivered before stay as they are until they are copied again (`sluice dump start`)."
+    return [
+        *(f"{n} goes to {new[n].get('to')} from the next merged batch on. {again}" for n in new if n not in old),
+        *(f"{n} keeps its name and all columns from the next merged batch on. {again}" for n in old if n not in new),
+        *(f"{n} is mapped in another way from the next merged batch on. {again}" for n in new
+          if n in old and old[n] != new[n]),
+    ]  # fmt: skip
+
+
+def _parts(key: str, before: Any, after: Any) -> list[str]:
+    old, new = (one if isinstance(one, dict) else {} for one in (before, after))
+    said = []
+    for part in sorted({*old, *new}, key=str):
+        was, now = old.get(part), new.get(part)
+        if was == now:
+            continue
+        if part in {"include", "exclude"}:
+            more = [str(one) for one in (now or []) if one not in (was or [])]
+            less = [str(one) for one in (was or []) if one not in (now or [])]
+            start, stop = (more, less) if part == "include" else (less, more)
+            said += [f"Changes of tables that match {one} are captured from the next batch on. Rows that are there "
+                     "already need a copy (`sluice dump start`)." for one in start]  # fmt: skip
+            said += [f"Changes of tables that match {one} are captured no more. Their rows stay at the targets."
+                     for one in stop]  # fmt: skip
+        elif key == "source" and part in {"connection", "connections", "group", "type"}:
+            said.append(
+                f"Another server is read (`source.{part}`), from the position that is kept: it has to have the same "
+                "log. `sluice failover` finds the same place in another server of a group."
+            )
+        elif key == "source" and part == "start":
+            said.append("`source.start` counts for a pipeline without a position only: one that has run ignores it.")
+        else:
+            said.append(_OTHER.format(key=f"{key}.{part}"))
+    return said
+
+
+_MAPPING_PART = re.compile(r"mapping\.(\d+)")
+
+
+def line_of_finding(text: str, part: str, setting: str) -> int:
+    """Return the line of a text that a finding of ``sluice check`` is about."""
+    loc: tuple[int | str, ...] = ()
+    plain = _mapping(text)
+    if part.startswith("target "):
+        names = [one.get("name") if isinstance(one, dict) else None for one in plain.get("targets") or []]
+        name = part.removeprefix("target ")
+        loc = ("targets", names.index(name)) if name in names else ("targets",)
+    elif (found := _MAPPING_PART.search(setting)) is not None:
+        loc = ("mapping", int(found[1]))
+    else:
+        loc = {"zookeeper": ("coordination",), "store": ("capture", "segments"), "files": ("mapping",)}.get(
+            part, (part,)
+        )
+    try:
+        return line_of(marked(text), loc)
+    except Exception as error:
+        raise ConfigError("the text has no lines", where="the text:1") from error

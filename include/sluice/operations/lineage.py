@@ -1,0 +1,154 @@
+"""Batches as OpenLineage sees them: data sets, their columns, and which source columns a target column is made of.
+
+Decision: names are derived from the assets' addresses (:func:`sluice.operations.asset_events.uri_of`), so that an asset
+of Airflow and a data set of OpenLineage are one thing. Column lineage is given only where every rule that matches the
+table is a built-in one whose columns are known; otherwise the table level is the truth that can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from sluice.mapping.tables import Mapping, TableRoute
+from sluice.model.tables import TableId
+from sluice.operations.asset_events import uri_of
+from sluice.rules.ruleset import RuleSet, matches
+from sluice.segments.changeset import ChangesetColumn, read_changeset
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
+    from sluice.rules.script import Rule
+
+_FILES = frozenset({"s3", "s3a", "gs", "abfs", "abfss", "hdfs", "wasbs"})
+_MASKS = {"hash": "HASH", "mask": "MASK"}
+_CHANGES = {"cast": "CAST", "truncate": "TRUNCATE"}
+_PASSES = frozenset({"filter", "drop_column"})
+"""Built-in rules that leave the values of the remaining columns as they are."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DataSet:
+    """The name of a data set in OpenLineage."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOrigin:
+    """The source column that a target column is made of; ``steps``: what the values passed, in order."""
+
+    column: str
+    steps: tuple[str, ...] = ()
+    masked: bool = False
+
+
+@dataclass
+class TableLineage:
+    """The rows that came into one target table, over some batches.
+
+    Attributes:
+        columns: those of the newest batch, in order.
+        origins: target column -> its origin (None: a rule made it), by source; a source whose columns are not known is
+            missing.
+    """
+
+    output: DataSet
+    inputs: list[DataSet] = field(default_factory=list)
+    columns: tuple[ChangesetColumn, ...] = ()
+    origins: dict[DataSet, dict[str, ColumnOrigin | None]] = field(default_factory=dict)
+    rows: int = 0
+    size_bytes: int = 0
+
+
+def data_set(uri: str) -> DataSet:
+    """Return OpenLineage's name of the table at the address of an asset."""
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    if parts.scheme == "file":
+        return DataSet("file", path or "/")
+    namespace = f"{parts.scheme}://{parts.netloc}"
+    if parts.scheme in _FILES:
+        return DataSet(namespace, path.strip("/") or "/")
+    return DataSet(namespace, ".".join(unquote(part) for part in parts.path.strip("/").split("/")))
+
+
+def column_origins(
+    columns: Iterable[str], source: TableId, rules: Sequence[Rule], route: TableRoute
+) -> dict[str, ColumnOrigin | None] | None:
+    """Return target column -> its origin, None for a column that a rule made.
+
+    ``rules``: in the order in which they run. Returns None if a rule that matches the table may do anything to columns.
+    """
+    matching = [rule for rule in rules if matches(rule, source)]
+    known = {"add", "rename", "soft_delete", *_MASKS, *_CHANGES, *_PASSES}
+    if any(rule.config.builtin not in known or rule.config.emits for rule in matching):
+        return None
+    return {column: _origin(column, matching, route) for column in columns}
+
+
+def _origin(column: str, rules: Sequence[Rule], route: TableRoute) -> ColumnOrigin | None:
+    name = {target: source for source, target in route.rename}.get(column, column)
+    steps: list[str] = []
+    if route.conversion(name) is not None:
+        steps.append("CONVERT")
+    masked = False
+    for rule in reversed(rules):
+        kind, given = str(rule.config.builtin), rule.params()
+        touched = getattr(given, "columns", ())
+        if kind == "rename":
+            name = {new: old for old, new in dict(touched).items()}.get(name, name)
+        elif kind in {"add", "soft_delete"}:
+            if name in _made(kind, given):
+                return None
+        elif name in touched and kind in _MASKS | _CHANGES:
+            steps.append((_MASKS | _CHANGES)[kind])
+            masked = masked or kind in _MASKS
+    return ColumnOrigin(name, tuple(reversed(steps)), masked)
+
+
+def _made(kind: str, given: Any) -> set[str]:
+    """Return the names of the columns that a built-in rule adds, from its parameters."""
+    if kind == "soft_delete":
+        return {given.column, given.at}
+    return {*given.constants, *given.metadata}
+
+
+def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list[TableLineage]:
+    """Return the lineage of each table that ``target`` got rows of in these batches, by name.
+
+    Batches that are gone already are left out. Raises SluiceError.
+    """
+    opened = runtime.open_target(target)
+    with runtime.state() as state:
+        batches = [one for one in map(state.batches.get, numbers) if one and one.is_for(target) and one.changeset]
+    if not batches:
+        return []
+    at, source = runtime.resolver(opened.config.connection), runtime.pipeline.source
+    source_at = runtime.resolver(source.connection)
+    rules, mapping = list(RuleSet.of(runtime.rules_path)), Mapping.compile(runtime.pipeline.mapping)
+    names = {rule.name for rule in rules}
+    found: dict[DataSet, TableLineage] = {}
+    for batch in batches:
+        manifest = read_changeset(runtime.store, batch.changeset or "").manifest
+        same_rules = all(rule.name in names for rule in manifest.rules)
+        for table in manifest.tables:
+            if not table.rows:
+                continue
+            output = data_set(uri_of(opened.config.type, at, opened, table.target))
+            made = found.setdefault(output, TableLineage(output))
+            of = TableId(table.source_schema, table.source_table)
+            given = data_set(uri_of(source.type, source_at, None, of))
+            if given not in made.inputs:
+                made.inputs.append(given)
+            made.columns = table.columns
+            made.rows += table.rows
+            made.size_bytes += sum(file.size_bytes for file in table.files)
+            known = column_origins([one.name for one in table.columns], of, rules, mapping.route(of))
+            made.origins.pop(given, None)
+            if known is not None and same_rules:
+                made.origins[given] = known
+    return [found[name] for name in sorted(found)]

@@ -1,0 +1,335 @@
+"""The routes of the editor of pipeline files: connections, tables of a source, a draft, its findings, and the save."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import structlog
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from sluice import sources
+from sluice.config.connections import kind_of, parse_connection
+from sluice.config.drafts import TableChoice, TargetChoice, diff, draft, effects, line_of_finding, named_connections
+from sluice.config.loading import MAX_TEXT_BYTES, parse_model, read_text, text_problems
+from sluice.config.pipeline import PipelineConfig
+from sluice.config.problems import shown
+from sluice.errors import SluiceError
+from sluice.orchestration.page.access import Right, file_of, has
+from sluice.orchestration.page.airflow_self import AirflowSelf
+from sluice.orchestration.page.imports import import_for
+from sluice.orchestration.page.pipeline_files import ChangedMeanwhile, save, version_of, writable
+from sluice.orchestration.page.served import Served
+from sluice.targets import registry
+
+_T = TypeVar("_T")
+_log = structlog.get_logger()
+
+User = Annotated[BaseUser, Depends(get_user)]
+
+_ROOT = "/api/v1"
+_NAME = "AIRFLOW_CONN_"
+_PAGE = 100
+_MANY = 5000
+_WORD = Field("", max_length=512)
+_OTHER_NAMES = {
+    "mongo": "mongodb",
+    "postgres": "postgresql",
+    "https": "http",
+    "opensearch": "elasticsearch",
+    "amqp": "rabbitmq",
+}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Table(_Body):
+    """A table, or with an empty name all tables of a schema."""
+
+    schema_: str = Field(alias="schema", max_length=512)
+    table: str = _WORD
+    to: str = Field("", max_length=1024, description="schema.table at the targets; empty: the same.")
+    exclude: list[str] = Field(default_factory=list, max_length=_MANY, description="Columns that are left out.")
+    rename: dict[str, str] = Field(default_factory=dict, max_length=_MANY)
+
+
+class Target(_Body):
+    """A store that is kept in step."""
+
+    name: str = _WORD
+    type: str = _WORD
+    connection: str = _WORD
+
+
+class Choices(_Body):
+    """What was chosen so far."""
+
+    pipeline: str = _WORD
+    description: str = Field("", max_length=2000)
+    source_type: str = _WORD
+    connection: str = _WORD
+    start: str = _WORD
+    rules: str = _WORD
+    tables: list[Table] = Field(default_factory=list, max_length=_MANY)
+    targets: list[Target] = Field(default_factory=list, max_length=100)
+
+
+class Text(_Body):
+    """The text of a pipeline file."""
+
+    text: str = Field(max_length=MAX_TEXT_BYTES)
+    pipeline: str = Field("", max_length=512, description="The pipeline whose file is edited; empty: a new one.")
+
+
+class Saved(Text):
+    """A text to save."""
+
+    version: str = Field("", max_length=64, description="The version that was opened; empty: a new file.")
+
+
+def add_editor(app: FastAPI, served: Served) -> None:
+    """Add the editor's routes."""
+    _add_choices(app, served)
+    _add_texts(app, served)
+
+
+def _add_choices(app: FastAPI, served: Served) -> None:
+    @app.get(_ROOT + "/editor", summary="What the editor may do", tags=["editor"])
+    async def editor(user: User) -> JSONResponse:
+        """Return whether you may make pipelines (`create`), whether the deployment lets the page save files (`save`),
+        and the kinds of sources and targets.
+        """
+        return JSONResponse({
+            "create": await served.own.run(partial(_may_create, user)),
+            "save": writable(served.folder),
+            "sources": sorted(set(sources.KINDS) - {"memory"}),
+            "targets": sorted(set(registry.KINDS) - {"memory"}),
+        })
+
+    @app.get(_ROOT + "/connections", summary="Connections", tags=["editor"])
+    async def connections(user: User, request: Request) -> JSONResponse:
+        """Return the connections that Airflow lets you see: id, type, and the kinds of source and target that it fits.
+        Nothing else of them is told.
+        """
+        await served.own.run(partial(_require_create, user))
+        found = await served.own.run(partial(_of_environment, user))
+        airflow, offset = AirflowSelf(request), 0
+        while True:
+            answer = await airflow.call("GET", f"/connections?limit={_PAGE}&offset={offset}")
+            part = answer.get("connections", [])
+            found |= {str(one["connection_id"]): str(one.get("conn_type") or "") for one in part}
+            offset += len(part)
+            if not part or offset >= int(answer.get("total_entries", 0)):
+                break
+        return JSONResponse({"connections": [_described(name, found[name]) for name in sorted(found)]})
+
+    @app.get(_ROOT + "/connections/{connection}/tables", summary="Tables of a source", tags=["editor"])
+    async def tables(connection: str, user: User, type: str = "mysql") -> JSONResponse:
+        """Return the tables of a source: key, about how many rows, columns. A source that does not answer within
+        seconds is a 503 answer.
+        """
+        await served.own.run(partial(_require_create, user))
+        await served.own.run(partial(_require_connections, user, {connection}, set()))
+
+        def look() -> list[dict[str, Any]]:
+            from sluice.operations.server_questions import NoAnswer, server_questions
+            from sluice.operations.source_tables import source_tables
+            from sluice.orchestration.connections import from_airflow
+
+            sources.kind_of(type, "this draft")
+            sources.load_kind(type)
+            call = partial(source_tables, type, connection, cache(from_airflow))
+            found = server_questions.ask(f"the tables of {connection}", call)
+            if isinstance(found, NoAnswer):
+                raise HTTPException(503, shown(str(found)))
+            return found.value
+
+        return JSONResponse({"tables": await served.looking.run(partial(_refused, look))})
+
+
+def _add_texts(app: FastAPI, served: Served) -> None:
+    @app.post(_ROOT + "/drafts/text", summary="Text of a draft", tags=["editor"])
+    async def text(user: User, choices: Choices) -> JSONResponse:
+        """Return the YAML of what was chosen so far, with its problems. Changes nothing."""
+        await served.own.run(partial(_require_create, user))
+        made = draft(
+            choices.pipeline,
+            source_type=choices.source_type,
+            connection=choices.connection,
+            start=choices.start,
+            description=choices.description,
+            rules=choices.rules,
+            tables=[TableChoice(t.schema_, t.table, t.to, t.exclude, t.rename) for t in choices.tables],
+            targets=[TargetChoice(t.name, t.type, t.connection) for t in choices.targets],
+        )
+        return JSONResponse({"text": made})
+
+    @app.post(_ROOT + "/drafts/problems", summary="Problems of a text", tags=["editor"])
+    async def problems(user: User, order: Text) -> JSONResponse:
+        """Return what is wrong with the text, with lines, as `sluice check` says it, without asking any server; for
+        the file of a pipeline also the difference to what is saved and what the change does. Changes nothing.
+        """
+        path = await _file(served, user, order.pipeline)
+        return JSONResponse(await served.looking.run(partial(_refused, partial(_problems, path, order.text))))
+
+    @app.post(_ROOT + "/drafts/check", summary="Check a text", tags=["editor"])
+    async def check(user: User, order: Text) -> JSONResponse:
+        """Return the findings of `sluice check` with the lines that they are about. Changes nothing."""
+        path = await _file(served, user, order.pipeline)
+        await served.own.run(partial(_refused, partial(_require_text, user, order.text, path)))
+        return JSONResponse({"findings": await served.acting.run(partial(_refused, partial(_checked, order.text)))})
+
+    @app.get(_ROOT + "/pipelines/{pipeline}/file", summary="The file of a pipeline", tags=["editor"])
+    async def file(pipeline: str, user: User) -> JSONResponse:
+        """Return the text of the file and its version. Needs the right `act`."""
+        path = await served.file(pipeline, user, Right.ACT)
+        found = await served.own.run(partial(_refused, partial(read_text, path)))
+        return JSONResponse({"file": shown(path.name), "text": found, "version": version_of(found)})
+
+    @app.post(_ROOT + "/drafts/save", summary="Save a text", tags=["editor"])
+    async def saved(user: User, order: Saved) -> JSONResponse:
+        """Write the file of a pipeline, or a new one, NAME.yaml. Needs the right to edit the pipeline's DAG, and a
+        deployment that lets the page write files. 409: the file was changed after you opened it. It is in the audit.
+        """
+        if not writable(served.folder):
+            raise HTTPException(409, "this deployment does not let the page write pipeline files: download the text")
+        path = await _file(served, user, order.pipeline)
+        await served.own.run(partial(_refused, partial(_require_text, user, order.text, path)))
+        by = f"{user.get_name()}@airflow"
+        call = partial(_save, served.folder, path, order, user=user, by=by)
+        return JSONResponse(await served.acting.run(partial(_refused, call)))
+
+
+async def _file(served: Served, user: BaseUser, pipeline: str) -> Path | None:
+    """Return the file that is edited; None: a new one. Raises a 403 or 404 answer."""
+    if pipeline:
+        return await served.file(pipeline, user, Right.ACT)
+    await served.own.run(partial(_require_create, user))
+    return None
+
+
+def _may_create(user: BaseUser) -> bool:
+    return bool(get_auth_manager().is_authorized_dag(method="PUT", user=user))
+
+
+def _require_create(user: BaseUser) -> None:
+    if not _may_create(user):
+        raise HTTPException(403, "you may not write pipeline files: that needs the right to edit DAGs")
+
+
+def _require_connections(user: BaseUser, named: set[str], known: set[str]) -> None:
+    """Raise 403 for a connection that the user may not see, unless the file named it before."""
+    manager = get_auth_manager()
+    for name in sorted(named - known):
+        if not manager.is_authorized_connection(method="GET", details=ConnectionDetails(conn_id=name), user=user):
+            raise HTTPException(403, f"you may not use the connection {shown(name)!r}: Airflow does not let you see it")
+
+
+def _require_text(user: BaseUser, text: str, path: Path | None) -> None:
+    known = named_connections(read_text(path)) if path is not None else set()
+    _require_connections(user, named_connections(text), known)
+
+
+def _refused(call: Callable[[], _T]) -> _T:
+    """Return what ``call`` returns; an error of ours becomes an answer."""
+    try:
+        return call()
+    except SluiceError as error:
+        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None
+
+
+def _of_environment(user: BaseUser) -> dict[str, str]:
+    """Return the connections of the environment that the user may see, with their types."""
+    found = {}
+    for name, value in os.environ.items():
+        if name.startswith(_NAME):
+            with suppress(SluiceError, HTTPException):
+                connection = name.removeprefix(_NAME).lower()
+                _require_connections(user, {connection}, set())
+                found[connection] = parse_connection(connection, value).kind
+    return found
+
+
+def _described(connection: str, type_: str) -> dict[str, Any]:
+    kind = kind_of(type_)
+    kind = _OTHER_NAMES.get(kind, kind)
+    return {
+        "id": shown(connection),
+        "type": type_,
+        "source": kind if kind in sources.KINDS else None,
+        "target": kind if kind in registry.KINDS else None,
+    }
+
+
+def _problems(path: Path | None, text: str) -> dict[str, Any]:
+    file = path.name if path is not None else "the new file"
+    found = text_problems(text, file, PipelineConfig)
+    said: dict[str, Any] = {"problems": [{"line": line, "why": shown(why)} for line, why in found]}
+    if path is not None:
+        old = read_text(path)
+        said |= {
+            "diff": diff(old, text, file),
+            "effects": effects(old, text) if not found else [],
+            "version": version_of(old),
+        }
+    return said
+
+
+def _checked(text: str) -> list[dict[str, Any]]:
+    pipeline = parse_model(text, "the draft", PipelineConfig)
+    import_for(pipeline)
+    from sluice.flows.runtime import Runtime
+    from sluice.operations.check import check
+    from sluice.orchestration.connections import from_airflow
+
+    report = check(Runtime.build(pipeline, resolver=cache(from_airflow)))
+    return [{**one.to_json(), "line": line_of_finding(text, one.part, one.setting)} for one in report.findings]
+
+
+def _save(folder: Path, path: Path | None, order: Saved, *, user: BaseUser, by: str) -> dict[str, Any]:
+    new = path is None
+    pipeline = parse_model(order.text, path.name if path is not None else "the new file", PipelineConfig)
+    if path is None:
+        if not has(user, pipeline.pipeline, Right.ACT):
+            raise HTTPException(403, f"you may not make {pipeline.pipeline}: that needs the right to edit its DAG")
+        if file_of(folder, pipeline.pipeline) is not None:
+            raise HTTPException(409, f"there is a pipeline {pipeline.pipeline} already; give yours another name")
+        path = folder / f"{pipeline.pipeline}.yaml"  # a name is letters, digits and underscores
+    elif pipeline.pipeline != order.pipeline:
+        raise HTTPException(
+            409,
+            f"this file is of {order.pipeline}, and your text calls it {pipeline.pipeline}: another name is another "
+            "pipeline, without the positions of this one; save it as a new one",
+        )
+    changes = effects(read_text(path), order.text) if not new else []
+
+    def note() -> None:
+        import_for(pipeline)
+        from sluice.flows.runtime import Runtime
+        from sluice.orchestration.connections import from_airflow
+
+        with Runtime.build(pipeline, resolver=cache(from_airflow)).state(connect_timeout_s=8.0) as state:
+            details = {"file": path.name, "version": version_of(order.text), "from": order.version, "changes": changes}
+            state.audit.note(by=by, what="create" if new else "edit", details=details)
+
+    try:
+        version = save(path, order.text, order.version, note)
+    except ChangedMeanwhile as error:
+        raise HTTPException(409, shown(str(error))) from None
+    _log.info("pipeline_file_saved", pipeline=pipeline.pipeline, file=path.name, by=by, version=version)
+    return {"pipeline": pipeline.pipeline, "file": path.name, "version": version, "steps": changes}
+
+
+__all__ = ["add_editor"]

@@ -1,0 +1,61 @@
+"""The parts of the page's application that its routes work with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+
+from sluice.orchestration.page import reads
+from sluice.orchestration.page.access import Right, file_for
+
+_T = TypeVar("_T")
+
+
+class Statuses(Protocol):
+    """The statuses of pipelines; see :meth:`sluice.orchestration.last_answers.LastAnswers.newest`."""
+
+    def __call__(self, heads: dict[str, dict[str, Any]], listed: bool = False) -> Awaitable[list[dict[str, Any]]]:
+        """Return the statuses of pipelines, given their headlines."""
+
+
+class Workers(Protocol):
+    """A pool of threads; see :class:`sluice.orchestration.page_workers.PageWorkers`."""
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        """Run ``call`` in the pool and return or raise what it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The parts that the routes work with.
+
+    Attributes:
+        folder: of the pipeline files.
+        own, looking, acting, curves: threads for questions to Airflow, to the pipelines' servers, for actions, and for
+            the small curves of all pipelines.
+        readable: user -> headlines of the pipelines that the user may see, by path.
+        statuses: headlines -> statuses, as new as they arrive in time; ``listed``: as rows of a list.
+        service: what the subscription service of this API server says; None: there is none.
+    """
+
+    folder: Path
+    own: Workers
+    looking: Workers
+    acting: Workers
+    curves: Workers
+    readable: Callable[[BaseUser], dict[str, dict[str, Any]]]
+    statuses: Statuses
+    service: Callable[[], dict[str, Any]] | None = None
+
+    async def file(self, pipeline: str, user: BaseUser, right: Right = Right.READ) -> Path:
+        """Return the file of a pipeline for a user who has ``right``; raises a 403 or 404 answer."""
+        return await self.own.run(partial(file_for, self.folder, pipeline, user, right))
+
+    async def read(self, path: Path, what: str, call: Callable[[Any], _T]) -> _T:
+        """Return what ``call`` reads of the pipeline."""
+        return await self.looking.run(partial(reads.asked, path, what, call))

@@ -1,0 +1,228 @@
+"""The editor of pipeline files: who may, what it tells of a text, and that a save replaces nobody else's edit."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from fastapi.testclient import TestClient
+
+from sluice.config.loading import load_pipeline
+from sluice.flows.runtime import Runtime
+from sluice.orchestration.page.airflow_self import AirflowSelf
+from tests.dags.conftest import WritePipeline
+
+STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
+API = "/api/v1"
+
+
+class Editor:
+    """The page's application with a user in a role, and the audit entries that were made."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.audited: list[dict[str, Any]] = []
+
+    def as_role(self, role: str | None) -> TestClient:
+        from airflow.api_fastapi.core_api import security
+
+        self._app.dependency_overrides[security.get_user] = lambda: SimpleAuthManagerUser(username="anna", role=role)
+        return TestClient(self._app)
+
+
+@pytest.fixture
+def editor(pipelines: Path, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch) -> Editor:
+    """The application over a folder with the pipeline shop that it may write; no server is there but the audit."""
+    from airflow.api_fastapi.core_api import security
+
+    from sluice.orchestration.page import access
+    from sluice.orchestration.page import editor as routes
+    from sluice.orchestration.web import create_app, headline
+
+    manager = SimpleAuthManager()
+    for module in (security, access, routes):
+        monkeypatch.setattr(module, "get_auth_manager", lambda: manager)
+    monkeypatch.setenv("SLUICE_EDIT_PIPELINES", "1")
+    write_pipeline("shop")
+    made = Editor(create_app(pipelines, STATIC, ask=lambda path: {**headline(Path(path)), "state": "idle"}))
+
+    @contextmanager
+    def state(runtime: Runtime, **_: Any) -> Any:
+        yield SimpleNamespace(audit=SimpleNamespace(note=lambda **entry: made.audited.append(entry)))
+
+    monkeypatch.setattr(Runtime, "state", state)
+    return made
+
+
+def drafted(client: TestClient, name: str = "books") -> str:
+    body = {
+        "pipeline": name,
+        "source_type": "mysql",
+        "connection": "shop_mysql",
+        "tables": [
+            {"schema": "shop", "table": "orders", "to": "reporting.orders", "exclude": ["note"]},
+            {"schema": "shop", "table": "<script>hit=1</script>"},
+        ],
+        "targets": [{"name": "reporting", "type": "mysql", "connection": "reporting_mysql"}],
+    }
+    answer = client.post(f"{API}/drafts/text", json=body)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["text"])
+
+
+def test_a_draft_is_saved_as_a_pipeline_that_says_what_was_chosen(editor: Editor, pipelines: Path) -> None:
+    client = editor.as_role("ADMIN")
+    text = drafted(client)
+    assert client.post(f"{API}/drafts/problems", json={"text": text}).json()["problems"] == []
+    assert client.post(f"{API}/drafts/save", json={"text": text}).status_code == 200
+    made = load_pipeline(pipelines / "books.yaml")
+    assert made.capture.include == (r"shop\.orders", r"shop\.<script>hit=1</script>")
+    assert [(one.from_, one.to, one.columns.exclude) for one in made.mapping] == [
+        ("shop.orders", "reporting.orders", ("note",))
+    ]
+    assert [(one["by"], one["what"]) for one in editor.audited] == [("anna@airflow", "create")]
+
+
+def test_a_typo_has_its_line_and_what_was_meant(editor: Editor) -> None:
+    client = editor.as_role("ADMIN")
+    text = drafted(client).replace("targets:", "tragets:")
+    found = client.post(f"{API}/drafts/problems", json={"text": text}).json()["problems"]
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "tragets" in one)
+    assert any(one["line"] == line and "targets" in one["why"].partition("tragets")[2] for one in found), found
+
+
+def test_text_that_is_no_yaml_has_its_line(editor: Editor) -> None:
+    text = "version: 1\npipeline: [books\ndescription: x\n"
+    found = editor.as_role("ADMIN").post(f"{API}/drafts/problems", json={"text": text}).json()["problems"]
+    assert [one["line"] for one in found] == [3]
+
+
+def test_a_save_over_somebody_elses_edit_is_refused_with_the_difference(editor: Editor, pipelines: Path) -> None:
+    client = editor.as_role("ADMIN")
+    opened = client.get(f"{API}/pipelines/shop/file").json()
+    theirs = opened["text"].replace("window: 3", "window: 5")
+    (pipelines / "shop.yaml").write_text(theirs)
+    mine = opened["text"].replace("window: 3", "window: 4")
+    order = {"text": mine, "pipeline": "shop", "version": opened["version"]}
+    answer = client.post(f"{API}/drafts/save", json=order)
+    assert answer.status_code == 409
+    assert "-window: 5" in answer.json()["detail"]
+    assert "+window: 4" in answer.json()["detail"]
+    assert (pipelines / "shop.yaml").read_text() == theirs
+    assert editor.audited == []
+
+
+def test_an_edit_is_told_before_and_is_in_the_audit(editor: Editor, pipelines: Path) -> None:
+    client = editor.as_role("ADMIN")
+    opened = client.get(f"{API}/pipelines/shop/file").json()
+    text = opened["text"].replace("name: archive", "name: attic")
+    told = client.post(f"{API}/drafts/problems", json={"text": text, "pipeline": "shop"}).json()
+    assert "name: attic" in told["diff"]
+    assert [one.split(":")[0].split(".")[0] for one in told["effects"]] == [
+        "Target attic is new",
+        "Target archive gets nothing more",
+    ]
+    order = {"text": text, "pipeline": "shop", "version": opened["version"]}
+    assert client.post(f"{API}/drafts/save", json=order).status_code == 200
+    assert (pipelines / "shop.yaml").read_text() == text
+    assert sorted(one.name for one in pipelines.iterdir()) == ["shop.yaml"], "nothing is left beside it"
+    assert editor.audited[0]["what"] == "edit"
+    assert editor.audited[0]["details"]["changes"] == told["effects"]
+
+
+def test_nothing_is_saved_where_the_audit_cannot_be_written(
+    editor: Editor, pipelines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sluice.errors import CoordinationUnavailable
+
+    def silent(runtime: Runtime, **_: Any) -> Any:
+        raise CoordinationUnavailable("ZooKeeper does not answer")
+
+    client = editor.as_role("ADMIN")
+    text = drafted(client)
+    monkeypatch.setattr(Runtime, "state", silent)
+    assert client.post(f"{API}/drafts/save", json={"text": text}).status_code == 503
+    assert not (pipelines / "books.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["../books", "a/b", ".hidden", "shop"])
+def test_a_file_is_made_under_a_free_safe_name_only(editor: Editor, pipelines: Path, name: str) -> None:
+    client = editor.as_role("ADMIN")
+    before = {one: one.read_text() for one in pipelines.parent.rglob("*.y*ml")}
+    assert client.post(f"{API}/drafts/save", json={"text": drafted(client, name)}).status_code == 409
+    assert {one: one.read_text() for one in pipelines.parent.rglob("*.y*ml")} == before
+
+
+def test_another_name_is_another_pipeline(editor: Editor) -> None:
+    client = editor.as_role("ADMIN")
+    opened = client.get(f"{API}/pipelines/shop/file").json()
+    order = {"text": opened["text"].replace("pipeline: shop", "pipeline: shed"), "pipeline": "shop"}
+    answer = client.post(f"{API}/drafts/save", json={**order, "version": opened["version"]})
+    assert (answer.status_code, "another" in answer.json()["detail"]) == (409, True)
+
+
+def test_a_deployment_that_does_not_allow_it_saves_nothing(
+    editor: Editor, pipelines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = editor.as_role("ADMIN")
+    text = drafted(client)
+    monkeypatch.delenv("SLUICE_EDIT_PIPELINES")
+    assert client.get(f"{API}/editor").json()["save"] is False
+    assert client.post(f"{API}/drafts/save", json={"text": text}).status_code == 409
+    assert not (pipelines / "books.yaml").exists()
+
+
+def test_a_viewer_edits_nothing_and_a_user_adds_no_connection_that_he_may_not_see(
+    editor: Editor, pipelines: Path
+) -> None:
+    text = drafted(editor.as_role("ADMIN"))
+    viewer = editor.as_role("VIEWER")
+    assert viewer.get(f"{API}/editor").json()["create"] is False
+    assert viewer.get(f"{API}/pipelines/shop/file").status_code == 403
+    assert viewer.get(f"{API}/connections").status_code == 403
+    for path in ("text", "problems", "check", "save"):
+        assert viewer.post(f"{API}/drafts/{path}", json={} if path == "text" else {"text": text}).status_code == 403
+    user = editor.as_role("USER")
+    assert user.get(f"{API}/connections/shop_mysql/tables").status_code == 403
+    for path in ("check", "save"):
+        assert user.post(f"{API}/drafts/{path}", json={"text": text}).status_code == 403
+    opened = user.get(f"{API}/pipelines/shop/file").json()
+    order = {"text": opened["text"].replace("window: 3", "window: 4"), "pipeline": "shop"}
+    assert user.post(f"{API}/drafts/save", json={**order, "version": opened["version"]}).status_code == 200
+    assert not (pipelines / "books.yaml").exists()
+
+
+def test_connections_are_told_by_id_and_type_only(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def call(self: AirflowSelf, method: str, path: str, body: Any = None) -> Any:
+        one = {"connection_id": "shop_pg", "conn_type": "postgres", "host": "db.local", "login": "joe", "extra": "k3y"}
+        return {"connections": [one] if "offset=0" in path else [], "total_entries": 1}
+
+    monkeypatch.setattr(AirflowSelf, "call", call)
+    monkeypatch.setenv("AIRFLOW_CONN_EDITED_KAFKA", "kafka://joe:s3cret@broker:9092")
+    answer = editor.as_role("OP").get(f"{API}/connections")
+    found = {one["id"]: one for one in answer.json()["connections"]}
+    assert found["shop_pg"] == {
+        "id": "shop_pg", "type": "postgres", "source": "postgresql", "target": "postgresql",
+    }  # fmt: skip
+    assert found["edited_kafka"]["target"] == "kafka"
+    for secret in ("s3cret", "broker", "db.local", "joe", "k3y"):
+        assert secret not in answer.text
+
+
+def test_findings_of_check_have_their_lines(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.model.findings import Finding
+    from sluice.operations import check
+    from sluice.operations.check import CheckReport
+
+    finding = Finding("error", "no answer", "", "it did not answer", part="target reporting")
+    monkeypatch.setattr(check, "check", lambda runtime: CheckReport((finding,), ()))
+    client = editor.as_role("ADMIN")
+    text = drafted(client)
+    answer = client.post(f"{API}/drafts/check", json={"text": text})
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "name: reporting" in one)
+    assert [(one["severity"], one["line"]) for one in answer.json()["findings"]] == [("error", line)]

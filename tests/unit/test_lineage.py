@@ -1,0 +1,185 @@
+"""Lineage: names of data sets, origins of columns, and the events that ``sluice run`` sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from sluice.config.engine import RuleConfig
+from sluice.mapping.tables import TableRoute
+from sluice.model.tables import TableId
+from sluice.operations.lineage import ColumnOrigin, DataSet, column_origins, data_set, table_lineage
+from sluice.operations.lineage_events import LineageReporter
+from sluice.orchestration.operators import AckOperator
+from sluice.rules import builtin
+from sluice.rules.script import Rule
+from tests.support.twins.pipes import Pipe, pipe
+
+ORDERS = TableId("shop", "orders")
+
+
+@pytest.fixture(autouse=True)
+def unconfigured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No configuration of this machine, and none of another test: the client writes to the environment itself."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    yield
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE") and name not in before]:
+        del os.environ[name]
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Pipe]:
+    yield from pipe(tmp_path, "copy")
+
+
+@pytest.mark.parametrize(
+    ("uri", "namespace", "name"),
+    [
+        ("mysql://db:3306/shop/orders", "mysql://db:3306", "shop.orders"),
+        ("mysql://db:3306/shop/a%2Fb", "mysql://db:3306", "shop.a/b"),
+        ("postgres://db:5432/dw/public/orders", "postgres://db:5432", "dw.public.orders"),
+        ("kafka://broker:9092/shop.orders", "kafka://broker:9092", "shop.orders"),
+        ("s3://lake/tables/orders", "s3://lake", "tables/orders"),
+        ("file:///data/orders", "file", "/data/orders"),
+    ],
+)
+def test_a_data_set_is_named_as_openlineage_names_it(uri: str, namespace: str, name: str) -> None:
+    assert data_set(uri) == DataSet(namespace, name)
+
+
+def rule(kind: str, **params: Any) -> Rule:
+    config = RuleConfig.model_validate({"name": f"r_{kind}", "builtin": kind, "params": params})
+    return Rule(config, *builtin.source(kind, "engine.yaml:1"))
+
+
+def test_a_column_is_followed_through_rules_and_mapping_to_its_source() -> None:
+    rules = [
+        rule("mask", columns=["mail"]),
+        rule("rename", columns={"mail": "email"}),
+        rule("cast", columns={"n": "bigint"}),
+        rule("add", constants={"made": "x"}),
+    ]
+    route = TableRoute(ORDERS, ORDERS, rename=(("email", "contact"),))
+    assert column_origins(["id", "contact", "n", "made"], ORDERS, rules, route) == {
+        "id": ColumnOrigin("id"),
+        "contact": ColumnOrigin("mail", ("MASK",), masked=True),
+        "n": ColumnOrigin("n", ("CAST",)),
+        "made": None,
+    }
+
+
+def test_columns_are_not_guessed_behind_a_rule_of_a_users_own() -> None:
+    config = RuleConfig.model_validate({"name": "mine", "type": "sql", "path": "mine.sql"})
+    own = Rule(config, "mine.sql", "select * from rows")
+    assert column_origins(["id"], ORDERS, [own], TableRoute(ORDERS, ORDERS)) is None
+
+
+def write(one: Pipe) -> None:
+    one.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
+
+
+def check(sent: dict[str, Any]) -> None:
+    assert sent["eventType"] == "COMPLETE"
+    assert sent["job"]["name"].endswith(".copy")
+    [given], [output] = sent["inputs"], sent["outputs"]
+    assert given["name"].endswith(".a")
+    assert [one["name"] for one in output["facets"]["schema"]["fields"]] == ["id", "v"]
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == 2
+    assert output["outputFacets"]["outputStatistics"]["size"] > 0
+    [origin] = output["facets"]["columnLineage"]["fields"]["v"]["inputFields"]
+    assert (origin["namespace"], origin["name"], origin["field"]) == (given["namespace"], given["name"], "v")
+    assert origin["transformations"][0]["subtype"] == "IDENTITY"
+
+
+def test_sluice_run_appends_an_event_to_the_clients_file(
+    one: Pipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "events.json"
+    config = tmp_path / "openlineage.yml"
+    config.write_text(f"transport:\n  type: file\n  log_file_path: {log}\n  append: true\n", encoding="utf-8")
+    monkeypatch.setenv("OPENLINEAGE_CONFIG", str(config))
+    write(one)
+    one.sluice("run", "p", "--until-head")
+    [line] = log.read_text(encoding="utf-8").splitlines()
+    check(json.loads(line))
+
+
+def test_sluice_run_posts_an_event_to_the_clients_url(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    posted: list[dict[str, Any]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(201)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{server.server_port}")
+        write(one)
+        one.sluice("run", "p", "--until-head")
+    finally:
+        server.shutdown()
+        server.server_close()
+    [sent] = posted
+    check(sent)
+
+
+def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe) -> None:
+    def emit(_: Any) -> None:
+        raise OSError("refused")
+
+    with structlog.testing.capture_logs() as logs:
+        look = partial(table_lineage, one.made.runtime())
+        reporter = LineageReporter("p", ["copy"], look, emit, interval_s=0.01)
+        for number in (1, 2):
+            write(one) if number == 1 else one.commit(("insert", "a", (3, "z")))
+            one.deliver()
+            reporter.add(number)
+        reporter.close(60)
+    assert one.acknowledged() == 2
+    assert len([entry for entry in logs if entry["event"] == "lineage_emit_failed"]) == 1
+
+
+def test_nothing_is_sent_unless_the_client_is_configured(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LineageReporter.configured("p", ["copy"], lambda *_: []) is None
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("OPENLINEAGE_DISABLED", "true")
+    assert LineageReporter.configured("p", ["copy"], lambda *_: []) is None
+
+
+def test_an_acknowledgement_in_airflow_gives_its_batches_to_the_provider(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = ModuleType("airflow.providers.openlineage.extractors")
+    provider.OperatorLineage = SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", ModuleType("airflow.providers.openlineage"))
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.extractors", provider)
+    write(one)
+    one.deliver()
+    monkeypatch.setattr("sluice.orchestration.operators.open_runtime", lambda _: one.made.runtime())
+    task = AckOperator(task_id="ack.copy", pipeline="p", target="copy")
+    assert task.get_openlineage_facets_on_complete(None) is None, "this run told of no batch"
+    task._announced = range(1, 2)
+    found = task.get_openlineage_facets_on_complete(None)
+    assert [given.name.endswith(".a") for given in found.inputs] == [True]
+    assert found.outputs[0].outputFacets["outputStatistics"].rowCount == 2
