@@ -160,6 +160,28 @@ def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe) -> None:
     assert len([entry for entry in logs if entry["event"] == "lineage_emit_failed"]) == 1
 
 
+def test_an_endpoint_that_never_answers_holds_up_no_batch_and_not_the_end(one: Pipe) -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def emit(_: Any) -> None:
+        asked.set()
+        answers.wait(120)
+
+    reporter = LineageReporter("p", ["copy"], partial(table_lineage, one.made.runtime()), emit, interval_s=0.01)
+    write(one)
+    one.deliver()
+    reporter.add(1)
+    assert asked.wait(60)
+    one.commit(("insert", "a", (3, "z")))
+    one.deliver()
+    reporter.add(2)
+    reporter.close(0.01)
+    assert not answers.is_set()
+    assert one.acknowledged() == 2
+    answers.set()
+    reporter.close(60)
+
+
 def test_nothing_is_sent_unless_the_client_is_configured(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     assert LineageReporter.configured("p", ["copy"], lambda *_: []) is None
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
