@@ -47,7 +47,8 @@ def stack(shared_airflow: Any, request: pytest.FixtureRequest) -> Iterator[Stack
         yield Stack(os.environ["SLUICE_UI_URL"].rstrip("/"), os.environ["SLUICE_UI_PASSWORD"], pipeline)
         return
     servers = [request.getfixturevalue(name) for name in ("mysql_source", "mysql_target", "zookeeper")]
-    name = "shop" if request.module.__name__.endswith("operator_page") else "webshop"  # a file begins with no batches
+    module = request.module.__name__.rpartition(".")[2]  # a file begins with no batches
+    name = {"test_operator_page": "shop", "test_pipeline_editor": "bookshop"}.get(module, "webshop")
     with page_case(shared_airflow.folder, *servers, name) as made:
         (made.folder / "broken.yaml").write_text("version: 1\npipeline: broken\ncolour: red\n")
         with shared_airflow.running(made.connections, f"sync__{name}") as started:

@@ -280,6 +280,7 @@ class SharedAirflow:
             self._homes += 1
             settings = {
                 "SLUICE_INSTALLATION": "east",
+                "SLUICE_EDIT_PIPELINES": "1",
                 "SLUICE_RULES": str(self.folder / "rules"),
                 "AIRFLOW__METRICS__STATSD_ON": "True",
                 "AIRFLOW__METRICS__STATSD_PORT": str(self.gauges.port),
