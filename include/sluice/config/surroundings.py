@@ -35,6 +35,15 @@ VARIABLES: tuple[Variable, ...] = (
         "folder of the pipeline files", folder=True,
     ),
     Variable(
+        "SLUICE_EDIT_PIPELINES", "API server", "off",
+        "`1` lets the page save pipeline files into that folder ([new-pipeline.md](new-pipeline.md))",
+    ),
+    Variable(
+        "SLUICE_API", "command line", "ZooKeeper",
+        "address of the operator's page, whose API does what is asked ([page.md](page.md))",
+    ),
+    Variable("SLUICE_API_TOKEN", "command line", "no login", "Airflow's token for that address"),
+    Variable(
         "SLUICE_RULES", f"{_DAGS}, Spark workers with `mode: submit`", "`rules`, in the same place",
         "folder of `engine.yaml` and the rules", folder=True,
     ),
