@@ -13,6 +13,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi.testclient import TestClient
 
 from sluice.config.loading import load_pipeline
+from sluice.coordination.layout import AUDIT
 from sluice.flows.runtime import Runtime
 from sluice.orchestration.page.airflow_self import AirflowSelf
 from tests.dags.conftest import WritePipeline
@@ -51,9 +52,13 @@ def editor(pipelines: Path, write_pipeline: WritePipeline, monkeypatch: pytest.M
     write_pipeline("shop")
     made = Editor(create_app(pipelines, STATIC, ask=lambda path: {**headline(Path(path)), "state": "idle"}))
 
+    def note(*, by: str, what: str, details: dict[str, Any]) -> None:
+        AUDIT.encode({"at": "2026-01-01T00:00:00Z", "by": by, "what": what, **details})  # raises as the real one does
+        made.audited.append({"by": by, "what": what, "details": details})
+
     @contextmanager
     def state(runtime: Runtime, **_: Any) -> Any:
-        yield SimpleNamespace(audit=SimpleNamespace(note=lambda **entry: made.audited.append(entry)))
+        yield SimpleNamespace(audit=SimpleNamespace(note=note))
 
     monkeypatch.setattr(Runtime, "state", state)
     return made
@@ -226,3 +231,16 @@ def test_findings_of_check_have_their_lines(editor: Editor, monkeypatch: pytest.
     answer = client.post(f"{API}/drafts/check", json={"text": text})
     line = next(n for n, one in enumerate(text.splitlines(), 1) if "name: reporting" in one)
     assert [(one["severity"], one["line"]) for one in answer.json()["findings"]] == [("error", line)]
+
+
+def test_the_tables_of_a_source_have_keys_and_columns(
+    editor: Editor, mysql_source: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = fresh_schema(mysql_source)
+    mysql_source.execute(f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(10))")
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_SOURCE", mysql_source.connection_json())
+    answer = editor.as_role("ADMIN").get(f"{API}/connections/shop_source/tables")
+    assert answer.status_code == 200, answer.text
+    [found] = [one for one in answer.json()["tables"] if one["schema"] == schema]
+    assert (found["table"], found["key"]) == ("orders", ["id"])
+    assert found["columns"] == [{"name": "id", "type": "int"}, {"name": "note", "type": "varchar(10)"}]

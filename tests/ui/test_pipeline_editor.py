@@ -67,7 +67,7 @@ def test_a_pipeline_made_by_clicking_delivers_rows(open_page: Callable[..., Any]
 
     def arrived() -> bool:
         made.source.execute(f"INSERT INTO {made.schema}.orders VALUES ({next(rows)}, 'clicked')")
-        return bool(made.target.query(f"SELECT COUNT(*) FROM {copy}")[0][0])
+        return bool(made.target.execute(f"SELECT COUNT(*) FROM {copy}")[0][0])
 
     wait_until(arrived, "a row by the new pipeline", 300)
 

@@ -321,7 +321,7 @@ def _save(folder: Path, path: Path | None, order: Saved, *, user: BaseUser, by: 
         from sluice.orchestration.connections import from_airflow
 
         with Runtime.build(pipeline, resolver=cache(from_airflow)).state(connect_timeout_s=8.0) as state:
-            details = {"file": path.name, "version": version_of(order.text), "from": order.version, "changes": changes}
+            details = {"file": path.name, "saved": version_of(order.text), "opened": order.version, "changes": changes}
             state.audit.note(by=by, what="create" if new else "edit", details=details)
 
     try:
