@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from tests.support.pipelines.case import Case
 from tests.support.servers.airflows import wait_until
 from tests.support.servers.browsers import login, shot
 from tests.support.tables.orders import change, settled
+from tests.ui.accessibility import findings
 from tests.ui.conftest import Stack
 from tests.ui.page_stack import ACCEPT_ALL, DESCRIPTION, FOR_PEOPLE, HIDE_TESTS, MARKUP, ODD, SCHEMA
 
@@ -26,7 +26,6 @@ expect = playwright.expect
 
 pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 TABS = {
     "now": "Last batches",
     "history": "Lag at delivery",
@@ -130,17 +129,6 @@ def finished(page: Any, kind: str) -> None:
     """Wait until the newest copy is done, with the dialog closed."""
     page.keyboard.press("Escape")
     expect(page.locator(f".{kind}").first).to_have_attribute("data-dump", "done")
-
-
-def findings(page: Any) -> list[str]:
-    """What axe-core calls serious or critical on the page as it is."""
-    page.evaluate(AXE)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [
-        f"{one['id']}: {[node['target'] for node in one['nodes']][:3]}"
-        for one in found
-        if one["impact"] in {"serious", "critical"}
-    ]
 
 
 @pytest.mark.parametrize("tab", TABS)

@@ -10,9 +10,9 @@ import pytest
 from sluice.config.loading import load_pipeline
 from tests.support.servers.airflows import wait_until
 from tests.support.servers.browsers import shot
+from tests.ui.accessibility import findings
 from tests.ui.conftest import Stack
 from tests.ui.page_stack import ODD
-from tests.ui.test_operator_page import findings
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect

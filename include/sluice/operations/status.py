@@ -734,25 +734,22 @@ def _ask_targets(
             continue
         name = server_name("target", runtime.resolver, config.connection)
         try:
-            asked.append((
-                config.name,
-                server_questions.begin(name, partial(_read_checkpoint, runtime, state, config.name)),
-            ))
+            check = CheckpointCheck(runtime, state, config.name)
+            asked.append((config.name, server_questions.begin(name, partial(_read_checkpoint, runtime, state, check))))
         except SluiceError as error:
             asked.append((config.name, error))
     return asked
 
 
-def _read_checkpoint(runtime: Runtime, state: PipelineState, target: str) -> None:
+def _read_checkpoint(runtime: Runtime, state: PipelineState, check: CheckpointCheck) -> None:
     """Check a target's checkpoint. One that does not match what was kept of ZooKeeper is checked again without that."""
-    check = CheckpointCheck(runtime, state, target)
     try:
         check.read()
     except CheckpointError:
         anew = runtime.asked_anew(state)
         if anew is state:
             raise
-        CheckpointCheck(runtime, anew, target, check.loader).read()
+        CheckpointCheck(runtime, anew, check.target, check.loader).read()
 
 
 def _disagreements(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,7 @@ _GONE = frozenset({
     1653, 1654, 1536, 257, 19502,
 })  # fmt: skip
 _DENIED_BY_DRIVER = ("DPY-4001", "DPY-6001", "DPY-6003", "DPY-3015")
+_CONNECTION_ID = re.compile(r"\(CONNECTION_ID=[^)]*\)")
 _TLS_BY_DRIVER = ("DPY-6006", "DPY-4033")
 _GONE_BY_DRIVER = ("DPY-1001", "DPY-4011", "DPY-4024", "DPY-6000", "DPY-6002", "DPY-6004", "DPY-6005", "DPY-6010")
 CANCELED = 1013
@@ -154,7 +156,8 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: oracledb.Error) -> 
             hint=f"check login, password and service (schema) of connection {endpoint.connection_id}, and its "
             "privileges (docs/oracle-target.md)",
         )
-    if full in _TLS_BY_DRIVER or "SSL" in text or "certificate" in text:
+    named = _CONNECTION_ID.sub("", text)  # a random one has any letters
+    if full in _TLS_BY_DRIVER or "SSL" in named or "certificate" in named:
         return ConfigError(
             f"the target and connection {endpoint.connection_id!r} do not agree on TLS while {doing}: {text}",
             where=place,

@@ -1,0 +1,19 @@
+"""What axe-core finds on a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+
+
+def findings(page: Any) -> list[str]:
+    """What axe-core calls serious or critical on the page as it is."""
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{one['id']}: {[node['target'] for node in one['nodes']][:3]}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+    ]
