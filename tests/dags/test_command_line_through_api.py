@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
 def done(
     pipelines: Path, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """What reaches the flows of the application that ``SLUICE_API`` names."""
+    """The calls that reach the flows of the application that ``SLUICE_API`` names."""
     from airflow.api_fastapi.core_api import security
 
     from sluice.operations import control

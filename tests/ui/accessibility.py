@@ -1,4 +1,4 @@
-"""What axe-core finds on a page."""
+"""The findings of axe-core on a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-
 
 
 def findings(page: Any) -> list[str]:
-    """What axe-core calls serious or critical on the page as it is."""
+    """Return the serious and critical findings of axe-core on the page as it is."""
     page.evaluate(AXE)
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
     return [

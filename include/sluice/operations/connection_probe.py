@@ -12,7 +12,7 @@ from sluice.errors import ConfigError
 from sluice.targets import registry
 
 _ZOOKEEPER = "sluice.coordination.zookeeper:probe"
-_OTHER_NAMES: Mapping[str, str] = {
+OTHER_NAMES: Mapping[str, str] = {
     "mongo": "mongodb",
     "postgres": "postgresql",
     "https": "http",
@@ -51,7 +51,7 @@ def probe(endpoint: Endpoint) -> str:
 
 def _place_of(endpoint: Endpoint) -> str:
     """Return module:function that tries connections of this kind; "" for none."""
-    kind = _OTHER_NAMES.get(endpoint.kind, endpoint.kind)
+    kind = OTHER_NAMES.get(endpoint.kind, endpoint.kind)
     if kind == "zookeeper":
         return _ZOOKEEPER
     source, target = sources.KINDS.get(kind), registry.KINDS.get(kind)

@@ -25,6 +25,7 @@ from sluice.config.loading import MAX_TEXT_BYTES, parse_model, read_text, text_p
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
+from sluice.operations.connection_probe import OTHER_NAMES
 from sluice.orchestration.page.access import Right, file_of, has
 from sluice.orchestration.page.airflow_self import AirflowSelf
 from sluice.orchestration.page.imports import import_for
@@ -42,13 +43,6 @@ _NAME = "AIRFLOW_CONN_"
 _PAGE = 100
 _MANY = 5000
 _WORD = Field("", max_length=512)
-_OTHER_NAMES = {
-    "mongo": "mongodb",
-    "postgres": "postgresql",
-    "https": "http",
-    "opensearch": "elasticsearch",
-    "amqp": "rabbitmq",
-}
 
 
 class _Body(BaseModel):
@@ -74,7 +68,7 @@ class Target(_Body):
 
 
 class Choices(_Body):
-    """What was chosen so far."""
+    """The choices of the form so far."""
 
     pipeline: str = _WORD
     description: str = Field("", max_length=2000)
@@ -264,7 +258,7 @@ def _of_environment(user: BaseUser) -> dict[str, str]:
 
 def _described(connection: str, type_: str) -> dict[str, Any]:
     kind = kind_of(type_)
-    kind = _OTHER_NAMES.get(kind, kind)
+    kind = OTHER_NAMES.get(kind, kind)
     return {
         "id": shown(connection),
         "type": type_,
