@@ -39,7 +39,7 @@ def test_a_run_tells_airflow_of_the_tables_that_it_brought_rows_to(
 
     def told(runtime: object, target: str, claim: str) -> list[TableEvent]:
         uris = [f"mysql://{target}:3306/shop/{name}" for name in ("orders", "customers")]
-        return [TableEvent(uri, TableId("shop", "t"), {"rows": 3, "last_batch": 1}) for uri in uris]
+        return [TableEvent(uri, TableId("shop", "t"), {"rows": 3, "first_batch": 1, "last_batch": 1}) for uri in uris]
 
     monkeypatch.setattr("sluice.orchestration.assets._events", told)
     path = write_pipeline("told")

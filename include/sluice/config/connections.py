@@ -141,7 +141,7 @@ def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
         if not os.path.isfile(path):
             raise ConfigError(f"connection {endpoint.connection_id!r}: {key} {path!r} is not a file")
     verify, identity = (
-        _flag(extra.get(key, default))
+        is_on(extra.get(key, default))
         for key, default in (("ssl_verify_cert", "ssl_ca" in files), ("ssl_verify_identity", False))
     )
     given = extra.get("ssl_mode")
@@ -164,7 +164,8 @@ def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
     )
 
 
-def _flag(value: Any) -> bool:
+def is_on(value: Any) -> bool:
+    """Return True for a switch that is on, as a boolean or as one of the words for it."""
     return value if isinstance(value, bool) else str(value).lower() in {"1", "true", "yes", "on"}
 
 

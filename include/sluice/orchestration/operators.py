@@ -567,7 +567,7 @@ def announce_tables(context: Context, task: BaseOperator, runtime: Runtime, targ
     if found:
         shown = ", ".join(f"{event.uri} ({event.extra['rows']} rows)" for event in found[:20])
         task.log.info("told of %d tables: %s%s", len(found), shown, ", ..." if len(found) > 20 else "")
-    first = min((event.extra.get("first_batch", event.extra["last_batch"]) for event in found), default=0)
+    first = min((event.extra["first_batch"] for event in found), default=0)
     return range(first, max((event.extra["last_batch"] for event in found), default=-1) + 1)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sluice.config.connections import is_on
 from sluice.config.drafts import diff
 from sluice.config.loading import read_text
 from sluice.errors import ConfigError
@@ -24,8 +25,7 @@ class ChangedMeanwhile(ConfigError):
 
 def writable(folder: Path) -> bool:
     """Return True if the deployment lets the page write pipeline files, and the folder takes them."""
-    on = os.environ.get(WRITABLE, "").strip().lower() in {"1", "true", "yes", "on"}
-    return on and os.access(folder, os.W_OK | os.X_OK)
+    return is_on(os.environ.get(WRITABLE, "").strip()) and os.access(folder, os.W_OK | os.X_OK)
 
 
 def version_of(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import oracledb
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import Endpoint, is_on
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.targets.sql.loader import Contention
 
@@ -74,7 +74,7 @@ def settings_of(endpoint: Endpoint) -> dict[str, Any]:
     found: dict[str, Any] = {name: str(extra[name]) for name in _WORDS if extra.get(name) not in (None, "")}
     for name in _SWITCHES:
         if name in extra:
-            found[name] = str(extra[name]).lower() in {"1", "true", "yes", "on"}
+            found[name] = is_on(extra[name])
     wallet = found.get("wallet_location")
     if wallet and not os.path.isdir(wallet):
         raise ConfigError(f"connection {endpoint.connection_id!r}: wallet_location {wallet!r} is not a folder")
