@@ -77,12 +77,20 @@ def dumps(runtime: Runtime) -> list[dict[str, Any]]:
     return [one.to_json() for one in reversed(views(runtime))]
 
 
+def dump(runtime: Runtime, name: str) -> dict[str, Any]:
+    """Return one dump; "": the newest that has not ended. Raises ConfigError."""
+    from sluice.flows.dump.progress import one_view
+
+    return one_view(runtime, name).to_json()
+
+
 def dead_letters(
-    runtime: Runtime, *, every: bool, by: str, target: str, table: str, reason: str, most: int
+    runtime: Runtime, *, every: bool, by: str, target: str, table: str, reason: str, most: int, after: int = 0
 ) -> dict[str, Any]:
     """Return the dead letters that match, newest first, how many match, and what there is to choose from.
 
-    ``by``: a rule or target; ``reason``: a part of the message, in any case. "" matches all.
+    ``by``: a rule or target; ``reason``: a part of the message, in any case. "" matches all. ``after``: how many are
+    left out before the first.
     """
     from sluice.operations.deadletters.store import letters
 
@@ -96,7 +104,7 @@ def dead_letters(
         and reason.lower() in one.reason.lower()
     ]
     return {
-        "letters": [one.to_json() for one in wanted[:most]],
+        "letters": [one.to_json() for one in wanted[after : after + most]],
         "count": len(wanted),
         "choices": {
             "by": sorted({one.by for one in found}),
