@@ -6,7 +6,7 @@ A server that does not answer in time becomes a 503 answer that names it; it del
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 
 if TYPE_CHECKING:
+    from sluice.coordination.watched_reads import WatchedReads
     from sluice.flows.runtime import Runtime
     from sluice.operations.verify.result import VerifyResult
 
@@ -24,6 +25,15 @@ _T = TypeVar("_T")
 
 MOST = 500
 """Entries of a list in one answer, at most."""
+
+
+@cache
+def looks() -> WatchedReads:
+    """Return the ZooKeeper sessions of this process for what its pages show: the list and the tabs share them."""
+    from sluice.coordination.watched_reads import WatchedReads
+    from sluice.operations.status import STATUS_TIMEOUT_S
+
+    return WatchedReads(answer_s=STATUS_TIMEOUT_S)
 
 
 def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
@@ -40,7 +50,7 @@ def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
         from sluice.operations.server_questions import NoAnswer, server_questions
 
         runtime = open_runtime(str(path))
-        runtime.owner = None  # it only looks
+        runtime.owner, runtime.looks = None, looks()  # it only looks
     except SluiceError as error:  # the file or a connection is wrong
         raise HTTPException(503, shown(str(error))) from None
     name = f"{what} of {path.stem}"
