@@ -46,7 +46,7 @@ def made(
     for server in (mysql_source, mysql_target):
         server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as one:
-        one.connections["case_replica"] = replica.connection_json()
+        one.connections["case_replica"] = replica.connection_json(schema=schema)
         text = one.path.read_text()
         group = "connections: [case_target, case_replica]\n    group: warehouse"
         assert "connection: case_target" in text
