@@ -296,7 +296,7 @@ class Stack:
             port=s.ports["airflow"],
             keys=s.keys,
             connections=self.connections(),
-            extra=self.environment(),
+            extra={**self.environment(), "SLUICE_EDIT_PIPELINES": "1"},
         )
 
     # -- preparation -----------------------------------------------------------------------------------------------

@@ -227,7 +227,10 @@ def test_what_is_missing_is_made_by_the_statements_of_check(as_role: AsRole, mon
     from sluice.operations import check
 
     report = SimpleNamespace(
-        findings=(), at_source=["CREATE PUBLICATION p"], statements=[("reporting", "ALTER TABLE `s`.`t` ADD `c` INT")]
+        findings=(),
+        to_json=lambda: {"findings": []},
+        at_source=["CREATE PUBLICATION p"],
+        statements=[("reporting", "ALTER TABLE `s`.`t` ADD `c` INT")],
     )
     made: list[Any] = []
     audit = SimpleNamespace(note=lambda **entry: made.append(entry))
@@ -240,6 +243,7 @@ def test_what_is_missing_is_made_by_the_statements_of_check(as_role: AsRole, mon
     plan = client.post(f"{path}/plan", json={}).json()
     steps = ["source: CREATE PUBLICATION p", "target reporting: ALTER TABLE `s`.`t` ADD `c` INT"]
     assert (plan["steps"], plan["confirm"], plan["lost"]) == (steps, False, "nothing")
+    assert plan["details"] == {"findings": []}
     assert plan["command"] == "sluice check shop --apply"
     assert made == []
     assert client.post(path, json={"reason": "new column"}).json()["steps"] == steps

@@ -244,3 +244,17 @@ def test_the_tables_of_a_source_have_keys_and_columns(
     [found] = [one for one in answer.json()["tables"] if one["schema"] == schema]
     assert (found["table"], found["key"]) == ("orders", ["id"])
     assert found["columns"] == [{"name": "id", "type": "int"}, {"name": "note", "type": "varchar(10)"}]
+
+
+def test_a_failed_write_is_noted_as_failed(editor: Editor, pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    client = editor.as_role("ADMIN")
+    text = drafted(client)
+    monkeypatch.setattr("sluice.orchestration.page.pipeline_files._replace", full)
+    answer = client.post(f"{API}/drafts/save", json={"text": text})
+    assert (answer.status_code, "No space left" in answer.json()["detail"]) == (409, True)
+    assert not (pipelines / "books.yaml").exists()
+    assert [one["what"] for one in editor.audited] == ["create", "create failed"]
+    assert editor.audited[1]["details"]["error"] == "No space left on device"

@@ -14,7 +14,7 @@ import typer
 import typer.main
 
 from sluice import __version__
-from sluice.cli import through_api
+from sluice.cli import service
 from sluice.cli.command_list import Commands, LazyGroup
 from sluice.cli.console import err, log_to_stderr, out, print_error
 from sluice.errors import SluiceError
@@ -34,7 +34,6 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
     ] = False,
@@ -43,14 +42,22 @@ def _root(
         typer.Option(
             "--api",
             envvar="SLUICE_API",
-            help="URL of an Airflow with Sluice's page: act through its API, where ZooKeeper cannot be reached. "
-            "The token is in SLUICE_API_TOKEN.",
+            help="URL of an Airflow with Sluice's page, or the id of a connection to it: act through its API, where "
+            "ZooKeeper cannot be reached. The token is in SLUICE_API_TOKEN, or the connection's password.",
         ),
     ] = "",
+    api_allow_http: Annotated[
+        bool,
+        typer.Option(
+            "--api-allow-http",
+            envvar="SLUICE_API_ALLOW_HTTP",
+            help="Send the token without encryption to an http:// URL of another host.",
+        ),
+    ] = False,
 ) -> None:
     """Keep other data stores in step with MySQL, MariaDB and PostgreSQL."""
     if {"--help", "-h"}.isdisjoint(sys.argv):
-        through_api.choose(api, ctx.invoked_subcommand or "")
+        service.choose(api, allow_http=api_allow_http)
 
 
 _OUTPUT_LOST = 74

@@ -8,7 +8,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Pipeline, out, print_json
+from sluice.cli.service import service
 from sluice.config.connections import from_environment
 from sluice.config.folders import channels_folder, pipelines_folder
 
@@ -52,19 +53,14 @@ def new(
 @channel_app.command()
 def leave(pipeline: Pipeline) -> None:
     """Let a pipeline work without its channel, after the channel's file was removed."""
-    from sluice.operations import control
-    from sluice.operations.channel import leave as leave_flow
-
-    leave_flow(open_pipeline(pipeline), by=control.who())
+    service().act(pipeline, "channel-leave", {})
     out.print(f"{escape(pipeline)} works without a channel", highlight=False)
 
 
 @channel_app.command(name="list")
 def list_channels(as_json: AsJson = False) -> None:
     """List all channels."""
-    from sluice.operations.channel import listed
-
-    found = listed(folder=channels_folder(), pipelines_folder=pipelines_folder())
+    found = service().channels()
     if as_json:
         print_json(found)
         return
@@ -82,9 +78,7 @@ def list_channels(as_json: AsJson = False) -> None:
 @channel_app.command()
 def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
     """Show a channel, its pipelines, and the number that marks the changes that each of them loaded (`_origin`)."""
-    from sluice.operations.channel import show as show_channel
-
-    found = show_channel(name, folder=channels_folder(), pipelines_folder=pipelines_folder(), resolver=from_environment)
+    found = service().channel(name)
     if as_json:
         print_json(found)
         return
@@ -106,11 +100,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_j
 @channel_app.command()
 def conflicts(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
     """Show rows that both sites changed before they had each other's change: the last ones, and how many there were."""
-    from sluice.operations.conflicts import conflicts as conflicts_flow
-
-    found = conflicts_flow(
-        name, folder=channels_folder(), pipelines_folder=pipelines_folder(), resolver=from_environment
-    )
+    found = service().conflicts(name)
     if as_json:
         print_json(found)
         return

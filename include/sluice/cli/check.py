@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, ask, err, log_to_stderr, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Pipeline, ask, err, log_to_stderr, out, print_json
+from sluice.cli.service import service
 
 
 def check(
@@ -24,36 +25,40 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look at a pipeline file, its source and its targets: what goes where, and what would go wrong."""
-    from sluice.operations.check import check as run_check
-    from sluice.operations.check import make_missing
-
     log_to_stderr(False)
-    runtime = open_pipeline(pipeline)
-    report = run_check(runtime)
-    missing = [*(("the source", statement) for statement in report.at_source), *report.statements]
+    to = service()
+    report = to.check(pipeline)
+    missing = _missing(report)
     if apply and missing:
         for place, statement in missing:
             err.print(f"[dim]{escape(place)}[/] {escape(statement)};", highlight=False)
         if not yes:
             ask(f"Run these {len(missing)} statements?")
-        make_missing(runtime, report)
-        report = run_check(runtime)
+        to.act(pipeline, "make-missing", {})
+        report = to.check(pipeline)
+        missing = _missing(report)
     if as_json:
-        print_json(report.to_json())
+        print_json(report)
     else:
         table = Table(title=f"check {escape(pipeline)}", title_justify="left", box=None, pad_edge=False)
         for heading in ("", "part", "what", "value", "why / what to do"):
             table.add_column(heading, overflow="fold")
         colour = {"ok": "green", "warning": "yellow", "error": "bold red"}
-        for f in report.findings:
-            why = escape(f.why) + (f"\n[cyan]{escape(f.fix)}[/]" if f.fix else "")
-            table.add_row(
-                f"[{colour[f.severity]}]{f.severity}[/]", escape(f.part), escape(f.setting), escape(f.value), why
-            )
+        for one in report["findings"]:
+            why = escape(one["why"]) + (f"\n[cyan]{escape(one['fix'])}[/]" if one["fix"] else "")
+            mark = f"[{colour[one['severity']]}]{one['severity']}[/]"
+            table.add_row(mark, *(escape(one[name]) for name in ("part", "setting", "value")), why)
         out.print(table)
-        if count := len(report.at_source) + len(report.statements):
+        if missing:
             out.print(
-                f"`sluice check {escape(pipeline)} --apply` runs the {count} statements that make what is missing"
+                f"`sluice check {escape(pipeline)} --apply` runs the {len(missing)} statements that make what is "
+                "missing"
             )
-    if report.failed:
+    if any(one["severity"] == "error" for one in report["findings"]):
         raise typer.Exit(1)
+
+
+def _missing(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the statements that would make what is missing, each with its place."""
+    at_source = [("the source", statement) for statement in report["source_statements"]]
+    return [*at_source, *((one["target"], one["statement"]) for one in report["statements"])]

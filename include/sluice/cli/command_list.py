@@ -13,6 +13,8 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
+from sluice.cli.service import guarded
+
 _PIPELINES, _CONTROL, _DATA, _DEVELOPMENT = "Pipelines", "Control", "Data", "Development"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -35,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "failover": (_CONTROL, "control:failover"),
     "seek": (_CONTROL, "control:seek"),
     "audit": (_CONTROL, "control:audit"),
+    "alerts": (_CONTROL, "alerts:alerts_app"),
     "segments": (_DATA, "stored:segments"),
     "tail": (_DATA, "stored:tail"),
     "dead-letters": (_DATA, "letters:letters_app"),
@@ -72,7 +75,7 @@ class Commands(MutableMapping[str, Any]):
             else:
                 parent.command(name, rich_help_panel=panel)(found)
             root: Any = typer.main.get_command(parent)
-            self._made[name] = root.commands[name]
+            self._made[name] = guarded(name, root.commands[name])
         return self._made[name]
 
     def __contains__(self, name: object) -> bool:

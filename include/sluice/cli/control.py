@@ -5,7 +5,7 @@ audit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -17,14 +17,13 @@ from sluice.cli.console import (
     Reason,
     Yes,
     ask,
-    open_pipeline,
     out,
     planned,
     print_error,
     print_json,
     print_plan,
 )
-from sluice.cli.through_api import page_api
+from sluice.cli.service import require_reach, service
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,38 +37,12 @@ PipelineOrChannel = Annotated[
 
 def pause(pipeline: PipelineOrChannel, reason: Reason = "", as_json: AsJson = False) -> None:
     """Stop all work of a pipeline, or of both pipelines of a channel, within seconds, without losing anything."""
-    if (api := page_api()) is not None:
-        print_plan(api.act(pipeline, "pause", {"reason": reason}), as_json)
-        return
-    from sluice.operations import control
-
-    plans = [control.pause(one, by=control.who(), reason=reason) for one in _meant(pipeline)]
-    print_plan(control.together(plans), as_json)
+    print_plan(service().act(pipeline, "pause", {"reason": reason}), as_json)
 
 
 def resume(pipeline: PipelineOrChannel, as_json: AsJson = False) -> None:
     """Let a paused pipeline, or both pipelines of a channel, go on."""
-    if (api := page_api()) is not None:
-        print_plan(api.act(pipeline, "resume", {}), as_json)
-        return
-    from sluice.operations import control
-
-    print_plan(control.together([control.resume(one, by=control.who()) for one in _meant(pipeline)]), as_json)
-
-
-def _meant(name: str) -> list[Runtime]:
-    """Open the pipeline of this name, or the two of the channel. Raises ConfigError."""
-    from sluice.config.channel import find_channel
-    from sluice.config.folders import channels_folder
-
-    try:
-        return [open_pipeline(name)]
-    except ConfigError as error:
-        try:
-            _, channel = find_channel(name, channels_folder())
-        except ConfigError:
-            raise error from None
-    return [open_pipeline(one) for one in channel.pipelines]
+    print_plan(service().act(pipeline, "resume", {}), as_json)
 
 
 def restart(
@@ -81,22 +54,18 @@ def restart(
     as_json: AsJson = False,
 ) -> None:
     """Begin all work under way again from the same batches; leave time to restart workers or the scheduler."""
-    if (api := page_api()) is not None:
-        print_plan(api.act(pipeline, "restart", {"reason": reason, "grace_s": grace}), as_json)
-        return
-    from sluice.operations import control
+    print_plan(service().act(pipeline, "restart", {"reason": reason, "grace_s": grace}), as_json)
 
-    print_plan(control.restart(open_pipeline(pipeline), by=control.who(), reason=reason, grace_s=grace), as_json)
+
+def _planned(pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Show the plan of an action, ask, do it."""
+    to = service()
+    planned(lambda dry: to.act(pipeline, action, order, dry_run=dry), dry_run, yes, as_json)
 
 
 def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Make the undelivered batches anew from their segments."""
-    if (api := page_api()) is not None:
-        planned(lambda dry: api.act(pipeline, "rollback", {}, dry_run=dry), dry_run, yes, as_json)
-        return
-    from sluice.operations import control
-
-    planned(lambda dry: control.rollback(open_pipeline(pipeline), by=control.who(), dry_run=dry), dry_run, yes, as_json)
+    _planned(pipeline, "rollback", {}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def skip(
@@ -114,19 +83,8 @@ def skip(
     as_json: AsJson = False,
 ) -> None:
     """Let a target do without a batch; its changes are kept in the dead-letter store."""
-    if (api := page_api()) is not None:
-        order = {"target": target, "batch": batch, "lost": lost, "reason": reason}
-        planned(lambda dry: api.act(pipeline, "skip", order, dry_run=dry), dry_run, yes, as_json)
-        return
-    from sluice.operations import control
-
-    runtime = open_pipeline(pipeline)
-    planned(
-        lambda dry: control.skip(runtime, target, batch, by=control.who(), reason=reason, dry_run=dry, lost=lost),
-        dry_run,
-        yes,
-        as_json,
-    )
+    order = {"target": target, "batch": batch, "lost": lost, "reason": reason}
+    _planned(pipeline, "skip", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def redeliver(
@@ -140,19 +98,8 @@ def redeliver(
     as_json: AsJson = False,
 ) -> None:
     """Load acknowledged batches again, after a target was restored or replaced."""
-    if (api := page_api()) is not None:
-        order = {"target": target, "from_batch": from_batch}
-        planned(lambda dry: api.act(pipeline, "redeliver", order, dry_run=dry), dry_run, yes, as_json)
-        return
-    from sluice.operations import control
-
-    runtime = open_pipeline(pipeline)
-    planned(
-        lambda dry: control.redeliver(runtime, target, by=control.who(), dry_run=dry, from_batch=from_batch),
-        dry_run,
-        yes,
-        as_json,
-    )
+    order = {"target": target, "from_batch": from_batch}
+    _planned(pipeline, "redeliver", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def seek(
@@ -176,14 +123,7 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Move the captured position of a pipeline."""
-    if (api := page_api()) is not None:
-        order = {"to": to, "drop": drop}
-        planned(lambda dry: api.act(pipeline, "seek", order, dry_run=dry), dry_run, yes, as_json)
-        return
-    from sluice.operations import control
-
-    runtime = open_pipeline(pipeline)
-    planned(lambda dry: control.seek(runtime, to, by=control.who(), dry_run=dry, drop=drop), dry_run, yes, as_json)
+    _planned(pipeline, "seek", {"to": to, "drop": drop}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def failover(
@@ -201,17 +141,13 @@ def failover(
     as_json: AsJson = False,
 ) -> None:
     """Read another server of the source from now on, at the same place; with --group in all pipelines of the group."""
-    from sluice.operations import control
-
     if bool(pipeline) == bool(group):
         raise ConfigError("say what fails over", hint="a pipeline, or --group NAME")
     if group:
+        require_reach("failover --group", "the API moves one pipeline at a time")
         _fail_over_group(group, to, reason, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    runtime = open_pipeline(pipeline)
-    planned(
-        lambda dry: control.failover(runtime, to, by=control.who(), reason=reason, dry_run=dry), dry_run, yes, as_json
-    )
+    _planned(pipeline, "failover", {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -285,27 +221,15 @@ def adopt(
     as_json: AsJson = False,
 ) -> None:
     """Say which side counts where a target and ZooKeeper do not agree on what was delivered."""
-    from sluice.operations import control
-    from sluice.operations.adopt import adopt as adopt_flow
-
     if from_target == reset:
         raise ConfigError("say which side counts", hint="--from-target or --reset; --dry-run shows what each would do")
-    runtime = open_pipeline(pipeline)
-    planned(
-        lambda dry: adopt_flow(runtime, target, from_target=from_target, by=control.who(), reason=reason, dry_run=dry),
-        dry_run,
-        yes,
-        as_json,
-    )
+    order = {"target": target, "side": "target" if from_target else "zookeeper", "reason": reason}
+    _planned(pipeline, "adopt", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Show what people did to a pipeline."""
-    if (api := page_api()) is not None:
-        entries = api.audit(pipeline)
-    else:
-        with open_pipeline(pipeline).state() as state:
-            entries = state.audit.entries()
+    entries = service().audit(pipeline)
     if as_json:
         print_json(entries)
         return

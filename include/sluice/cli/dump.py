@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json, print_plan
 from sluice.cli.dumptable import describe_dump, listed
+from sluice.cli.service import require_reach, service
 from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
@@ -38,12 +39,6 @@ MaxThreads = Annotated[
 MaxLag = Annotated[
     float | None, typer.Option("--max-replica-lag-s", help="Wait while a replica is further behind; 0: don't look.")
 ]
-
-
-def _who() -> str:
-    from sluice.operations.control import who
-
-    return who()
 
 
 @dump_app.command()
@@ -77,45 +72,51 @@ def start(
     max_threads_running: MaxThreads = None,
     max_replica_lag_s: MaxLag = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables, and about how many rows.")] = False,
-    wait: Annotated[bool,
-        typer.Option("--wait/--detach",
-            help="Read chunks in this process until all are placed, or leave it to others.")] = True,
+    wait: Annotated[bool | None,
+        typer.Option("--wait/--detach", help="Read chunks in this process until all are placed, or leave it to others. "
+            "Default: --wait; through --api a run of Airflow reads them.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Copy captured tables, or a part of one, to the targets again while the log is read."""
-    from sluice.flows.dump import start as dumprequest
-
     for option, value in {"--where": where, "--since": since, "--until": until, "--index": index}.items():
         given(option, value)
     for option, values in {"--table": table, "--target": target, "--key": key}.items():
         given(option, *(values or ()))
-    runtime = open_pipeline(pipeline, mode="local")
-    tuning = dumprequest.tuned(
-        runtime.pipeline,
-        chunk_rows=chunk_rows,
-        delay_ms=delay_ms,
-        parallelism=parallelism,
-        max_rows_per_second=max_rows_per_second,
-        max_threads_running=max_threads_running,
-        max_replica_lag_s=max_replica_lag_s,
-    )
-    dump = dumprequest.start(
-        runtime,
-        tables=table or (),
-        where=where or "",
-        lower=first or (),
-        upper=last or (),
-        keys=key or (),
-        since=since or "",
-        until=until or "",
-        targets=target or (),
-        index=index or "",
-        replace=replace,
-        tuning=tuning,
-        dry_run=dry_run,
+    if wait:
+        require_reach("dump start --wait", "a run of Airflow reads the chunks; `sluice dump show --watch` watches it")
+    if max_threads_running is not None or max_replica_lag_s is not None:
+        why = "--max-threads-running and --max-replica-lag-s are no fields of the form of its DAG; `sluice dump tune`"
+        require_reach("dump start", f"{why} sets them")
+    from sluice.operations.control import ActionPlan
+
+    dump = service().start_dump(
+        pipeline,
+        {
+            "tables": table or (),
+            "where": where or "",
+            "lower": first or (),
+            "upper": last or (),
+            "keys": key or (),
+            "since": since or "",
+            "until": until or "",
+            "targets": target or (),
+            "index": index or "",
+            "replace": replace,
+        },
+        {
+            "chunk_rows": chunk_rows,
+            "delay_ms": delay_ms,
+            "parallelism": parallelism,
+            "max_rows_per_second": max_rows_per_second,
+            "max_threads_running": max_threads_running,
+            "max_replica_lag_s": max_replica_lag_s,
+        },
         overwrite=overwrite,
-        by=_who(),
+        dry_run=dry_run,
     )
+    if isinstance(dump, ActionPlan):  # others read its chunks
+        print_plan(dump, as_json)
+        return
     if dry_run:
         if as_json:
             print_json(dump.to_json())
@@ -126,10 +127,10 @@ def start(
             if dump.note:
                 out.print(f"[yellow]{escape(dump.note)}[/]", highlight=False)
         return
-    if wait:
-        _work(runtime, dump.id, as_json)
+    if wait is not False:
+        _work(open_pipeline(pipeline, mode="local"), dump.id, as_json)
     else:
-        _show(runtime, dump.id, as_json)
+        _print(service().dump(pipeline, dump.id), as_json)
 
 
 @dump_app.command()
@@ -211,9 +212,7 @@ def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
 @dump_app.command(name="list")
 def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """List all dumps of a pipeline."""
-    from sluice.flows.dump.progress import views
-
-    found = views(open_pipeline(pipeline, mode="local"))
+    found = service().dumps(pipeline)
     if as_json:
         print_json([v.to_json() for v in found])
     else:
@@ -228,17 +227,15 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one dump: a line per table."""
-    runtime = open_pipeline(pipeline, mode="local")
+    to = service()
     if not watch or as_json:
-        _show(runtime, dump, as_json)
+        _print(to.dump(pipeline, dump), as_json)
         return
     from rich.live import Live
 
-    from sluice.flows.dump.progress import one_view
-
-    with Live(console=out, auto_refresh=False) as live, runtime.state():
+    with Live(console=out, auto_refresh=False) as live, to.watching(pipeline):
         while True:
-            now = one_view(runtime, dump)
+            now = to.dump(pipeline, dump)
             live.update(describe_dump(now, out, most=max(out.height - 6, 3)), refresh=True)
             if now.state in {"done", "cancelled"}:
                 return
@@ -248,25 +245,19 @@ def show(
 @dump_app.command()
 def pause(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
     """Begin no further chunk until resume, whatever dies in between."""
-    from sluice.flows.dump import progress
-
-    _print(progress.pause(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
+    _print(service().steer_dump(pipeline, "pause", dump, {}), as_json)
 
 
 @dump_app.command()
 def resume(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
     """Continue a dump after its last finished chunk."""
-    from sluice.flows.dump import progress
-
-    _print(progress.resume(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
+    _print(service().steer_dump(pipeline, "resume", dump, {}), as_json)
 
 
 @dump_app.command()
 def cancel(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
     """End a dump; what is placed stays."""
-    from sluice.flows.dump import progress
-
-    _print(progress.cancel(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
+    _print(service().steer_dump(pipeline, "cancel", dump, {}), as_json)
 
 
 @dump_app.command()
@@ -283,28 +274,15 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Change chunk size, delay, parallelism and limits of a dump while it runs."""
-    from sluice.flows.dump import progress
-
-    _print(
-        progress.tune(
-            open_pipeline(pipeline, mode="local"),
-            dump,
-            by=_who(),
-            chunk_rows=chunk_rows,
-            delay_ms=delay_ms,
-            parallelism=parallelism,
-            max_rows_per_second=max_rows_per_second,
-            max_threads_running=max_threads_running,
-            max_replica_lag_s=max_replica_lag_s,
-        ),
-        as_json,
-    )
-
-
-def _show(runtime: Runtime, dump: str, as_json: bool) -> None:
-    from sluice.flows.dump.progress import one_view
-
-    _print(one_view(runtime, dump), as_json)
+    changes = {
+        "chunk_rows": chunk_rows,
+        "delay_ms": delay_ms,
+        "parallelism": parallelism,
+        "max_rows_per_second": max_rows_per_second,
+        "max_threads_running": max_threads_running,
+        "max_replica_lag_s": max_replica_lag_s,
+    }
+    _print(service().steer_dump(pipeline, "tune", dump, changes), as_json)
 
 
 def _print(found: DumpView, as_json: bool) -> None:

@@ -8,7 +8,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, Yes, ask, err, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Pipeline, Yes, ask, err, out, print_json
+from sluice.cli.service import service
 
 if TYPE_CHECKING:
     from sluice.operations.deadletters.store import DeadLetter
@@ -29,9 +30,7 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List the dead letters that wait, oldest first."""
-    from sluice.operations.deadletters.store import letters
-
-    found = letters(open_pipeline(pipeline), everything=everything)
+    found = service().letters(pipeline, everything=everything)
     if as_json:
         print_json([one.to_json() for one in found])
         return
@@ -64,11 +63,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: why, where it came from, and the row. Values of masked columns are not shown."""
-    from sluice.operations.deadletters.store import contents, letter
-
-    runtime = open_pipeline(pipeline)
-    one = letter(runtime, wanted)
-    row = contents(runtime, one) if one.stage != "skip" else {"row": {}, "before": None}
+    one, row = service().letter(pipeline, wanted)
     if as_json:
         print_json(one.to_json() | row)
         return
@@ -96,7 +91,7 @@ def show(
         out.print()
         out.print(table)
     if one.waiting:
-        out.print(f"\nwhen the cause is fixed: sluice dead-letters replay {runtime.name} {one.id}", highlight=False)
+        out.print(f"\nwhen the cause is fixed: sluice dead-letters replay {pipeline} {one.id}", highlight=False)
 
 
 @letters_app.command()
@@ -111,16 +106,12 @@ def replay(
     """Deliver dead letters after the cause is fixed: through the present rules, under the target's fence, never over a
     newer row.
     """
-    from sluice.operations.control import who
-    from sluice.operations.deadletters.replay import replay as run_replay
-    from sluice.operations.deadletters.store import chosen
-
-    runtime = open_pipeline(pipeline)
+    to = service()
     if not yes and not dry_run:
-        waiting = sum(bool(one.waiting) for one in chosen(runtime, ids or []))
+        waiting = len(to.waiting_letters(pipeline, ids or []))
         if waiting:  # what becomes of each takes as long to find out as to do it
             ask(f"Replay {waiting:,} dead letters? `--dry-run` says what would become of each.")
-    done = run_replay(runtime, ids or [], target=target, by=who(), dry_run=dry_run)
+    done = to.replay(pipeline, ids or [], target, dry_run=dry_run)
     if as_json:
         print_json([outcome.to_json() for outcome in done])
     else:
@@ -156,19 +147,15 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Give dead letters up: they are not delivered, and retention removes them."""
-    from sluice.operations.control import who
-    from sluice.operations.deadletters.replay import discard as run_discard
-    from sluice.operations.deadletters.store import chosen
-
-    runtime = open_pipeline(pipeline)
-    found = [one for one in chosen(runtime, ids) if one.waiting]
+    to = service()
+    found = to.waiting_letters(pipeline, ids)
     if not yes:
         for one in found:
             (err if as_json else out).print(
                 f"{one.id}  {one.op} {escape(one.table)} {escape(_key(one))}", highlight=False
             )
         ask(f"Give {len(found)} dead letters up?")
-    done = run_discard(runtime, ids, by=who(), reason=reason)
+    done = to.discard(pipeline, ids, reason)
     if as_json:
         print_json([one.to_json() for one in done])
     else:

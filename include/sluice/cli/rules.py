@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.console import AsJson, SafeConsole, console, open_pipeline, print_json
+from sluice.cli.service import require_reach
 from sluice.config.folders import rules_folder
 from sluice.errors import ConfigError
 
@@ -131,6 +132,7 @@ def try_out(
     found = tryout.find_rule(rule, rules_folder(), kind=kind)
     masking = None
     if pipeline is not None:
+        require_reach("rules test --pipeline", "it reads a batch of the segment store")
         runtime = open_pipeline(pipeline)
         from sluice.config.masking import Masking
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -13,12 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.console import AsJson, log_to_stderr, open_pipeline, out, print_error, print_json
+from sluice.cli.console import AsJson, log_to_stderr, out, print_error, print_json
+from sluice.cli.service import service
 from sluice.config.folders import pipelines_folder
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sluice.flows.runtime import Runtime
     from sluice.operations.status import Status
 
 
@@ -31,69 +30,44 @@ def status(
 
     With --watch and --json, print a line of JSON every second.
 
-    With --watch and --json, print a line of JSON every second.
-
     A pipeline file that cannot be read is named, the others are shown, and the exit code is 1.
     """
     log_to_stderr(False)
-    runtimes, broken = ([open_pipeline(pipeline)], []) if pipeline else _all_runtimes(as_json)
+    to, broken = service(), False
+
+    def read() -> list[Status]:
+        """Return the statuses; a pipeline that has none is named, once."""
+        nonlocal broken
+        found = to.statuses(pipeline)
+        for one in found:
+            if isinstance(one, dict) and not broken:
+                print_error(ConfigError("\n".join(one["errors"]), where=one["pipeline"]))
+        broken = broken or any(isinstance(one, dict) for one in found)
+        return [one for one in found if not isinstance(one, dict)]
+
     if as_json:
         while True:
-            results = [*(one.to_json() for one in _read_all(runtimes)), *broken]
+            results = [one if isinstance(one, dict) else one.to_json() for one in to.statuses(pipeline)]
             print_json(results[0] if pipeline else results)
             if not watch:
-                raise typer.Exit(1 if broken else 0)
+                raise typer.Exit(1 if any(one["state"] == "invalid" for one in results) else 0)
             time.sleep(1)
-    if not runtimes:
+    found = read()
+    if not found:
         if not broken:
             from sluice.config.problems import shown
 
             out.print(f"no pipeline in {escape(shown(str(pipelines_folder())))}: README says how to add one")
         raise typer.Exit(1 if broken else 0)
     if not watch:
-        out.print(_status_table(_read_all(runtimes)))
+        out.print(_status_table(found))
         raise typer.Exit(1 if broken else 0)
     from rich.live import Live
 
     with Live(console=out, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(_status_table(_read_all(runtimes)), refresh=True)
+            live.update(_status_table(read()), refresh=True)
             time.sleep(1)
-
-
-_AT_A_TIME = 8
-
-
-def _read_all(runtimes: list[Runtime]) -> list[Status]:
-    """Return the status of each, in order.
-
-    Several are read at a time, so that servers that do not answer delay their own pipelines only.
-    """
-    from sluice.operations.status import status as read_status
-
-    if len(runtimes) == 1:
-        return [read_status(runtimes[0])]
-    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="status") as pool:
-        return list(pool.map(read_status, runtimes))
-
-
-def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
-    """Return the pipelines that can be read, and what is wrong with the others.
-
-    Without --json the latter is printed here.
-    """
-    from sluice.config.loading import yaml_files
-    from sluice.config.problems import shown
-
-    found, broken = [], []
-    for path in yaml_files(pipelines_folder()):
-        try:
-            found.append(open_pipeline(str(path)))
-        except ConfigError as error:
-            broken.append({"pipeline": shown(path.stem), "state": "invalid", "errors": [str(error)]})
-            if not as_json:
-                print_error(error)
-    return found, broken
 
 
 def _of_the_source(status: Status) -> Iterator[str]:
@@ -144,7 +118,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
     messages: list[str] = []
     for s in statuses:
         said: list[str] = []
-        state = f"[{colour[s.state]}]{s.state.replace('_', ' ')}[/]"
+        state = f"[{colour.get(s.state, 'dim')}]{s.state.replace('_', ' ')}[/]"
         if not s.targets:
             table.add_row(s.pipeline, state, "", escape(str(s.captured or "")), "", "", "", "", "", "")
         for t in s.targets:

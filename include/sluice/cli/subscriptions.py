@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.console import AsJson, DryRun, Pipeline, Yes, log_to_stderr, open_pipeline, out, planned, print_json
+from sluice.cli.service import service
 
 if TYPE_CHECKING:
     from sluice.operations.subscriptions import SubscriptionStatus
@@ -19,12 +20,8 @@ subscriptions_app = typer.Typer(no_args_is_help=True, help="Readers whose place 
 @subscriptions_app.command(name="list")
 def list_subscriptions(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Show how far each has acknowledged, its lag, and which one will expire."""
-    from sluice.operations.subscriptions import subscriptions
-
     log_to_stderr(False)
-    runtime = open_pipeline(pipeline)
-    with runtime.state() as state:
-        found = subscriptions(runtime, state)
+    found = service().subscriptions(pipeline)
     if as_json:
         print_json([one.to_json() for one in found])
         return

@@ -1,140 +1,402 @@
-"""Act through the API of the operator's page (option ``--api``), where ZooKeeper cannot be reached from here."""
+"""Commands through the API of the operator's page (option ``--api``), where ZooKeeper cannot be reached from here."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
+from sluice.config.connections import Endpoint, from_environment
 from sluice.errors import ConfigError, CoordinationUnavailable
 
 if TYPE_CHECKING:
     import httpx
 
+    from sluice.flows.dump.progress import DumpView
     from sluice.operations.control import ActionPlan
+    from sluice.operations.deadletters.replay import ReplayOutcome
+    from sluice.operations.deadletters.store import DeadLetter
+    from sluice.operations.status import Status
+    from sluice.operations.subscriptions import SubscriptionStatus
+    from sluice.operations.verify.progress import Told
+    from sluice.operations.verify.result import VerifyResult
 
 TOKEN_VARIABLE = "SLUICE_API_TOKEN"  # noqa: S105 - the name of the variable
 """The environment variable with the token: an argument would be seen in the list of processes."""
 
-REACHED = frozenset({"pause", "resume", "restart", "rollback", "skip", "redeliver", "seek", "audit"})
-"""Commands that can go through the API."""
+ALLOW_HTTP = "SLUICE_API_ALLOW_HTTP"
+"""The environment variable that allows a token to be sent without encryption to another host."""
 
-LOCAL = frozenset({"rules", "schema", "stack", "targets"})
-"""Commands that need no ZooKeeper, and so run here as always."""
+LOOKS_EVERY_S = 2.0
+"""Seconds between two questions for the result of a run."""
 
 _CONNECT_S, _ANSWER_S = 10.0, 90.0
 """Seconds for a connection and for an answer; the API itself gives up an action after 60."""
 
-_chosen = ""
+_MOST = 500
+_ASKED_TIMES = 10
+"""Questions for a status that the page has not read yet; each waits some seconds."""
 
-
-def choose(url: str, command: str) -> None:
-    """Send the command to the API at ``url``; "" sends it to ZooKeeper. Raises ConfigError if it cannot go there."""
-    global _chosen
-    _chosen = url
-    if not url or command in LOCAL:
-        return
-    if command not in REACHED:
-        raise ConfigError(
-            f"`sluice {command}` cannot go through the API of the page",
-            where=url,
-            hint="run it without --api and SLUICE_API where ZooKeeper can be reached, or use the page; through the API "
-            f"go {', '.join(sorted(REACHED))}",
-        )
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
-        raise ConfigError(
-            "--api is not the URL of an Airflow API server",
-            hint="for example https://airflow.example.com, without a login; the token goes into SLUICE_API_TOKEN",
-        )
-
-
-def page_api() -> PageApi | None:
-    """Return the API that this command goes through, None if it asks ZooKeeper. Raises ConfigError without a token."""
-    if not _chosen:
-        return None
-    token = os.environ.get(TOKEN_VARIABLE, "").strip()
-    if not token:
-        raise ConfigError(
-            f"there is no token for the API: {TOKEN_VARIABLE} is not set",
-            where=_chosen,
-            hint="`POST /auth/token` of Airflow gives one",
-        )
-    return PageApi(_chosen, token)
+_GIVES_TOKEN = "`POST /auth/token` of Airflow gives one"  # noqa: S105 - a sentence
 
 
 class PageApi:
-    """The API of the operator's page of one Airflow."""
+    """The API of the operator's page of one Airflow; see :class:`sluice.cli.service.Service`."""
 
-    def __init__(self, url: str, token: str) -> None:
-        """Connect to nothing yet. ``url``: of Airflow, of the page or of its API."""
-        base = url.rstrip("/").removesuffix("/api/v1").removesuffix("/sluice")
-        self._url = f"{base}/sluice/api/v1"
-        self._token = token
+    def __init__(self, url: str, token: Callable[[PageApi], str]) -> None:
+        """Connect to nothing yet. ``url``: of Airflow, of the page or of its API; ``token``: asked for once."""
+        self._airflow = url.rstrip("/").removesuffix("/api/v1").removesuffix("/sluice")
+        self.url = f"{self._airflow}/sluice/api/v1"
+        self._find_token, self._token = token, ""
 
-    def act(self, pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool = False) -> ActionPlan:
-        """Carry an action out, or return its plan. It is confirmed by the pipeline's name, as on the page.
-
-        Raises SluiceError.
+    @classmethod
+    def named(cls, api: str, *, allow_http: bool = False) -> PageApi:
+        """Return the API at a URL, or of a connection (``AIRFLOW_CONN_<ID>``): its password is the token, or with a
+        login the password of the user for whom Airflow gives one. Raises ConfigError.
         """
-        from sluice.operations.control import ActionPlan
+        if "/" in api or ":" in api:
+            return cls(_checked(api, allow_http), lambda _: _token_of_environment(api))
+        endpoint = from_environment(api)
+        url = _checked(_url_of(endpoint), allow_http)
+        return cls(url, lambda made: made.token_of(endpoint))
 
+    # -- actions ---------------------------------------------------------------------------------------------------
+    def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
+        """Carry an action out, or return its plan. It is confirmed by the pipeline's name, as on the page."""
+        from sluice.operations.control import ActionPlan, together
+
+        try:
+            done = [self._do(pipeline, action, order, dry_run=dry_run)]
+        except ConfigError as error:
+            names = self._pipelines_of(pipeline) if action in {"pause", "resume"} else []
+            if not names:
+                raise error from None
+            done = [self._do(name, action, order, dry_run=dry_run) for name in names]
+        return together([ActionPlan(action, tuple(one["steps"])) for one in done])
+
+    def _do(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool) -> dict[str, Any]:
         body = {name: value for name, value in order.items() if value is not None}
-        path = f"{self._pipeline(pipeline)}/actions/{action}"
+        path = f"{_path(pipeline)}/actions/{action}"
         if dry_run:
-            found = self._call("POST", f"{path}/plan", f"asking for the plan of {action}", body)
-        else:
-            found = self._call("POST", path, f"{action} of {pipeline}", {**body, "confirm": pipeline})
-        return ActionPlan(action, tuple(found["steps"]))
+            return self._call("POST", f"{path}/plan", f"asking for the plan of {action}", body)
+        return self._call("POST", path, f"{action} of {pipeline}", {**body, "confirm": pipeline})
+
+    def _pipelines_of(self, name: str) -> list[str]:
+        """Return the pipelines of the channel of this name; none: there is no such channel."""
+        return [one for channel in self.channels() if channel["channel"] == name for one in channel["pipelines"]]
 
     def audit(self, pipeline: str) -> list[dict[str, Any]]:
-        """Return what people did to a pipeline, oldest first. Raises SluiceError."""
-        found = self._call("GET", f"{self._pipeline(pipeline)}/audit?most=500", f"reading the audit of {pipeline}")
+        """Return what people did to a pipeline, oldest first: the newest 500 entries."""
+        found = self._get(f"{_path(pipeline)}/audit", f"reading the audit of {pipeline}", most=_MOST)
         return list(found["entries"])[::-1]
 
-    def _pipeline(self, name: str) -> str:
-        return f"/pipelines/{quote(name, safe='')}"
+    def alerts(self, pipeline: str) -> dict[str, Any]:
+        """Return the alert rules."""
+        return self._get(f"{_path(pipeline)}/alerts", f"reading the alert rules of {pipeline}")
 
-    def _call(self, method: str, path: str, doing: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def check(self, pipeline: str) -> dict[str, Any]:
+        """Return the report of a check, as the plan of making what is missing has it."""
+        return dict(self._do(pipeline, "make-missing", {}, dry_run=True)["details"])
+
+    # -- what is shown ---------------------------------------------------------------------------------------------
+    def statuses(self, pipeline: str | None) -> list[Status | dict[str, Any]]:
+        """Return the status of one pipeline or of all that the token's user may see."""
+        for _ in range(_ASKED_TIMES):
+            if pipeline is not None:
+                found = [self._get(_path(pipeline), f"reading the status of {pipeline}")]
+            else:
+                found = list(self._get("/status", "reading the statuses")["pipelines"])
+            if all(one["state"] != "asked" for one in found):
+                break
+        return [_status(one) for one in found]
+
+    def subscriptions(self, pipeline: str) -> list[SubscriptionStatus]:
+        """Return the readers of a pipeline, as its status has them."""
+        from sluice.operations.status import Status
+
+        (found,) = self.statuses(pipeline)
+        return found.subscriptions if isinstance(found, Status) else []
+
+    # -- dumps -----------------------------------------------------------------------------------------------------
+    def start_dump(
+        self, pipeline: str, asked: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool, dry_run: bool
+    ) -> ActionPlan:
+        """Open a run of the backfill DAG, or return the plan."""
+        given = {name: value for name, value in tuning.items() if value is not None}
+        order = {
+            **{name: asked[name] for name in ("where", "since", "until", "index", "replace")},
+            "tables": list(asked["tables"]),
+            "targets": list(asked["targets"]),
+            "first_key": _joined("--from", asked["lower"]),
+            "last_key": _joined("--to", asked["upper"]),
+            "keys": "\n".join(asked["keys"]),
+            "overwrite": overwrite,
+            **given,
+        }
+        return self.act(pipeline, "dump-start", order, dry_run=dry_run)
+
+    def dumps(self, pipeline: str) -> list[DumpView]:
+        """Return all dumps, oldest first."""
+        from sluice.flows.dump.progress import DumpView
+
+        found = self._get(f"{_path(pipeline)}/dumps", f"reading the dumps of {pipeline}")["dumps"]
+        return [DumpView.from_json(one) for one in reversed(found)]
+
+    def dump(self, pipeline: str, dump: str) -> DumpView:
+        """Return one dump; "": the newest that has not ended."""
+        from sluice.flows.dump.progress import DumpView
+
+        path = f"{_path(pipeline)}/dumps/{quote(dump or 'latest', safe='')}"
+        return DumpView.from_json(self._get(path, f"reading a dump of {pipeline}"))
+
+    def steer_dump(self, pipeline: str, change: str, dump: str, changes: Mapping[str, Any]) -> DumpView:
+        """Pause, resume, cancel or tune a dump."""
+        name = self.dump(pipeline, dump).id  # the newest may be another one afterwards
+        self.act(pipeline, f"dump-{change}", {"dump": name, **changes})
+        return self.dump(pipeline, name)
+
+    def watching(self, pipeline: str) -> AbstractContextManager[Any]:
+        """Keep nothing: each question is a request."""
+        return nullcontext()
+
+    # -- dead letters ----------------------------------------------------------------------------------------------
+    def letters(self, pipeline: str, *, everything: bool) -> list[DeadLetter]:
+        """Return the dead letters, oldest first."""
+        from sluice.operations.deadletters.store import DeadLetter
+
+        found: list[dict[str, Any]] = []
+        while True:
+            path, doing = f"{_path(pipeline)}/dead-letters", f"reading the dead letters of {pipeline}"
+            part = self._get(path, doing, every=everything, most=_MOST, after=len(found))
+            found += part["letters"]
+            if not part["letters"] or len(found) >= part["count"]:
+                return [DeadLetter.from_json(one) for one in reversed(found)]
+
+    def letter(self, pipeline: str, wanted: str) -> tuple[DeadLetter, dict[str, Any]]:
+        """Return a dead letter and its row, of which the API gives each value as text."""
+        from sluice.operations.deadletters.store import DeadLetter
+
+        path = f"{_path(pipeline)}/dead-letters/{quote(wanted, safe='')}"
+        found = self._get(path, f"reading a dead letter of {pipeline}")
+        return DeadLetter.from_json(found), {name: found[name] for name in ("row", "before")}
+
+    def waiting_letters(self, pipeline: str, ids: Sequence[str]) -> list[DeadLetter]:
+        """Return those of the letters that wait; no ids: all."""
+        from sluice.operations.deadletters.store import DeadLetter
+
+        if not ids:
+            return self.letters(pipeline, everything=False)
+        plan = self._do(pipeline, "letters-discard", {"ids": list(ids)}, dry_run=True)
+        return [DeadLetter.from_json(one) for one in plan["details"]["letters"]]
+
+    def replay(self, pipeline: str, ids: Sequence[str], target: str | None, *, dry_run: bool) -> list[ReplayOutcome]:
+        """Deliver dead letters."""
+        from sluice.model.stored_fields import known_fields
+        from sluice.operations.deadletters.replay import ReplayOutcome
+
+        order = {"ids": list(ids), "target": target}
+        done = self._do(pipeline, "letters-replay", order, dry_run=dry_run)["details"]["outcomes"]
+        return [ReplayOutcome(**known_fields(ReplayOutcome, one)) for one in done]
+
+    def discard(self, pipeline: str, ids: Sequence[str], reason: str) -> list[DeadLetter]:
+        """Settle dead letters without delivering them."""
+        from sluice.operations.deadletters.store import DeadLetter
+
+        done = self._do(pipeline, "letters-discard", {"ids": list(ids), "reason": reason}, dry_run=False)
+        return [DeadLetter.from_json(one) for one in done["details"]["letters"]]
+
+    # -- verifications ---------------------------------------------------------------------------------------------
+    def verify(self, pipeline: str, asked: Mapping[str, Any], told: Told) -> VerifyResult:
+        """Open a run of the verify DAG, and wait for its result. Raises ConfigError if the run ends without one."""
+        order = {name: asked[name] for name in ("where", "values")}
+        order |= {name: list(asked[name]) for name in ("tables", "targets")}
+        order["sample"] = None if asked["sample"] is None else 100 * asked["sample"]
+        if asked["repair"]:
+            order["overwrite"] = asked["overwrite"]
+        run = self._do(pipeline, "repair" if asked["repair"] else "verify", order, dry_run=False)["run"]
+        dag_id, run_id = run["dag_id"], run["run_id"]
+        path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
+        while True:
+            state = self._call("GET", path, f"looking at run {run_id}", airflow=True)["state"]
+            mine = next((one for one in self.results(pipeline) if one.by == f"airflow:{run_id}"), None)
+            if mine is not None:
+                return mine
+            if state in {"failed", "success"}:
+                raise ConfigError(
+                    f"run {run_id} of {dag_id} ended without a result ({state})",
+                    where=self._airflow,
+                    hint="its log in Airflow says why",
+                )
+            time.sleep(LOOKS_EVERY_S)
+
+    def results(self, pipeline: str) -> list[VerifyResult]:
+        """Return the last verifications, oldest first."""
+        from sluice.operations.verify.result import VerifyResult
+
+        path, doing = f"{_path(pipeline)}/verifications", f"reading the verifications of {pipeline}"
+        return [VerifyResult.model_validate(one) for one in reversed(self._get(path, doing, whole=True)["results"])]
+
+    def result(self, pipeline: str, name: str) -> VerifyResult:
+        """Return one verification; "": the newest."""
+        from sluice.operations.verify.result import VerifyResult
+
+        path = f"{_path(pipeline)}/verifications/{quote(name or 'latest', safe='')}"
+        return VerifyResult.model_validate(self._get(path, f"reading a verification of {pipeline}"))
+
+    # -- channels --------------------------------------------------------------------------------------------------
+    def channels(self) -> list[dict[str, Any]]:
+        """Return the channels whose pipelines the token's user may see."""
+        return list(self._get("/channels", "listing the channels")["channels"])
+
+    def channel(self, name: str) -> dict[str, Any]:
+        """Return one channel."""
+        return self._get(f"/channels/{quote(name, safe='')}", f"reading the channel {name}")
+
+    def conflicts(self, name: str) -> dict[str, Any]:
+        """Return the conflicts of a channel."""
+        return self._get(f"/channels/{quote(name, safe='')}/conflicts", f"reading the conflicts of {name}")
+
+    # -- requests --------------------------------------------------------------------------------------------------
+    def token_of(self, endpoint: Endpoint) -> str:
+        """Return the token of a connection: its password, or what Airflow gives for login and password."""
+        if not endpoint.password:
+            return _token_of_environment(self.url)
+        if not endpoint.user:
+            return endpoint.password
+        body = {"username": endpoint.user, "password": endpoint.password}
+        found = self._call("POST", "/auth/token", "logging in at Airflow", body, airflow=True, login=True)
+        return str(found.get("access_token", ""))
+
+    def _get(self, path: str, doing: str, **asked: Any) -> dict[str, Any]:
+        words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in asked.items()}
+        return self._call("GET", f"{path}?{urlencode(words)}" if words else path, doing)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        doing: str,
+        body: dict[str, Any] | None = None,
+        *,
+        airflow: bool = False,
+        login: bool = False,
+    ) -> dict[str, Any]:
         import httpx
 
+        headers = {}
+        if not login:
+            self._token = self._token or self._find_token(self)
+            headers["Authorization"] = f"Bearer {self._token}"
+        at = self._airflow if airflow else self.url
         try:
             answer = httpx.request(
                 method,
-                self._url + path,
+                at + path,
                 json=body,
-                headers={"Authorization": f"Bearer {self._token}"},
+                headers=headers,
                 timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+                trust_env=not _is_loopback(at),  # no proxy gets a token that is not encrypted
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            maybe = "" if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else "; it may still be done"
+            unsent = method == "GET" or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise CoordinationUnavailable(
-                f"{doing}: the API does not answer ({type(error).__name__}){maybe}",
-                where=self._url,
+                f"{doing}: the API does not answer ({type(error).__name__})"
+                + ("" if unsent else "; it may still be done"),
+                where=at,
                 hint="is Airflow's API server running there? `sluice audit PIPELINE` tells what was done",
             ) from None
-        return self._read(answer, doing)
+        return self._read(answer, doing, at)
 
-    def _read(self, answer: httpx.Response, doing: str) -> dict[str, Any]:
+    def _read(self, answer: httpx.Response, doing: str, at: str) -> dict[str, Any]:
         """Return the JSON object of a good answer. Raises SluiceError for any other."""
         try:
             found = answer.json()
         except ValueError:
             found = None
-        if answer.status_code == 200 and isinstance(found, dict):
+        if answer.is_success and isinstance(found, dict):
             return found
         said = found.get("detail") if isinstance(found, dict) else None
         why = said if isinstance(said, str) else f"HTTP {answer.status_code}" + (f" {said}" if said else "")
         if answer.status_code in {502, 503, 504}:
-            raise CoordinationUnavailable(f"{doing}: {why}", where=self._url, hint="try it again")
+            raise CoordinationUnavailable(f"{doing}: {why}", where=at, hint="try it again")
         hints = {
-            401: f"the token in {TOKEN_VARIABLE} is wrong or has expired: `POST /auth/token` of Airflow gives one",
-            403: "the token's user lacks the right in Airflow to change the pipeline's DAG",
-            404: "is it the URL of an Airflow with Sluice's page, and may the token's user see the pipeline?",
+            401: f"the token in {TOKEN_VARIABLE} or of the connection is wrong or has expired: {_GIVES_TOKEN}",
+            403: "the token's user lacks a right in Airflow; docs/page.md, Rights",
+            404: "is it the URL of an Airflow with Sluice's page, and may the token's user see it?",
         }
+        raise ConfigError(f"{doing}: {why}", where=at, hint=hints.get(answer.status_code, "see docs/page.md, API"))
+
+
+def _path(pipeline: str) -> str:
+    return f"/pipelines/{quote(pipeline, safe='')}"
+
+
+def _joined(option: str, columns: Sequence[str]) -> str:
+    """Return the columns of a key as the form of Airflow takes them. Raises ConfigError for a value with a comma."""
+    if any("," in one for one in columns):
         raise ConfigError(
-            f"{doing}: {why}", where=self._url, hint=hints.get(answer.status_code, "see docs/page.md, API")
+            f"{option} holds a comma, and cannot go through the API of the page: the form separates columns by commas",
+            hint="--where says the same, as a condition",
         )
+    return ",".join(columns)
 
 
-__all__ = ["LOCAL", "REACHED", "TOKEN_VARIABLE", "PageApi", "choose", "page_api"]
+def _status(found: dict[str, Any]) -> Status | dict[str, Any]:
+    from sluice.operations.status import Status
+
+    if found["state"] in {"invalid", "asked"}:
+        silent = ["its servers were not asked in time; try again"] if found["state"] == "asked" else []
+        return {name: found[name] for name in ("pipeline", "state")} | {"errors": found.get("errors") or silent}
+    return Status.from_json(found)
+
+
+def _token_of_environment(api: str) -> str:
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token:
+        raise ConfigError(f"there is no token for the API: {TOKEN_VARIABLE} is not set", where=api, hint=_GIVES_TOKEN)
+    return token
+
+
+def _url_of(endpoint: Endpoint) -> str:
+    """Return the URL of a connection, in Airflow's notation for HTTP: schema (http, https), host, port, extra.path."""
+    scheme = endpoint.schema or ("https" if endpoint.kind == "https" else "http")
+    host = endpoint.host if "://" in endpoint.host else f"{scheme}://{endpoint.host}"
+    return (f"{host}:{endpoint.port}" if endpoint.port else host) + str(endpoint.extra.get("path", ""))
+
+
+def _checked(url: str, allow_http: bool) -> str:
+    """Return the URL. Raises ConfigError for one that is none, or where the token would go unencrypted."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and parts.hostname and not parts.username and not parts.query
+        _ = parts.port
+    except ValueError:
+        fits = None
+    if not fits:
+        raise ConfigError(
+            "--api is not the URL of an Airflow API server",
+            hint="for example https://airflow.example.com, without a login, or the id of a connection; the token goes "
+            f"into {TOKEN_VARIABLE}",
+        )
+    if parts.scheme == "http" and not allow_http and not _is_loopback(url):
+        raise ConfigError(
+            "the token for the API would be sent without encryption",
+            where=url,
+            hint=f"use https://; --api-allow-http or {ALLOW_HTTP}=1 sends it all the same",
+        )
+    return url
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+__all__ = ["ALLOW_HTTP", "TOKEN_VARIABLE", "PageApi"]

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, out, print_json
+from sluice.cli.service import require_reach, service
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ INCOMPLETE = 4
 """Exit code: nothing differs, and not everything could be compared."""
 SHOWN_DIFFERENCES = 20
 """Differences of a table that a terminal shows."""
+
+_MOST, _PATIENCE_S = 100, 120.0
+"""What a verification takes where nothing else is said."""
 
 _COLOUR = {"equal": "green", "different": "red", "incomplete": "yellow"}
 
@@ -69,34 +73,30 @@ def run(
     values: Annotated[bool,
         typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
     most: Annotated[int, typer.Option("--differences", min=0, max=100_000,
-        help="Differences of a table that the result lists.")] = 100,
+        help="Differences of a table that the result lists.")] = _MOST,
     patience: Annotated[float, typer.Option("--patience-s", min=1,
-        help="Seconds that the pipeline may stand still before the command stops.")] = 120,
+        help="Seconds that the pipeline may stand still before the command stops.")] = _PATIENCE_S,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compare. Exit code 0: equal; 3: rows differ; 4: not everything could be compared."""
-    from sluice.operations.control import who
-    from sluice.operations.verify.verify import VerifySpec, verify
-
     given("--where", where)
     for option, given_values in {"--table": table, "--target": target}.items():
         given(option, *(given_values or ()))
-    runtime = open_pipeline(pipeline, mode="local")
-    share = _share(sample) if sample else runtime.pipeline.verify.share
-    asked = VerifySpec(
-        tables=table or (),
-        targets=target or (),
-        sample=share,
-        repair=repair,
-        values=values,
-        most=most,
-        by=who(),
-        patience_s=patience,
-        where=where or "",
-        overwrite=overwrite,
-    )
+    if (most, patience) != (_MOST, _PATIENCE_S):
+        require_reach("verify run", "--differences and --patience-s are no fields of the form of its DAG")
+    asked = {
+        "tables": table or (),
+        "targets": target or (),
+        "sample": _share(sample) if sample else None,
+        "repair": repair,
+        "values": values,
+        "most": most,
+        "patience_s": patience,
+        "where": where or "",
+        "overwrite": overwrite,
+    }
     with _progress(quiet=as_json or not err.is_terminal) as show_progress:
-        result = verify(runtime, asked, show_progress)
+        result = service().verify(pipeline, asked, show_progress)
     _print(result, as_json)
     if result.outcome != "equal":
         raise typer.Exit(DIFFERENT if result.outcome == "different" else INCOMPLETE)
@@ -109,18 +109,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what a verification found."""
-    from sluice.operations.verify.result import named
-
-    runtime = open_pipeline(pipeline)
-    _print(named(runtime.store, runtime.name, result), as_json)
+    _print(service().result(pipeline, result), as_json)
 
 
 @verify_app.command(name="list")
 def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """List the last verifications, newest last."""
-    from sluice.operations.verify.result import kept
-
-    found = kept(open_pipeline(pipeline).store)
+    found = service().results(pipeline)
     if as_json:
         print_json([result.to_json() for result in found])
         return

@@ -44,6 +44,10 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("SLUICE_API_TOKEN", "command line", "no login", "Airflow's token for that address"),
     Variable(
+        "SLUICE_API_ALLOW_HTTP", "command line", "refused",
+        "`1` sends the token without encryption to an `http://` address of another host",
+    ),
+    Variable(
         "SLUICE_RULES", f"{_DAGS}, Spark workers with `mode: submit`", "`rules`, in the same place",
         "folder of `engine.yaml` and the rules", folder=True,
     ),

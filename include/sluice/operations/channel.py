@@ -180,16 +180,21 @@ def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def leave(runtime: Runtime, *, by: str) -> None:
-    """Let a pipeline whose channel file is gone work without the channel.
-
-    Raises ConfigError if a file still names it.
-    """
+def require_no_channel(runtime: Runtime) -> None:
+    """Raise ConfigError if the file of a channel names the pipeline."""
     if runtime.membership is not None:
         raise ConfigError(
             f"{runtime.name} is in channel {runtime.membership.channel}",
             hint="remove the channel's file first: both pipelines leave it",
         )
+
+
+def leave(runtime: Runtime, *, by: str) -> None:
+    """Let a pipeline whose channel file is gone work without the channel.
+
+    Raises ConfigError if a file still names it.
+    """
+    require_no_channel(runtime)
     with runtime.state() as state:
         state.leave_channel()
         state.audit.note(by=by, what="leave channel", details={})

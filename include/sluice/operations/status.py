@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from sluice.model.batches import Batch
 from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
+from sluice.model.stored_fields import known_fields
 from sluice.operations.alert_rules import holding, switched_off
 from sluice.operations.conflicts import counted
 from sluice.operations.deadletters.store import letters
@@ -211,6 +212,36 @@ class Status:
         data["recent"] = [b.to_json() for b in self.recent]
         data["dumps"] = [d.to_json() for d in self.dumps]
         return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Status:
+        """Return the status of which ``data`` is the JSON, without its batches; what it lacks is not known."""
+
+        def offset(value: Any) -> Offset | None:
+            return None if value is None else Offset.from_json(value)
+
+        def target(one: Mapping[str, Any]) -> TargetStatus:
+            places = {name: offset(one.get(name)) for name in ("position", "enqueued")}
+            return TargetStatus(**{**known_fields(TargetStatus, one), **places})
+
+        absent = dict.fromkeys(("next_batch", "lag_ms", "lag_bytes", "draining_by"))
+        made: dict[str, Callable[[Any], Any]] = {
+            "targets": target,
+            "dumps": DumpView.from_json,
+            "subscriptions": lambda one: SubscriptionStatus(**known_fields(SubscriptionStatus, one)),
+            "no_answer": lambda one: Silence(**known_fields(Silence, one)),
+            "failures": lambda one: StageFailure(**known_fields(StageFailure, one)),
+            "stages": lambda one: StageStatus(one["name"], tuple(one["needs"]), one["batch"]),
+            "errors_counted": tuple,
+        }
+        return cls(**{
+            **absent,
+            **known_fields(cls, data),
+            **{name: offset(data.get(name)) for name in ("head", "captured", "reread_from")},
+            **{name: [make(one) for one in data.get(name, ())] for name, make in made.items()},
+            "in_flight": [],
+            "recent": [],
+        })
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -40,7 +40,6 @@ from sluice.orchestration.page.served import Served
 from sluice.orchestration.page_workers import PageWorkers
 
 if TYPE_CHECKING:
-    from sluice.coordination.watched_reads import WatchedReads
     from sluice.operations.control import ActionPlan
 
 _log = structlog.get_logger()
@@ -69,7 +68,7 @@ def ask_status(path: str) -> dict[str, Any]:
         from sluice.orchestration.runtime import open_runtime
 
         runtime = open_runtime(path)
-        runtime.owner, runtime.looks = None, _looks()  # it only looks
+        runtime.owner, runtime.looks = None, reads.looks()  # it only looks
         return {**described, **status(runtime, keep_s=_TARGETS_FRESH_S).to_json()}
     except SluiceError as error:
         return {**described, "state": "unreachable", "errors": [str(error)]}
@@ -80,15 +79,6 @@ def ask_status(path: str) -> dict[str, Any]:
             "state": "unreachable",
             "errors": [f"its status cannot be read: {type(error).__name__}: {error}"],
         }
-
-
-@cache
-def _looks() -> WatchedReads:
-    """Return the sessions of this process for the statuses that its pages show."""
-    from sluice.coordination.watched_reads import WatchedReads
-    from sluice.operations.status import STATUS_TIMEOUT_S
-
-    return WatchedReads(answer_s=STATUS_TIMEOUT_S)
 
 
 def headline(path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from sluice.flows.dump.start import sensible
 from sluice.flows.dump.worker import settle
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
+from sluice.model.stored_fields import known_fields
 
 DRAIN_WAIT_S = 5.0
 """Seconds that a chunk may wait for a capture before that is reported."""
@@ -100,6 +101,16 @@ class DumpView:
         for table, view in zip(data["tables"], self.tables, strict=True):
             table["share"] = round(view.share, 4)
         return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DumpView:
+        """Return the view of which ``data`` is the JSON; fields of a newer version are left out."""
+        return cls(**{
+            **known_fields(cls, data),
+            "targets": tuple(data["targets"]),
+            "tuning": Tuning(**known_fields(Tuning, data["tuning"])),
+            "tables": tuple(TableView(**known_fields(TableView, one)) for one in data["tables"]),
+        })
 
 
 def _lacks_a_drain(state: PipelineState, chunks: Sequence[Chunk], last_ms: int) -> bool:

@@ -6,7 +6,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from sluice.flows.transform.dead_letter_files import FOLDER, METADATA, RULES, SE
 from sluice.flows.transform.segment_rows import merged_tables
 from sluice.mapping import Mapping as Routes
 from sluice.model.fields import is_masked, key_fields, true_name
+from sluice.model.stored_fields import known_fields
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules.values import to_python
 from sluice.segments.changeset import read_changeset
@@ -97,6 +98,21 @@ class DeadLetter:
             "commit_time": self.commit_time,
             "at": self.at,
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeadLetter:
+        """Return the letter of which ``data`` is the JSON. Where it is stored is not known of it."""
+        position = data["position"]
+        return cls(**{
+            **known_fields(cls, data),
+            "targets": tuple(data["targets"]),
+            "file": position["file"],
+            "offset": position["offset"],
+            "gtid": position["gtid"],
+            "seq": position["seq"],
+            "path": "",
+            "number": 0,
+        })
 
 
 def letters(runtime: Runtime, *, everything: bool = False) -> list[DeadLetter]:

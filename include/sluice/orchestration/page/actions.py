@@ -33,12 +33,26 @@ class Stakes:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """The steps of an action, and the same for programs: ``details``, JSON values that say which rows and why."""
+
+    steps: Steps
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Steps | Told) -> Told:
+        """Return ``found``, as steps without details if it is no more than that."""
+        return found if isinstance(found, Told) else cls(found)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The plan of an action, before it is done.
 
     Attributes:
         confirm: data is at stake: the request has to repeat the pipeline's name.
         command: the same on the command line; "" if there is none.
+        details: the steps for programs, of some actions.
     """
 
     action: str
@@ -46,6 +60,7 @@ class Plan:
     stakes: Stakes
     confirm: bool
     command: str
+    details: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as the API answers it."""
@@ -56,6 +71,7 @@ class Plan:
             "lost": self.stakes.lost,
             "confirm": self.confirm,
             "command": self.command,
+            "details": self.details,
         }
 
 
@@ -86,23 +102,24 @@ class Action:
     title: str
     what: str
     order: type[orders.Order]
-    plan: Callable[[Runtime, Any], Steps]
+    plan: Callable[[Runtime, Any], Steps | Told]
     right: Right = Right.ACT
     stakes: Callable[[Any], Stakes] = field(default=lambda order: Stakes())
     confirms: Callable[[Any], bool] = field(default=lambda order: False)
     command: Callable[[str, Any], Sequence[str]] = field(default=lambda pipeline, order: ())
-    do: Callable[[Runtime, Any, str], Steps] | None = None
+    do: Callable[[Runtime, Any, str], Steps | Told] | None = None
     opens: Callable[[str, Any], Opens] | None = None
 
     def planned(self, runtime: Runtime, order: orders.Order) -> Plan:
         """Return the plan. Raises SluiceError if the action is not possible now."""
-        words = self.command(runtime.name, order)
+        words, told = self.command(runtime.name, order), Told.of(self.plan(runtime, order))
         return Plan(
             self.name,
-            tuple(self.plan(runtime, order)),
+            tuple(told.steps),
             self.stakes(order),
             self.confirms(order),
             shlex.join(["sluice", *words]) if words else "",
+            told.details,
         )
 
 
@@ -174,12 +191,26 @@ def _adopt(runtime: Runtime, order: orders.Adopt, by: str, *, dry_run: bool = Fa
     return adopt(runtime, order.target, from_target=from_target, by=by, reason=order.reason, dry_run=dry_run).steps
 
 
-def _make_missing_plan(runtime: Runtime, order: orders.Order) -> Steps:
+def _leave_plan(runtime: Runtime, order: orders.Order) -> Steps:
+    from sluice.operations.channel import require_no_channel
+
+    require_no_channel(runtime)
+    return (f"{runtime.name} works without a channel; what its partner sends is not told apart any more",)
+
+
+def _leave(runtime: Runtime, order: orders.Order, by: str) -> Steps:
+    from sluice.operations.channel import leave
+
+    leave(runtime, by=by)
+    return (f"{runtime.name} works without a channel",)
+
+
+def _make_missing_plan(runtime: Runtime, order: orders.Order) -> Told:
     from sluice.operations.check import check
 
     report = check(runtime)
     wrong = [f"{one.part}: {one.why}" for one in report.findings if one.severity == "error" and not one.fix]
-    return [*_statements(report), *wrong] or [NOTHING_MISSING]
+    return Told([*_statements(report), *wrong] or [NOTHING_MISSING], report.to_json())
 
 
 def _make_missing(runtime: Runtime, order: orders.Order, by: str) -> Steps:
@@ -218,6 +249,10 @@ def _switched(
             return switch(state, order.rule, on=on, by=by, reason=order.reason)
 
     return plan, do
+
+
+def _alert_words(switch: str) -> Callable[[str, Any], Sequence[str]]:
+    return lambda pipeline, order: [*_because("alerts", switch)(pipeline, order), order.rule.value]
 
 
 NOTHING_MISSING = "nothing is missing that a statement of `sluice check` would make"
@@ -320,7 +355,7 @@ def _tune(runtime: Runtime, order: orders.Tune, by: str) -> Steps:
 # -- dead letters ------------------------------------------------------------------------------------------------------
 
 
-def _replay(runtime: Runtime, order: orders.Letters, by: str, *, dry_run: bool = False) -> Steps:
+def _replay(runtime: Runtime, order: orders.Letters, by: str, *, dry_run: bool = False) -> Told:
     from sluice.operations.deadletters.replay import replay
 
     done = replay(runtime, order.ids, target=order.target or None, by=by, dry_run=dry_run)
@@ -329,26 +364,26 @@ def _replay(runtime: Runtime, order: orders.Letters, by: str, *, dry_run: bool =
         f"{one.id} at {one.target}: {told.get(one.outcome, one.outcome)}" + (f": {one.why}" if one.why else "")
         for one in done
     ]
-    return lines or ("no dead letter waits",)
+    return Told(lines or ("no dead letter waits",), {"outcomes": [one.to_json() for one in done]})
 
 
 _SUPERSEDED = "superseded: the target has a newer row, and keeps it"
 
 
-def _discard_plan(runtime: Runtime, order: orders.Discard) -> Steps:
+def _discard_plan(runtime: Runtime, order: orders.Discard) -> Told:
     from sluice.operations.deadletters.store import chosen
 
     found = [one for one in chosen(runtime, order.ids) if one.waiting]
-    return [f"{one.id}: {one.op} {one.table} is not delivered to {', '.join(one.waiting)}" for one in found] or [
-        "none of them waits"
-    ]
+    steps = [f"{one.id}: {one.op} {one.table} is not delivered to {', '.join(one.waiting)}" for one in found]
+    return Told(steps or ["none of them waits"], {"letters": [one.to_json() for one in found]})
 
 
-def _discard(runtime: Runtime, order: orders.Discard, by: str) -> Steps:
+def _discard(runtime: Runtime, order: orders.Discard, by: str) -> Told:
     from sluice.operations.deadletters.replay import discard
 
     found = discard(runtime, order.ids, by=by, reason=order.reason)
-    return (f"{len(found)} dead letters are discarded; they stay in the store until retention removes them",)
+    steps = f"{len(found)} dead letters are discarded; they stay in the store until retention removes them"
+    return Told((steps,), {"letters": [one.to_json() for one in found]})
 
 
 # -- verifications -----------------------------------------------------------------------------------------------------
@@ -391,8 +426,8 @@ def _verify_command(pipeline: str, order: orders.Verify) -> Sequence[str]:
 
 
 def _both(
-    call: Callable[..., Steps],
-) -> tuple[Callable[[Runtime, Any], Steps], Callable[[Runtime, Any, str], Steps]]:
+    call: Callable[..., Steps | Told],
+) -> tuple[Callable[[Runtime, Any], Steps | Told], Callable[[Runtime, Any, str], Steps | Told]]:
     """Return plan and deed of a function that can also only say what it would do."""
     return (lambda runtime, order: call(runtime, order, "", dry_run=True)), call
 
@@ -586,6 +621,17 @@ ACTIONS: dict[str, Action] = {
             ],
         ),
         Action(
+            name="channel-leave",
+            title="Leave the channel",
+            what="Let the pipeline work without its channel, after the channel's file was removed.",
+            order=orders.Order,
+            plan=_leave_plan,
+            do=_leave,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(lost="nothing; changes of the former partner are loaded like any others"),
+            command=_plain("channel", "leave"),
+        ),
+        Action(
             name="retry-now",
             title="Retry now",
             what="Begin the failed tasks of the open runs again at once, as Clear in Airflow does.",
@@ -610,6 +656,7 @@ ACTIONS: dict[str, Action] = {
             order=orders.AlertSwitch,
             plan=_alert_on[0],
             do=_alert_on[1],
+            command=_alert_words("on"),
         ),
         Action(
             name="alert-off",
@@ -618,6 +665,7 @@ ACTIONS: dict[str, Action] = {
             order=orders.AlertSwitch,
             plan=_alert_off[0],
             do=_alert_off[1],
+            command=_alert_words("off"),
         ),
         Action(
             name="dump-start",

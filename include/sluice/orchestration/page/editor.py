@@ -309,14 +309,22 @@ def _save(folder: Path, path: Path | None, order: Saved, *, user: BaseUser, by: 
         )
     changes = effects(read_text(path), order.text) if not new else []
 
-    def note() -> None:
+    def note(failed: str) -> None:
         import_for(pipeline)
         from sluice.flows.runtime import Runtime
         from sluice.orchestration.connections import from_airflow
 
         with Runtime.build(pipeline, resolver=cache(from_airflow)).state(connect_timeout_s=8.0) as state:
-            details = {"file": path.name, "saved": version_of(order.text), "opened": order.version, "changes": changes}
-            state.audit.note(by=by, what="create" if new else "edit", details=details)
+            details: dict[str, Any] = {
+                "file": path.name,
+                "saved": version_of(order.text),
+                "opened": order.version,
+                "changes": changes,
+            }
+            what = "create" if new else "edit"
+            if failed:
+                what, details["error"] = f"{what} failed", failed
+            state.audit.note(by=by, what=what, details=details)
 
     try:
         version = save(path, order.text, order.version, note)

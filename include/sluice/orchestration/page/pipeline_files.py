@@ -13,7 +13,7 @@ from pathlib import Path
 from sluice.config.connections import is_on
 from sluice.config.drafts import diff
 from sluice.config.loading import read_text
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SluiceError
 
 WRITABLE = "SLUICE_EDIT_PIPELINES"
 """The environment variable of the API server that lets the page write into the folder of the pipeline files."""
@@ -33,8 +33,9 @@ def version_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def save(path: Path, text: str, opened: str, note: Callable[[], None]) -> str:
-    """Write a file and return its new version. ``note`` is called before, and what it raises prevents the write.
+def save(path: Path, text: str, opened: str, note: Callable[[str], None]) -> str:
+    """Write a file and return its new version. ``note("")`` is called before, and what it raises prevents the write; if
+    the write fails, ``note`` is called again with the reason.
 
     ``opened``: the version that was opened, "" for a new file. Raises ChangedMeanwhile, with the difference, if the
     file is another one by now, and ConfigError if it cannot be written.
@@ -51,11 +52,14 @@ def save(path: Path, text: str, opened: str, note: Callable[[], None]) -> str:
                 f"{path.name} was changed after you opened it; nothing was saved:\n{diff(now or '', text, path.name)}",
                 hint="open it again, and make your change there",
             )
-        note()
+        note("")
         try:
             _replace(path, text)
         except OSError as error:
-            raise ConfigError(f"cannot write {path.name}: {error.strerror or error}", where=str(path.parent)) from error
+            why = str(error.strerror or error)
+            with suppress(SluiceError):  # the failed write is the error to tell
+                note(why)
+            raise ConfigError(f"cannot write {path.name}: {why}", where=str(path.parent)) from error
     return version_of(text)
 
 

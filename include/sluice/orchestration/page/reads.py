@@ -6,7 +6,7 @@ A server that does not answer in time becomes a 503 answer that names it; it del
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 
 if TYPE_CHECKING:
+    from sluice.coordination.watched_reads import WatchedReads
     from sluice.flows.runtime import Runtime
     from sluice.operations.verify.result import VerifyResult
 
@@ -24,6 +25,15 @@ _T = TypeVar("_T")
 
 MOST = 500
 """Entries of a list in one answer, at most."""
+
+
+@cache
+def looks() -> WatchedReads:
+    """Return the ZooKeeper sessions of this process for what its pages show: the list and the tabs share them."""
+    from sluice.coordination.watched_reads import WatchedReads
+    from sluice.operations.status import STATUS_TIMEOUT_S
+
+    return WatchedReads(answer_s=STATUS_TIMEOUT_S)
 
 
 def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
@@ -40,7 +50,7 @@ def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
         from sluice.operations.server_questions import NoAnswer, server_questions
 
         runtime = open_runtime(str(path))
-        runtime.owner = None  # it only looks
+        runtime.owner, runtime.looks = None, looks()  # it only looks
     except SluiceError as error:  # the file or a connection is wrong
         raise HTTPException(503, shown(str(error))) from None
     name = f"{what} of {path.stem}"
@@ -77,12 +87,20 @@ def dumps(runtime: Runtime) -> list[dict[str, Any]]:
     return [one.to_json() for one in reversed(views(runtime))]
 
 
+def dump(runtime: Runtime, name: str) -> dict[str, Any]:
+    """Return one dump; "": the newest that has not ended. Raises ConfigError."""
+    from sluice.flows.dump.progress import one_view
+
+    return one_view(runtime, name).to_json()
+
+
 def dead_letters(
-    runtime: Runtime, *, every: bool, by: str, target: str, table: str, reason: str, most: int
+    runtime: Runtime, *, every: bool, by: str, target: str, table: str, reason: str, most: int, after: int = 0
 ) -> dict[str, Any]:
     """Return the dead letters that match, newest first, how many match, and what there is to choose from.
 
-    ``by``: a rule or target; ``reason``: a part of the message, in any case. "" matches all.
+    ``by``: a rule or target; ``reason``: a part of the message, in any case. "" matches all. ``after``: how many are
+    left out before the first.
     """
     from sluice.operations.deadletters.store import letters
 
@@ -96,7 +114,7 @@ def dead_letters(
         and reason.lower() in one.reason.lower()
     ]
     return {
-        "letters": [one.to_json() for one in wanted[:most]],
+        "letters": [one.to_json() for one in wanted[after : after + most]],
         "count": len(wanted),
         "choices": {
             "by": sorted({one.by for one in found}),

@@ -21,8 +21,9 @@ from sluice.orchestration.dag_runs import dag_id_of
 from sluice.orchestration.dags.control import open_to_act
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import Right, rights, verified_file
-from sluice.orchestration.page.actions import ACTIONS, Action
+from sluice.orchestration.page.actions import ACTIONS, Action, Told
 from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
+from sluice.orchestration.page.channels import add_channels
 from sluice.orchestration.page.editor import add_editor
 from sluice.orchestration.page.failed_tasks import clear_failed, failed_tasks
 from sluice.orchestration.page.imports import import_for
@@ -45,6 +46,7 @@ why), 422 the body is wrong, 503 a server does not answer."""
 
 
 Most = Annotated[int, Query(ge=1, le=reads.MOST, description="Entries, at most.")]
+After = Annotated[int, Query(ge=0, le=10_000_000, description="Entries that are left out before the first one.")]
 Text = Annotated[str, Query(max_length=2000)]
 
 
@@ -52,6 +54,7 @@ def add_routes(app: FastAPI, served: Served) -> None:
     """Add the routes of version 1."""
     _add_lists(app, served)
     _add_parts(app, served)
+    add_channels(app, served)
     add_editor(app, served)
     for action in ACTIONS.values():
         _add_action(app, served, action)
@@ -83,6 +86,14 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         lines = [summary(one, may) for one, may in zip(statuses, allowed, strict=True)]
         service = {"service": served.service()} if served.service is not None else {}
         return JSONResponse({"pipelines": sorted(lines, key=trouble_first), **service})
+
+    @app.get(ROOT + "/status", summary="The statuses of all pipelines", tags=["pipelines"])
+    async def all_statuses(user: User) -> JSONResponse:
+        """Return the status of each pipeline that you may see, as `sluice status --json` prints it, after a few seconds
+        at most. One whose servers were not asked in this time has the state `asked`; ask again.
+        """
+        heads = await served.own.run(partial(served.readable, user))
+        return JSONResponse({"pipelines": await served.statuses(heads)})
 
     @app.get(ROOT + "/pipelines/{pipeline}", summary="One pipeline", tags=["pipelines"])
     async def pipeline(pipeline: str, user: User) -> JSONResponse:
@@ -181,6 +192,12 @@ def _add_parts(app: FastAPI, served: Served) -> None:
         path = await served.file(pipeline, user)
         return JSONResponse({"dumps": await served.read(path, "the dumps", reads.dumps)})
 
+    @app.get(ROOT + "/pipelines/{pipeline}/dumps/{dump}", summary="One dump", tags=["dumps"])
+    async def dump(pipeline: str, dump: str, user: User) -> JSONResponse:
+        """Return one dump, with a line for each table. `latest`: the newest that has not ended, else the newest."""
+        path, name = await served.file(pipeline, user), "" if dump == "latest" else dump
+        return JSONResponse(await served.read(path, "the dumps", lambda runtime: reads.dump(runtime, name)))
+
     @app.get(ROOT + "/pipelines/{pipeline}/dead-letters", summary="Dead letters", tags=["dead letters"])
     async def letters(
         pipeline: str,
@@ -192,6 +209,7 @@ def _add_parts(app: FastAPI, served: Served) -> None:
         table: Text = "",
         reason: Text = "",
         most: Most = 100,
+        after: After = 0,
     ) -> JSONResponse:
         """Return rows and skipped batches that some target lacks, newest first. `every`: also those that were
         replayed, superseded or discarded. `by`: a rule or a target. `reason`: a part of the message.
@@ -199,7 +217,9 @@ def _add_parts(app: FastAPI, served: Served) -> None:
         path = await served.file(pipeline, user)
 
         def call(runtime: Any) -> dict[str, Any]:
-            return reads.dead_letters(runtime, every=every, by=by, target=target, table=table, reason=reason, most=most)
+            return reads.dead_letters(
+                runtime, every=every, by=by, target=target, table=table, reason=reason, most=most, after=after
+            )
 
         return JSONResponse(await served.read(path, "the dead letters", call))
 
@@ -214,13 +234,13 @@ def _add_parts(app: FastAPI, served: Served) -> None:
         )
 
     @app.get(ROOT + "/pipelines/{pipeline}/verifications", summary="Verifications", tags=["verifications"])
-    async def verifications(pipeline: str, user: User) -> JSONResponse:
-        """Return the last verifications without their differences, newest first. Needs the right to read the DAG
-        `verify__PIPELINE`.
+    async def verifications(pipeline: str, user: User, whole: bool = False) -> JSONResponse:
+        """Return the last verifications without their differences, newest first; `whole`: with all of them. Needs the
+        right to read the DAG `verify__PIPELINE`.
         """
         path = await served.own.run(partial(verified_file, served.folder, pipeline, user))
         found = await served.read(path, "the verifications", reads.results)
-        return JSONResponse({"results": [one.summary(0) for one in reversed(found)]})
+        return JSONResponse({"results": [one.to_json() if whole else one.summary(0) for one in reversed(found)]})
 
     @app.get(ROOT + "/pipelines/{pipeline}/verifications/{result}", summary="One verification", tags=["verifications"])
     async def verification(pipeline: str, result: str, user: User) -> JSONResponse:
@@ -272,9 +292,12 @@ async def _do(
     pipeline = await served.own.run(partial(load_pipeline, path))
     if do is not None:
         by = f"{user.get_name()}@airflow"
-        return await _done(
-            served, lambda: {"action": action.name, "steps": list(do(runtime_to_act(path), order, by)), "run": None}
-        )
+
+        def done() -> dict[str, Any]:
+            told = Told.of(do(runtime_to_act(path), order, by))
+            return {"action": action.name, "steps": list(told.steps), "run": None, "details": told.details}
+
+        return await _done(served, done)
     if opens is not None:
         await _done(served, lambda: action.planned(runtime_to_act(path), order).to_json())  # is it possible?
         asked = opens(pipeline.pipeline, order)

@@ -2,7 +2,7 @@
 // it, and before it is saved the difference and what it does.
 
 import { get, path, post } from "./api.js";
-import { ago, button, count, el, empty, hinted, pill, plural, say, swap, table } from "./dom.js";
+import { ago, button, count, el, empty, hinted, pill, plural, runLink, say, swap, table } from "./dom.js";
 
 const main = document.getElementById("main"), summary = document.getElementById("summary");
 let may = {}, name = "", opened = { text: "", version: "", file: "" };
@@ -274,16 +274,18 @@ function download() {
 async function askAround() {
   const [status, audit] = await Promise.allSettled([get(path("pipelines", name)), get(path("pipelines", name, "audit"))]);
   const batches = status.value?.in_flight || [];
-  const edits = (audit.value?.entries || []).filter((one) => ["edit", "create"].includes(one.what));
+  const edits = (audit.value?.entries || []).filter((one) => /^(edit|create)( failed)?$/.test(one.what));
+  const runs = new Map(batches.filter((b) => b.run).map((b) => [`${b.run.dag_id} ${b.run.run_id}`, b.run]));
   swap(parts.around,
     el("article", {}, el("h2", {}, "Under way"),
       el("p", {}, status.value ? pill(status.value.tone, status.value.text) : `The state cannot be read: ${status.reason?.message}`),
       el("p", {}, batches.length ? `${plural(batches.length, "batch is", "batches are")} in flight: ${batches.map((b) => count(b.number)).join(", ")}.` : "No batch is in flight."),
+      runs.size ? el("p", { id: "runs" }, runs.size > 1 ? "Their runs: " : "Its run: ", ...[...runs.values()].flatMap((run, i) => [i ? ", " : "", runLink(run, run.run_id)])) : "",
       el("p", { class: "route" }, "A run under way makes no further batch once it sees the new file; the next run goes by it.")),
     el("article", {}, el("h2", {}, "Who changed it"),
       audit.status === "rejected" ? el("p", { class: "wrong" }, audit.reason.message)
         : edits.length ? table(["When", "Who", "What it did"], edits.map((one) => [
           el("span", { title: one.at }, ago(Date.parse(one.at))), String(one.by),
-          el("span", { class: "reason" }, one.what === "create" ? "made the file" : (one.changes || []).join(" ") || "comments"),
+          el("span", { class: "reason" }, one.error ? `was not saved: ${one.error}` : one.what === "create" ? "made the file" : (one.changes || []).join(" ") || "comments"),
         ]), { label: "Who changed it" }) : empty("Nobody changed the file by this page.")));
 }

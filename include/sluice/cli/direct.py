@@ -1,0 +1,339 @@
+"""Commands by themselves: each pipeline is opened from its file, with connections of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from sluice.cli.console import open_pipeline
+from sluice.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sluice.flows.dump.progress import DumpView
+    from sluice.flows.runtime import Runtime
+    from sluice.model.dumps import Dump
+    from sluice.operations.control import ActionPlan
+    from sluice.operations.deadletters.replay import ReplayOutcome
+    from sluice.operations.deadletters.store import DeadLetter
+    from sluice.operations.status import Status
+    from sluice.operations.subscriptions import SubscriptionStatus
+    from sluice.operations.verify.progress import Told
+    from sluice.operations.verify.result import VerifyResult
+
+_AT_A_TIME = 8
+"""Pipelines whose status is read at the same time."""
+
+
+class Direct:
+    """See :class:`sluice.cli.service.Service`."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, Runtime] = {}
+
+    def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
+        """Carry an action out, or return its plan."""
+        from sluice.operations import control
+
+        if action in {"pause", "resume"} and not dry_run:
+            return control.together([
+                _ACTIONS[action](one, order, control.who(), False) for one in self._meant(pipeline)
+            ])
+        return _ACTIONS[action](self._open(pipeline), order, control.who(), dry_run)
+
+    def audit(self, pipeline: str) -> list[dict[str, Any]]:
+        """Return what people did to a pipeline, oldest first."""
+        with self._open(pipeline).state() as state:
+            return state.audit.entries()
+
+    def alerts(self, pipeline: str) -> dict[str, Any]:
+        """Return the alert rules."""
+        from sluice.operations.alert_rules import listed
+
+        runtime = self._open(pipeline)
+        with runtime.state() as state:
+            return listed(runtime.pipeline, state)
+
+    def check(self, pipeline: str) -> dict[str, Any]:
+        """Return the report of a check."""
+        from sluice.operations.check import check
+
+        return check(self._open(pipeline)).to_json()
+
+    def statuses(self, pipeline: str | None) -> list[Status | dict[str, Any]]:
+        """Return the status of one pipeline or of all; several are read at a time, so that servers that do not answer
+        delay their own pipelines only.
+        """
+        from sluice.operations.status import status
+
+        if pipeline is not None:
+            return [status(self._open(pipeline))]
+        found = list(self._all())
+        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="status") as pool:
+            return list(pool.map(lambda one: one if isinstance(one, dict) else status(one), found))
+
+    def _all(self) -> list[Runtime | dict[str, Any]]:
+        from sluice.config.folders import pipelines_folder
+        from sluice.config.loading import yaml_files
+        from sluice.config.problems import shown
+
+        found: list[Runtime | dict[str, Any]] = []
+        for path in yaml_files(pipelines_folder()):
+            try:
+                found.append(self._open(str(path)))
+            except ConfigError as error:
+                found.append({"pipeline": shown(path.stem), "state": "invalid", "errors": [str(error)]})
+        return found
+
+    def subscriptions(self, pipeline: str) -> list[SubscriptionStatus]:
+        """Return the readers of a pipeline."""
+        from sluice.operations.subscriptions import subscriptions
+
+        runtime = self._open(pipeline)
+        with runtime.state() as state:
+            return subscriptions(runtime, state)
+
+    def start_dump(
+        self, pipeline: str, asked: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool, dry_run: bool
+    ) -> Dump:
+        """Begin a dump, or only say what it would be."""
+        from sluice.flows.dump.start import start, tuned
+        from sluice.operations.control import who
+
+        runtime = self._open(pipeline, "local")
+        pace = tuned(runtime.pipeline, **tuning)
+        return start(runtime, **asked, tuning=pace, dry_run=dry_run, overwrite=overwrite, by=who())
+
+    def dumps(self, pipeline: str) -> list[DumpView]:
+        """Return all dumps, oldest first."""
+        from sluice.flows.dump.progress import views
+
+        return views(self._open(pipeline, "local"))
+
+    def dump(self, pipeline: str, dump: str) -> DumpView:
+        """Return one dump; "": the newest that has not ended."""
+        from sluice.flows.dump.progress import one_view
+
+        return one_view(self._open(pipeline, "local"), dump)
+
+    def steer_dump(self, pipeline: str, change: str, dump: str, changes: Mapping[str, Any]) -> DumpView:
+        """Pause, resume, cancel or tune a dump."""
+        from sluice.flows.dump import progress
+        from sluice.operations.control import who
+
+        call: Callable[..., DumpView] = getattr(progress, change)
+        return call(self._open(pipeline, "local"), dump, by=who(), **changes)
+
+    def watching(self, pipeline: str) -> AbstractContextManager[Any]:
+        """Keep one ZooKeeper session open."""
+        return self._open(pipeline, "local").state()
+
+    def letters(self, pipeline: str, *, everything: bool) -> list[DeadLetter]:
+        """Return the dead letters, oldest first."""
+        from sluice.operations.deadletters.store import letters
+
+        return letters(self._open(pipeline), everything=everything)
+
+    def letter(self, pipeline: str, wanted: str) -> tuple[DeadLetter, dict[str, Any]]:
+        """Return a dead letter and its row."""
+        from sluice.operations.deadletters.store import contents, letter
+
+        runtime = self._open(pipeline)
+        one = letter(runtime, wanted)
+        return one, contents(runtime, one) if one.stage != "skip" else {"row": {}, "before": None}
+
+    def waiting_letters(self, pipeline: str, ids: Sequence[str]) -> list[DeadLetter]:
+        """Return those of the letters that wait; no ids: all."""
+        from sluice.operations.deadletters.store import chosen
+
+        return [one for one in chosen(self._open(pipeline), ids) if one.waiting]
+
+    def replay(self, pipeline: str, ids: Sequence[str], target: str | None, *, dry_run: bool) -> list[ReplayOutcome]:
+        """Deliver dead letters."""
+        from sluice.operations.control import who
+        from sluice.operations.deadletters.replay import replay
+
+        return replay(self._open(pipeline), ids, target=target, by=who(), dry_run=dry_run)
+
+    def discard(self, pipeline: str, ids: Sequence[str], reason: str) -> list[DeadLetter]:
+        """Settle dead letters without delivering them."""
+        from sluice.operations.control import who
+        from sluice.operations.deadletters.replay import discard
+
+        return discard(self._open(pipeline), ids, by=who(), reason=reason)
+
+    def verify(self, pipeline: str, asked: Mapping[str, Any], told: Told) -> VerifyResult:
+        """Compare, and repair if that is asked for."""
+        from sluice.operations.control import who
+        from sluice.operations.verify.verify import VerifySpec, verify
+
+        runtime = self._open(pipeline, "local")
+        sample = asked["sample"] if asked["sample"] is not None else runtime.pipeline.verify.share
+        return verify(runtime, VerifySpec(**{**asked, "sample": sample}, by=who()), told)
+
+    def results(self, pipeline: str) -> list[VerifyResult]:
+        """Return the last verifications, oldest first."""
+        from sluice.operations.verify.result import kept
+
+        return kept(self._open(pipeline).store)
+
+    def result(self, pipeline: str, name: str) -> VerifyResult:
+        """Return one verification; "": the newest."""
+        from sluice.operations.verify.result import named
+
+        runtime = self._open(pipeline)
+        return named(runtime.store, runtime.name, name)
+
+    def channels(self) -> list[dict[str, Any]]:
+        """Return all channels."""
+        from sluice.config.folders import channels_folder, pipelines_folder
+        from sluice.operations.channel import listed
+
+        return listed(folder=channels_folder(), pipelines_folder=pipelines_folder())
+
+    def channel(self, name: str) -> dict[str, Any]:
+        """Return one channel."""
+        from sluice.operations.channel import show
+
+        return self._of_channel(show, name)
+
+    def conflicts(self, name: str) -> dict[str, Any]:
+        """Return the conflicts of a channel."""
+        from sluice.operations.conflicts import conflicts
+
+        return self._of_channel(conflicts, name)
+
+    def _of_channel(self, call: Callable[..., dict[str, Any]], name: str) -> dict[str, Any]:
+        from sluice.config.connections import from_environment
+        from sluice.config.folders import channels_folder, pipelines_folder
+
+        folders = {"folder": channels_folder(), "pipelines_folder": pipelines_folder()}
+        return call(name, **folders, resolver=from_environment)
+
+    def _open(self, pipeline: str, mode: str | None = None) -> Runtime:
+        if pipeline not in self._opened:
+            self._opened[pipeline] = open_pipeline(pipeline, mode=mode)
+        return self._opened[pipeline]
+
+    def _meant(self, name: str) -> list[Runtime]:
+        """Open the pipeline of this name, or the two of the channel. Raises ConfigError."""
+        from sluice.config.channel import find_channel
+        from sluice.config.folders import channels_folder
+
+        try:
+            return [self._open(name)]
+        except ConfigError as error:
+            try:
+                _, channel = find_channel(name, channels_folder())
+            except ConfigError:
+                raise error from None
+        return [self._open(one) for one in channel.pipelines]
+
+
+def _pause(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations import control
+
+    return control.pause(runtime, by=by, reason=order["reason"])
+
+
+def _resume(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations import control
+
+    return control.resume(runtime, by=by)
+
+
+def _restart(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations import control
+
+    return control.restart(runtime, by=by, **order)
+
+
+def _rollback(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations import control
+
+    return control.rollback(runtime, by=by, dry_run=dry_run)
+
+
+def _skip(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations import control
+
+    more = {"reason": order["reason"], "lost": order["lost"]}
+    return control.skip(runtime, order["target"], order["batch"], by=by, dry_run=dry_run, **more)
+
+
+def _redeliver(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations import control
+
+    return control.redeliver(runtime, order["target"], by=by, dry_run=dry_run, from_batch=order["from_batch"])
+
+
+def _seek(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations import control
+
+    return control.seek(runtime, order["to"], by=by, dry_run=dry_run, drop=order["drop"])
+
+
+def _failover(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations import control
+
+    return control.failover(runtime, order["to"], by=by, reason=order["reason"], dry_run=dry_run)
+
+
+def _adopt(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations.adopt import adopt
+
+    from_target = order["side"] == "target"
+    return adopt(runtime, order["target"], from_target=from_target, by=by, reason=order["reason"], dry_run=dry_run)
+
+
+def _leave(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations.channel import leave
+    from sluice.operations.control import ActionPlan
+
+    leave(runtime, by=by)
+    return ActionPlan("leave", (f"{runtime.name} works without a channel",))
+
+
+def _make_missing(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations.check import check, make_missing
+    from sluice.operations.control import ActionPlan
+
+    report = check(runtime)
+    make_missing(runtime, report)
+    made = [*report.at_source, *(statement for _, statement in report.statements)]
+    return ActionPlan("check --apply", tuple(made))
+
+
+def _alert(on: bool) -> Callable[[Runtime, Mapping[str, Any], str, bool], ActionPlan]:
+    def switch(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+        from sluice.operations.alert_rules import AlertRule
+        from sluice.operations.alert_rules import switch as run_switch
+        from sluice.operations.control import ActionPlan
+
+        with runtime.state() as state:
+            steps = run_switch(state, AlertRule(order["rule"]), on=on, by=by, reason=order["reason"])
+        return ActionPlan("alert", tuple(steps))
+
+    return switch
+
+
+_ACTIONS: dict[str, Callable[[Runtime, Mapping[str, Any], str, bool], ActionPlan]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "restart": _restart,
+    "rollback": _rollback,
+    "skip": _skip,
+    "redeliver": _redeliver,
+    "seek": _seek,
+    "failover": _failover,
+    "adopt": _adopt,
+    "channel-leave": _leave,
+    "make-missing": _make_missing,
+    "alert-on": _alert(True),
+    "alert-off": _alert(False),
+}
+"""Name of an action in the API -> (runtime, order, who, only say) -> what was done."""
+
+
+__all__ = ["Direct"]

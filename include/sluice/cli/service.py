@@ -1,0 +1,219 @@
+"""The way of a command to its pipelines: by itself (ZooKeeper, the servers), or through the API of the operator's page.
+
+:func:`service` is the one place that chooses. A command that has only one of the two ways is in :data:`REACH` with the
+reason, and says so before it does anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sluice.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sluice.cli.direct import Direct
+    from sluice.cli.through_api import PageApi
+    from sluice.flows.dump.progress import DumpView
+    from sluice.model.dumps import Dump
+    from sluice.operations.control import ActionPlan
+    from sluice.operations.deadletters.replay import ReplayOutcome
+    from sluice.operations.deadletters.store import DeadLetter
+    from sluice.operations.status import Status
+    from sluice.operations.subscriptions import SubscriptionStatus
+    from sluice.operations.verify.progress import Told
+    from sluice.operations.verify.result import VerifyResult
+
+HERE = "here"
+"""The command needs no ZooKeeper and no server: it runs in this process, as without ``--api``."""
+
+THROUGH = "through"
+"""The command goes through the API."""
+
+_STORE = "it reads the files of the segment store, which the API does not hand out"
+_SCHEMA = "it works on the schema history with files of this machine; the API shows definitions only"
+
+REACH: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "status", "pause", "resume", "restart", "rollback", "skip", "redeliver", "adopt", "failover", "seek",
+            "audit", "check", "dump start", "dump list", "dump show", "dump pause", "dump resume", "dump cancel",
+            "dump tune", "verify run", "verify list", "verify show", "dead-letters list", "dead-letters show",
+            "dead-letters replay", "dead-letters discard", "channel list", "channel show", "channel conflicts",
+            "channel leave", "subscriptions list", "alerts list", "alerts on", "alerts off",
+        ),
+        THROUGH,
+    ),
+    **dict.fromkeys(
+        (
+            "rules list", "rules new", "rules test", "targets list", "targets new", "stack up", "stack down",
+            "stack status", "stack env", "stack demo",
+        ),
+        HERE,
+    ),
+    "run": "it works on batches in this process, with ZooKeeper and all servers",
+    "doctor": "it looks at the surroundings of this process, not at those of Airflow",
+    "dump work": "it reads rows of the source in this process; through the API a run of Airflow does "
+    "(`sluice dump start`)",
+    "channel new": "it writes a file into the folder of the channels; put it there as you put pipeline files",
+    "recover": "it looks at ZooKeeper, the segment store and all servers from here, and asks as it goes",
+    "schema show": _SCHEMA,
+    "schema set": _SCHEMA,
+    "schema reload": _SCHEMA,
+    "segments": _STORE,
+    "tail": _STORE,
+    "snapshot show": _STORE,
+    "serve": "it is a server of its own, next to the segment store",
+    "subscriptions delete": "the API only shows subscriptions",
+    "targets commit": "it loads batches in this process",
+    "targets maintain": "it works on the files of targets in this process; the DAG sluice_retention does it every hour",
+}  # fmt: skip
+"""Command -> :data:`THROUGH`, :data:`HERE`, or why it cannot go through the API."""
+
+_chosen: PageApi | None = None
+"""The API that commands go through; None: they go by themselves."""
+
+
+class Service(Protocol):
+    """What commands ask of pipelines, wherever these are. Each method raises SluiceError."""
+
+    def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
+        """Carry an action out, or return its plan."""
+
+    def audit(self, pipeline: str) -> list[dict[str, Any]]:
+        """Return what people did to a pipeline, oldest first."""
+
+    def alerts(self, pipeline: str) -> dict[str, Any]:
+        """Return the alert rules, as :func:`sluice.operations.alert_rules.listed` does."""
+
+    def check(self, pipeline: str) -> dict[str, Any]:
+        """Return the report of a check as JSON."""
+
+    def statuses(self, pipeline: str | None) -> list[Status | dict[str, Any]]:
+        """Return the status of one pipeline or of all; of a file that is not valid a dictionary with ``errors``."""
+
+    def subscriptions(self, pipeline: str) -> list[SubscriptionStatus]:
+        """Return the readers of a pipeline."""
+
+    def start_dump(self, pipeline: str, asked: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool,
+                   dry_run: bool) -> Dump | ActionPlan:  # fmt: skip
+        """Begin a dump, or only say what it would be. A plan: others read its chunks."""
+
+    def dumps(self, pipeline: str) -> list[DumpView]:
+        """Return all dumps, oldest first."""
+
+    def dump(self, pipeline: str, dump: str) -> DumpView:
+        """Return one dump; "": the newest that has not ended."""
+
+    def steer_dump(self, pipeline: str, change: str, dump: str, changes: Mapping[str, Any]) -> DumpView:
+        """Pause, resume, cancel or tune a dump."""
+
+    def watching(self, pipeline: str) -> AbstractContextManager[Any]:
+        """Return a context in which the same pipeline is asked again and again."""
+
+    def letters(self, pipeline: str, *, everything: bool) -> list[DeadLetter]:
+        """Return the dead letters, oldest first."""
+
+    def letter(self, pipeline: str, wanted: str) -> tuple[DeadLetter, dict[str, Any]]:
+        """Return a dead letter, and its row as it is (``row``) and was (``before``)."""
+
+    def waiting_letters(self, pipeline: str, ids: Sequence[str]) -> list[DeadLetter]:
+        """Return those of the letters that wait; no ids: all."""
+
+    def replay(self, pipeline: str, ids: Sequence[str], target: str | None, *, dry_run: bool) -> list[ReplayOutcome]:
+        """Deliver dead letters."""
+
+    def discard(self, pipeline: str, ids: Sequence[str], reason: str) -> list[DeadLetter]:
+        """Settle dead letters without delivering them."""
+
+    def verify(self, pipeline: str, asked: Mapping[str, Any], told: Told) -> VerifyResult:
+        """Compare, and repair if that is asked for. ``asked``: fields of ``VerifySpec``; ``sample`` may be None."""
+
+    def results(self, pipeline: str) -> list[VerifyResult]:
+        """Return the last verifications, oldest first."""
+
+    def result(self, pipeline: str, name: str) -> VerifyResult:
+        """Return one verification; "": the newest."""
+
+    def channels(self) -> list[dict[str, Any]]:
+        """Return all channels."""
+
+    def channel(self, name: str) -> dict[str, Any]:
+        """Return one channel."""
+
+    def conflicts(self, name: str) -> dict[str, Any]:
+        """Return the conflicts of a channel."""
+
+
+def choose(api: str, *, allow_http: bool = False) -> None:
+    """Send commands to the API at ``api``, a URL or a connection; "" sends them to ZooKeeper. Raises ConfigError."""
+    global _chosen
+    _chosen = None
+    if api:
+        from sluice.cli.through_api import PageApi
+
+        _chosen = PageApi.named(api, allow_http=allow_http)
+
+
+def service() -> Service:
+    """Return the way that this command goes."""
+    return _chosen if _chosen is not None else direct()
+
+
+def direct() -> Direct:
+    """Return the way by itself."""
+    from sluice.cli.direct import Direct
+
+    return Direct()
+
+
+def is_remote() -> bool:
+    """Return True if commands go through the API."""
+    return _chosen is not None
+
+
+def guarded(name: str, command: Any) -> Any:
+    """Let the commands below ``command`` end with the reason where they cannot go through the API."""
+    for below, one in (getattr(command, "commands", None) or {}).items():
+        guarded(f"{name} {below}", one)
+    if command.callback is not None and not getattr(command, "commands", None):
+        command.callback = _guard(name, command.callback)
+    return command
+
+
+def _guard(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def run(*args: Any, **given: Any) -> Any:
+        require_reach(name)
+        return call(*args, **given)
+
+    return run
+
+
+def require_reach(name: str, why: str = "") -> None:
+    """Raise ConfigError if commands go through the API and this one cannot. ``why``: one of its options cannot."""
+    reach = why or REACH.get(name, "the API has nothing of the kind")
+    if _chosen is None or reach in {THROUGH, HERE}:
+        return
+    raise ConfigError(
+        f"`sluice {name}` cannot go through the API of the page: {reach}",
+        where=_chosen.url,
+        hint="run it without --api and SLUICE_API, where ZooKeeper and the servers can be reached; docs/page.md lists "
+        "what goes through the API",
+    )
+
+
+__all__ = [
+    "HERE",
+    "REACH",
+    "THROUGH",
+    "Service",
+    "choose",
+    "direct",
+    "guarded",
+    "is_remote",
+    "require_reach",
+    "service",
+]

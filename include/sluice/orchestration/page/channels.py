@@ -1,0 +1,82 @@
+"""The routes of channels: which there are, what one is, its conflicts. Who sees both pipelines sees the channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Annotated, Any
+
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import JSONResponse
+
+from sluice.config.folders import channels_folder
+from sluice.config.problems import shown
+from sluice.errors import SluiceError
+from sluice.operations.server_questions import NoAnswer, server_questions
+from sluice.orchestration.page.access import Right, has
+from sluice.orchestration.page.served import Served
+
+User = Annotated[BaseUser, Depends(get_user)]
+
+_ROOT = "/api/v1"
+
+
+def add_channels(app: FastAPI, served: Served) -> None:
+    """Add the routes."""
+
+    def seen(user: BaseUser, right: Right = Right.READ) -> list[dict[str, Any]]:
+        from sluice.operations.channel import listed
+
+        return [
+            {**one, "error": shown(one["error"]) if one["error"] else None}
+            for one in listed(folder=channels_folder(), pipelines_folder=served.folder)
+            if one["pipelines"] and all(has(user, pipeline, right) for pipeline in one["pipelines"])
+        ]
+
+    async def told(user: BaseUser, name: str, right: Right, call: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+        found = await served.own.run(partial(seen, user, right))
+        if name not in {one["channel"] for one in found}:
+            raise HTTPException(404, f"there is no channel {shown(name)!r} whose two pipelines you may see")
+        return await served.looking.run(partial(_asked, served, name, call))
+
+    @app.get(_ROOT + "/channels", summary="Channels", tags=["channels"])
+    async def channels(user: User) -> JSONResponse:
+        """Return the channels whose two pipelines you may see: name, pipelines, main site, and what is wrong with the
+        file (`error`).
+        """
+        return JSONResponse({"channels": await served.own.run(partial(seen, user))})
+
+    @app.get(_ROOT + "/channels/{channel}", summary="One channel", tags=["channels"])
+    async def channel(channel: str, user: User) -> JSONResponse:
+        """Return a channel, its pipelines, and the number that marks the changes that each of them loaded."""
+        from sluice.operations.channel import show
+
+        found = await told(user, channel, Right.READ, show)
+        return JSONResponse({name: value for name, value in found.items() if name != "file"})
+
+    @app.get(_ROOT + "/channels/{channel}/conflicts", summary="Conflicts", tags=["channels"])
+    async def conflicts(channel: str, user: User) -> JSONResponse:
+        """Return rows that both sites changed before they had each other's change: the last ones, and how many there
+        were. Needs the right to read the task logs of both DAGs, as it shows values.
+        """
+        from sluice.operations.conflicts import conflicts as found
+
+        return JSONResponse(await told(user, channel, Right.ROWS, found))
+
+
+def _asked(served: Served, name: str, call: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    from sluice.orchestration.connections import from_airflow
+
+    ask = partial(call, name, folder=channels_folder(), pipelines_folder=served.folder, resolver=cache(from_airflow))
+    try:
+        found = server_questions.ask(f"the channel {name}", ask)
+    except SluiceError as error:
+        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None
+    if isinstance(found, NoAnswer):
+        raise HTTPException(503, shown(str(found)))
+    return found.value
+
+
+__all__ = ["add_channels"]
