@@ -117,6 +117,17 @@ def roomy_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Files of this process reach the disk when the kernel likes.
+
+    A killed process loses nothing by it; only a dead machine would.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 def pytest_collection_finish() -> None:
     """Keep what stays to the end, five thousand tests and all modules, out of every later search for garbage: a tenth
     of the unit tests' time.

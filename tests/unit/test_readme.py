@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.config.readers import ReadersConfig
 from sluice.sources import KINDS as SOURCES
 from sluice.targets.registry import KINDS as TARGETS
+from tests.support.running.command_line import command_line
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,8 +63,7 @@ def test_the_rule_tutorial_works(tmp_path: Path) -> None:
     environment = {**os.environ, "SLUICE_RULES": str(tmp_path / "rules"), "PYTHONPATH": str(ROOT / "include")}
 
     def sluice(command: str) -> subprocess.CompletedProcess[str]:
-        arguments = [sys.executable, "-m", "sluice.cli", *shlex.split(command)]
-        return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+        return command_line(shlex.split(command), environment=environment, folder=tmp_path)
 
     assert len(commands) == 3
     for number, command in enumerate(commands):

@@ -4,7 +4,8 @@ audit.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -24,6 +25,10 @@ from sluice.cli.console import (
 )
 from sluice.cli.service import require_reach, service
 from sluice.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
+    from sluice.operations.source_groups import GroupMove
 
 PipelineOrChannel = Annotated[
     str, typer.Argument(help="Name of a pipeline or of a channel, or the path of a pipeline's file.")
@@ -146,16 +151,35 @@ def failover(
 
 
 def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Show the plan of each pipeline, ask once, and move those that may be; exit 1 if one was refused."""
+    """Fail all pipelines of a source group over."""
     from sluice.config.connections import from_environment
     from sluice.config.folders import pipelines_folder
     from sluice.flows.runtime import Runtime
     from sluice.operations import control
-    from sluice.operations.source_groups import GroupMove, fail_over_group, pipelines_of
+    from sluice.operations.source_groups import fail_over_group, pipelines_of
 
     runtimes = [Runtime.build(one, resolver=from_environment) for one in pipelines_of(group, pipelines_folder())]
+
+    def move(chosen: list[Runtime], dry: bool) -> Iterable[GroupMove]:
+        return fail_over_group(chosen, to, by=control.who(), reason=reason, dry_run=dry)
+
+    move_group(runtimes, move, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def move_group(
+    runtimes: list[Runtime],
+    move: Callable[[list[Runtime], bool], Iterable[GroupMove]],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Show the plan of each pipeline, ask once, and move those that may be; exit 1 if one was refused.
+
+    ``move``: of pipelines, the plan only or not -> the answer of each.
+    """
     moves: dict[str, GroupMove] = {}
-    for one in fail_over_group(runtimes, to, by=control.who(), reason=reason, dry_run=True):
+    for one in move(runtimes, True):
         moves[one.pipeline] = one
         for step in () if as_json else one.steps:
             out.print(f"{escape(one.pipeline)}: {escape(step)}", highlight=False)
@@ -165,7 +189,7 @@ def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bo
     if able and not dry_run:
         if not yes:
             ask(f"Do it in {len(able)} of {len(runtimes)} pipelines?")
-        for one in fail_over_group(able, to, by=control.who(), reason=reason, dry_run=False):
+        for one in move(able, False):
             moves[one.pipeline] = one
             if one.error is not None and not as_json:
                 print_error(one.error)

@@ -6,7 +6,11 @@ import random
 
 import pytest
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError, RuleError
+from sluice.sources.mysql.server.connection import open_connection, server_info
+from sluice.sources.mysql.server.preflight import preflight
+from tests.support.capture.capturing import draining
 from tests.support.pipelines.case import assert_same_rows, case
 from tests.support.pipelines.small_units import small_units
 from tests.support.servers.fixtures import setting
@@ -107,6 +111,27 @@ def test_a_large_batch_of_partial_rows_is_written_once_and_whole(made, monkeypat
         cursor.execute("UPDATE u SET v = v + 1000 WHERE x < 100")
     made.run_until_head()
     assert_same_rows(made)
+
+
+@pytest.mark.promise("A4")
+def test_the_preflight_names_generated_columns_that_updates_lack(mariadb, tmp_path, fresh_schema) -> None:
+    db = fresh_schema(mariadb)
+    mariadb.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT, v INT AS (a + 1), s INT AS (a + 2) STORED)", database=db
+    )
+    pipeline = PipelineConfig.model_validate({
+        "pipeline": "p",
+        "source": {"connection": "test_mariadb"},
+        "targets": [{"name": "t", "type": "mysql", "connection": "test_mariadb"}],
+        "capture": {"include": [f"{db}.*"]},
+    })
+    with draining(mariadb, tmp_path, db) as drain:
+        mariadb.execute("INSERT INTO t (id, a) VALUES (1, 1)", "UPDATE t SET a = 5", database=db)
+        rows = drain.table(drain.all(), "t")
+        with open_connection(drain.endpoint) as connection:
+            found = preflight(connection, server_info(connection), pipeline, None)
+    has_all = rows.column("v").to_pylist() == [2, 6] and rows.column("s").to_pylist() == [3, 7]
+    assert [f.value for f in found if f.setting == "generated columns"] == ([] if has_all else [f"{db}.t.v, {db}.t.s"])
 
 
 def write(made, choose: random.Random) -> None:

@@ -270,7 +270,7 @@ def test_an_end_at_any_write_or_delete_loses_and_doubles_nothing(tmp_path: Path)
     assert steps > 10
 
 
-@settings(max_examples=examples(0.25), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(0.1), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), days=st.integers(1, 12))
 def test_a_reader_that_begins_anywhere_gets_each_change_once_in_order(
     tmp_path_factory: pytest.TempPathFactory, seed: int, days: int

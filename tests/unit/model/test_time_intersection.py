@@ -26,6 +26,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.merge.conflicts import Hashes, keys_of, sent_changes
 from sluice.model.load_marks import LoadMark, MarkRules, PartnerLoads
 from sluice.model.tables import TableId
+from tests.support.suite.examples import examples
 
 KEYS, VALUES = st.integers(0, 1), st.none() | st.tuples(st.integers(0, 2), st.integers(0, 2))
 TABLE, KEY = TableId("shop", "items"), pa.field("id", pa.int64())
@@ -276,7 +277,7 @@ Writers.TestCase.settings = settings()
 TestWriters = Writers.TestCase
 
 
-WALKS = 2500
+WALKS = min(2500, examples(25))
 """A mistake in what is sent, or in what a batch says that it has seen, shows in the first thousand."""
 
 

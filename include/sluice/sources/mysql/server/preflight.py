@@ -34,6 +34,7 @@ from sluice.sources.mysql.server.two_way import two_way_findings
 from sluice.sources.table_filter import Selection
 
 SHORT_HORIZON_S = 86_400
+_UPDATES_LACK_GENERATED = (11, 0, 0)
 _ON = {"ON", "1", "TRUE", "YES"}
 
 
@@ -62,6 +63,7 @@ def preflight(
     )
     odd = _of_engines(connection, (ENGINE, *ENGINES))
     found += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
+    found += _generated_columns(connection, info, selection)
     if pipeline.capture.unlogged_cascades == "stop":
         found += _cascades(connection, info, selection)
     if pipeline.source.connections:
@@ -189,6 +191,34 @@ def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
             )
         )
     return found
+
+
+def _generated_columns(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
+    """Report generated columns of captured tables that this server leaves out of its log of updates.
+
+    MariaDB 10.11 logs them and 11.8 does not, also with ``binlog_row_image=FULL``; those between were not tried.
+    """
+    if not info.is_mariadb or info.numbers < _UPDATES_LACK_GENERATED:
+        return []
+    rows = rows_of(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS "
+        "WHERE GENERATION_EXPRESSION IS NOT NULL AND GENERATION_EXPRESSION <> '' ORDER BY 1, 2, ORDINAL_POSITION",
+    )
+    captured = [(str(s), str(t), str(c)) for s, t, c in rows if selection.wants(TableId(str(s), str(t)))]
+    if not captured:
+        return []
+    return [
+        Finding(
+            "warning",
+            "generated columns",
+            ", ".join(".".join(names) for names in captured[:5]) + (", …" if len(captured) > 5 else ""),
+            f"this server logs updates without the {len(captured)} generated columns of captured tables: where the "
+            "target's column is an ordinary one, it keeps the value from before the update",
+            "let the target generate them too, or leave them out (columns of the mapping); sluice verify finds what "
+            "differs",
+        )
+    ]
 
 
 def _privileges(connection: Any) -> list[Finding]:
