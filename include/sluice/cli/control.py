@@ -57,7 +57,9 @@ def restart(
     print_plan(service().act(pipeline, "restart", {"reason": reason, "grace_s": grace}), as_json)
 
 
-def _planned(pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool, yes: bool, as_json: bool) -> None:
+def planned_action(
+    pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     """Show the plan of an action, ask, do it."""
     to = service()
     planned(lambda dry: to.act(pipeline, action, order, dry_run=dry), dry_run, yes, as_json)
@@ -65,7 +67,7 @@ def _planned(pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool
 
 def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Make the undelivered batches anew from their segments."""
-    _planned(pipeline, "rollback", {}, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "rollback", {}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def skip(
@@ -84,7 +86,7 @@ def skip(
 ) -> None:
     """Let a target do without a batch; its changes are kept in the dead-letter store."""
     order = {"target": target, "batch": batch, "lost": lost, "reason": reason}
-    _planned(pipeline, "skip", order, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "skip", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def redeliver(
@@ -99,7 +101,7 @@ def redeliver(
 ) -> None:
     """Load acknowledged batches again, after a target was restored or replaced."""
     order = {"target": target, "from_batch": from_batch}
-    _planned(pipeline, "redeliver", order, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "redeliver", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def seek(
@@ -123,7 +125,7 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Move the captured position of a pipeline."""
-    _planned(pipeline, "seek", {"to": to, "drop": drop}, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "seek", {"to": to, "drop": drop}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def failover(
@@ -147,7 +149,7 @@ def failover(
         require_reach("failover --group", "the API moves one pipeline at a time")
         _fail_over_group(group, to, reason, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    _planned(pipeline, "failover", {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "failover", {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -224,7 +226,7 @@ def adopt(
     if from_target == reset:
         raise ConfigError("say which side counts", hint="--from-target or --reset; --dry-run shows what each would do")
     order = {"target": target, "side": "target" if from_target else "zookeeper", "reason": reason}
-    _planned(pipeline, "adopt", order, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "adopt", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:

@@ -19,9 +19,10 @@ from sluice.cli.console import (
     log_to_stderr,
     open_pipeline,
     out,
-    planned,
     print_json,
 )
+from sluice.cli.control import move_group, planned_action
+from sluice.cli.service import require_reach
 from sluice.config.folders import targets_folder
 from sluice.errors import ConfigError, SluiceError
 
@@ -134,25 +135,17 @@ def switch(
 
     Refused where the other server lacks what was acknowledged.
     """
-    from sluice.operations import control, target_switch
-
     if bool(pipeline) == bool(group) or bool(pipeline) != bool(target):
         raise ConfigError("say which target is switched", hint="a pipeline and its target, or --group NAME")
     if not group:
-        runtime = open_pipeline(pipeline)
-        planned(
-            lambda dry: target_switch.switch(
-                runtime, target, to, by=control.who(), reason=reason, dry_run=dry, rewind=rewind
-            ),
-            dry_run,
-            yes,
-            as_json,
-        )
+        order = {"target": target, "to": to, "rewind": rewind, "reason": reason}
+        planned_action(pipeline, "switch-target", order, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    from sluice.cli.control import move_group
+    require_reach("targets switch --group", "the API moves one pipeline at a time")
     from sluice.config.connections import from_environment
     from sluice.config.folders import pipelines_folder
     from sluice.flows.runtime import Runtime
+    from sluice.operations import control, target_switch
 
     found = target_switch.pipelines_of(group, pipelines_folder())
     runtimes = [Runtime.build(one, resolver=from_environment) for one in found]
