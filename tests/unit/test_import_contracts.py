@@ -202,7 +202,8 @@ operations/deadletters/replay operations/deadletters/staleness operations/deadle
 operations/lineage operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state
 operations/recover/lost_target operations/recover/recapture operations/recover/recover
 operations/recover/segments operations/retention operations/ruledev/tryout operations/schema operations/snapshot
-operations/source_groups operations/status operations/stored operations/subscriptions operations/verify/expected_rows
+operations/source_groups operations/status operations/stored operations/subscriptions operations/target_switch
+operations/verify/expected_rows
 operations/verify/log_window operations/verify/units operations/verify/verify
 """
 """Modules of flows and operations in which a function is given the whole ``Runtime``."""

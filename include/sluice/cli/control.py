@@ -4,7 +4,8 @@ audit.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -24,6 +25,10 @@ from sluice.cli.console import (
 )
 from sluice.cli.service import require_reach, service
 from sluice.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
+    from sluice.operations.source_groups import GroupMove
 
 PipelineOrChannel = Annotated[
     str, typer.Argument(help="Name of a pipeline or of a channel, or the path of a pipeline's file.")
@@ -52,7 +57,9 @@ def restart(
     print_plan(service().act(pipeline, "restart", {"reason": reason, "grace_s": grace}), as_json)
 
 
-def _planned(pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool, yes: bool, as_json: bool) -> None:
+def planned_action(
+    pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     """Show the plan of an action, ask, do it."""
     to = service()
     planned(lambda dry: to.act(pipeline, action, order, dry_run=dry), dry_run, yes, as_json)
@@ -60,7 +67,7 @@ def _planned(pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool
 
 def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Make the undelivered batches anew from their segments."""
-    _planned(pipeline, "rollback", {}, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "rollback", {}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def skip(
@@ -79,7 +86,7 @@ def skip(
 ) -> None:
     """Let a target do without a batch; its changes are kept in the dead-letter store."""
     order = {"target": target, "batch": batch, "lost": lost, "reason": reason}
-    _planned(pipeline, "skip", order, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "skip", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def redeliver(
@@ -94,7 +101,7 @@ def redeliver(
 ) -> None:
     """Load acknowledged batches again, after a target was restored or replaced."""
     order = {"target": target, "from_batch": from_batch}
-    _planned(pipeline, "redeliver", order, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "redeliver", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def seek(
@@ -118,7 +125,7 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Move the captured position of a pipeline."""
-    _planned(pipeline, "seek", {"to": to, "drop": drop}, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "seek", {"to": to, "drop": drop}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def failover(
@@ -142,20 +149,39 @@ def failover(
         require_reach("failover --group", "the API moves one pipeline at a time")
         _fail_over_group(group, to, reason, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    _planned(pipeline, "failover", {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "failover", {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Show the plan of each pipeline, ask once, and move those that may be; exit 1 if one was refused."""
+    """Fail all pipelines of a source group over."""
     from sluice.config.connections import from_environment
     from sluice.config.folders import pipelines_folder
     from sluice.flows.runtime import Runtime
     from sluice.operations import control
-    from sluice.operations.source_groups import GroupMove, fail_over_group, pipelines_of
+    from sluice.operations.source_groups import fail_over_group, pipelines_of
 
     runtimes = [Runtime.build(one, resolver=from_environment) for one in pipelines_of(group, pipelines_folder())]
+
+    def move(chosen: list[Runtime], dry: bool) -> Iterable[GroupMove]:
+        return fail_over_group(chosen, to, by=control.who(), reason=reason, dry_run=dry)
+
+    move_group(runtimes, move, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def move_group(
+    runtimes: list[Runtime],
+    move: Callable[[list[Runtime], bool], Iterable[GroupMove]],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Show the plan of each pipeline, ask once, and move those that may be; exit 1 if one was refused.
+
+    ``move``: of pipelines, the plan only or not -> the answer of each.
+    """
     moves: dict[str, GroupMove] = {}
-    for one in fail_over_group(runtimes, to, by=control.who(), reason=reason, dry_run=True):
+    for one in move(runtimes, True):
         moves[one.pipeline] = one
         for step in () if as_json else one.steps:
             out.print(f"{escape(one.pipeline)}: {escape(step)}", highlight=False)
@@ -165,7 +191,7 @@ def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bo
     if able and not dry_run:
         if not yes:
             ask(f"Do it in {len(able)} of {len(runtimes)} pipelines?")
-        for one in fail_over_group(able, to, by=control.who(), reason=reason, dry_run=False):
+        for one in move(able, False):
             moves[one.pipeline] = one
             if one.error is not None and not as_json:
                 print_error(one.error)
@@ -200,7 +226,7 @@ def adopt(
     if from_target == reset:
         raise ConfigError("say which side counts", hint="--from-target or --reset; --dry-run shows what each would do")
     order = {"target": target, "side": "target" if from_target else "zookeeper", "reason": reason}
-    _planned(pipeline, "adopt", order, dry_run=dry_run, yes=yes, as_json=as_json)
+    planned_action(pipeline, "adopt", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:

@@ -280,6 +280,13 @@ def _failover(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool
     return control.failover(runtime, order["to"], by=by, reason=order["reason"], dry_run=dry_run)
 
 
+def _switch_target(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
+    from sluice.operations.target_switch import switch
+
+    how = {"by": by, "reason": order["reason"], "dry_run": dry_run, "rewind": order["rewind"]}
+    return switch(runtime, order["target"], order["to"], **how)
+
+
 def _adopt(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
     from sluice.operations.adopt import adopt
 
@@ -327,6 +334,7 @@ _ACTIONS: dict[str, Callable[[Runtime, Mapping[str, Any], str, bool], ActionPlan
     "redeliver": _redeliver,
     "seek": _seek,
     "failover": _failover,
+    "switch-target": _switch_target,
     "adopt": _adopt,
     "channel-leave": _leave,
     "make-missing": _make_missing,

@@ -42,7 +42,7 @@ REACH: Mapping[str, str] = {
             "audit", "check", "dump start", "dump list", "dump show", "dump pause", "dump resume", "dump cancel",
             "dump tune", "verify run", "verify list", "verify show", "dead-letters list", "dead-letters show",
             "dead-letters replay", "dead-letters discard", "channel list", "channel show", "channel conflicts",
-            "channel leave", "subscriptions list", "alerts list", "alerts on", "alerts off",
+            "channel leave", "subscriptions list", "alerts list", "alerts on", "alerts off", "targets switch",
         ),
         THROUGH,
     ),

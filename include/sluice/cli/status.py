@@ -75,6 +75,9 @@ def _of_the_source(status: Status) -> Iterator[str]:
 
     if status.server:
         yield f"reads {status.server} of its source group"
+    for target in status.targets:
+        if target.server:
+            yield f"writes target {target.name} at {target.server} of its group"
     if status.retained_bytes is not None:
         budget = f" of {in_units(status.retained_budget_bytes)}" if status.retained_budget_bytes else ""
         yield f"the source keeps {in_units(status.retained_bytes)}{budget} of log for the pipeline"

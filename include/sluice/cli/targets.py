@@ -9,7 +9,20 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, console, log_to_stderr, open_pipeline, out, print_json
+from sluice.cli.console import (
+    AsJson,
+    DryRun,
+    Pipeline,
+    Reason,
+    Yes,
+    console,
+    log_to_stderr,
+    open_pipeline,
+    out,
+    print_json,
+)
+from sluice.cli.control import move_group, planned_action
+from sluice.cli.service import require_reach
 from sluice.config.folders import targets_folder
 from sluice.errors import ConfigError, SluiceError
 
@@ -99,6 +112,52 @@ def commit(
             )
         else:
             console().print(f"{escape(name)}: " + ("nothing waits" if one is None else "it is quarantined"))
+
+
+@targets_app.command()
+def switch(
+    pipeline: Annotated[str, typer.Argument(help="Name of a pipeline. May be left out with --group.")] = "",
+    target: Annotated[str, typer.Argument(help="Name of its target. May be left out with --group.")] = "",
+    *,
+    to: Annotated[
+        str, typer.Option("--to", help="One of the target's connections; default: the first other one that has all.")
+    ] = "",
+    group: Annotated[str, typer.Option("--group", help="All targets whose file says group: NAME.")] = "",
+    rewind: Annotated[
+        bool, typer.Option("--rewind", help="Deliver again what the other server lacks, while it is stored.")
+    ] = False,
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a target at another server of its group from now on; with --group in all pipelines.
+
+    Refused where the other server lacks what was acknowledged.
+    """
+    if bool(pipeline) == bool(group) or bool(pipeline) != bool(target):
+        raise ConfigError("say which target is switched", hint="a pipeline and its target, or --group NAME")
+    if not group:
+        order = {"target": target, "to": to, "rewind": rewind, "reason": reason}
+        planned_action(pipeline, "switch-target", order, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
+    require_reach("targets switch --group", "the API moves one pipeline at a time")
+    from sluice.config.connections import from_environment
+    from sluice.config.folders import pipelines_folder
+    from sluice.flows.runtime import Runtime
+    from sluice.operations import control, target_switch
+
+    found = target_switch.pipelines_of(group, pipelines_folder())
+    runtimes = [Runtime.build(one, resolver=from_environment) for one in found]
+    move_group(
+        runtimes,
+        lambda chosen, dry: target_switch.switch_group(
+            chosen, group, to, by=control.who(), reason=reason, dry_run=dry, rewind=rewind
+        ),
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @targets_app.command()

@@ -190,6 +190,26 @@ class StartPosition(StrictModel):
         return value
 
 
+GROUP = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$"
+"""A name that pipelines of the same servers share, or ""."""
+
+
+def _first_of_group(data: Any, missing: str) -> Any:
+    """Fill in ``connection`` with the first of ``connections``. Raises ValueError that says what is ``missing``."""
+    if not isinstance(data, dict):
+        return data
+    several = data.get("connections")
+    if "connection" in data and several:
+        raise ValueError("write connection for one server, or connections for a group, not both")
+    if "connection" not in data:
+        if not isinstance(several, list | tuple) or not several:
+            raise ValueError(f"connection is missing: {missing} (or connections, for a group)")
+        if len(set(map(str, several))) != len(several):
+            raise ValueError("connections names a server twice")
+        return {**data, "connection": several[0]}
+    return data
+
+
 class SourceConfig(StrictModel):
     """The server whose log is captured."""
 
@@ -206,7 +226,7 @@ class SourceConfig(StrictModel):
     )
     group: str = Field(
         "",
-        pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$",
+        pattern=GROUP,
         description="A name that pipelines of the same servers share: `sluice failover --group NAME` moves all of them "
         "to another server.",
     )
@@ -253,20 +273,7 @@ class SourceConfig(StrictModel):
     @classmethod
     def _one_or_several(cls, data: Any) -> Any:
         """Take the first connection of a group where the code needs one."""
-        if not isinstance(data, dict):
-            return data
-        several = data.get("connections")
-        if "connection" in data and several:
-            raise ValueError("write connection for one server, or connections for a group, not both")
-        if "connection" not in data:
-            if not isinstance(several, list | tuple) or not several:
-                raise ValueError(
-                    "connection is missing: the id of the source's connection (or connections, for a group)"
-                )
-            if len(set(map(str, several))) != len(several):
-                raise ValueError("connections names a server twice")
-            return {**data, "connection": several[0]}
-        return data
+        return _first_of_group(data, "the id of the source's connection")
 
     @model_validator(mode="after")
     def _has_servers(self) -> SourceConfig:
@@ -706,7 +713,18 @@ class TargetConfig(StrictModel):
 
     name: Identifier = Field(description="Name of the target within the pipeline.")
     type: str = Field(description="Kind of target: `sluice targets list` names them all.")
-    connection: ConnectionId = Field(description="Id of the Airflow connection.")
+    connection: ConnectionId = Field("", validate_default=False, description="Id of the Airflow connection.")
+    connections: tuple[ConnectionId, ...] = Field(
+        (),
+        description="Instead of connection: a target group, servers that replicate each other. The first is written "
+        "until `sluice targets switch`.",
+    )
+    group: str = Field(
+        "",
+        pattern=GROUP,
+        description="A name that targets of the same servers share: `sluice targets switch --group NAME` moves all of "
+        "them to another server.",
+    )
     changes: Literal["latest", "all"] = Field(
         "latest", description="latest: one merged row a key; all: every change, in order."
     )
@@ -755,6 +773,23 @@ class TargetConfig(StrictModel):
         """The settings of this target that need the snapshot of the pipeline."""
         given = {"start": self.start, "on_lost_batches": self.on_lost_batches}
         return tuple(f"{name}: snapshot" for name, value in given.items() if value == "snapshot")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_or_several(cls, data: Any) -> Any:
+        """Take the first connection of a group where the code needs one."""
+        return _first_of_group(data, "the id of the target's connection")
+
+    @model_validator(mode="after")
+    def _has_servers(self) -> TargetConfig:
+        if self.group and not self.connections:
+            raise ValueError("a target with a group has several servers: connections: [warehouse1, warehouse2]")
+        return self
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Every connection of the target."""
+        return self.connections or (self.connection,)
 
     @model_validator(mode="after")
     def _rows_as_they_are(self) -> TargetConfig:

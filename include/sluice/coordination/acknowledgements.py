@@ -97,6 +97,12 @@ class Acknowledgements:
         assert before is not None, "it lacks batches"
         return Put(self._at.acknowledgement(target), replace(before, restart=batch).encoded(), before.version)
 
+    def unchanged(self, target: str) -> Put:
+        """Return the step that writes a target's acknowledgement as it is, so that no move under way succeeds."""
+        before = self.get(target)
+        assert before is not None, "it has begun"
+        return Put(self._at.acknowledgement(target), before.encoded(), before.version)
+
     def begin(self, target: str, batch: BatchNumber, position: Offset) -> Acknowledgement:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered.
 

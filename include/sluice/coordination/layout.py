@@ -147,7 +147,7 @@ ANNOUNCED = Format("announced batches")
 CAPTURES = Format("list of captured patterns", is_written=False)
 LEASE = Format("lease")
 CURSOR = Format("captured position")
-MEMBER = Format("member of the source group")
+MEMBER = Format("member of a group of servers")
 OWNER = Format("active installation")
 RESTART = Format("announced restart")
 BATCH = Format("batch")
@@ -278,6 +278,10 @@ class Layout:
     def member(self) -> str:
         """Node of the source group's server that is read."""
         return f"{self.replicator}/member"
+
+    def target_member(self, target: str) -> str:
+        """Return the node of the target group's server that is written."""
+        return f"{self.consumer(target)}/member"
 
     @property
     def owner(self) -> str:

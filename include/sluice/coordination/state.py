@@ -22,6 +22,7 @@ from sluice.coordination.completions import Completions
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.failures import StageFailure, StageFailures
+from sluice.coordination.group_member import GroupMember
 from sluice.coordination.identity import Identity
 from sluice.coordination.incomplete import IncompleteTables
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
@@ -33,7 +34,6 @@ from sluice.coordination.port import Remove, Step, Znodes, committed
 from sluice.coordination.quarantine import Quarantine
 from sluice.coordination.read_cache import ReadCache
 from sluice.coordination.run_progress import RunProgress
-from sluice.coordination.source_member import SourceMember
 from sluice.coordination.subscriptions import Subscriptions
 from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.errors import OutOfOrder
@@ -94,7 +94,7 @@ class PipelineState:
         self.incomplete = IncompleteTables(znodes, layout)
         self.mapped_names = MappedNames(known, layout)
         self.alerts = Alerts(znodes, layout)
-        self.member = SourceMember(known, layout)
+        self.member = GroupMember(known, layout.member)
         self._identity = Identity(known, layout)
         self._cursor = CursorNode(znodes, layout)
         self.pause_switch = PauseSwitch(known, layout, self.side)
@@ -447,6 +447,19 @@ class PipelineState:
         """
         self.batches.remember(batches)
         return self.acks.take_back(lease, target, batches[0].number - 1, position)
+
+    def target_member(self, target: str) -> GroupMember:
+        """Return which server of a target group is written."""
+        return GroupMember(self._z, self.layout.target_member(target))
+
+    def switch_target(self, lease: Lease, target: str, connection: str, at_ms: int) -> None:
+        """Write another server of a target group from now on.
+
+        An acknowledgement that is being made of what the first server said is refused, as this moves its node's
+        version.
+        """
+        steps = [self.acks.unchanged(target), self.target_member(target).chosen(connection, at_ms)]
+        self._transact(lease, f"writing target {target} at {connection}", steps)
 
     def delivered(self, targets: Sequence[str] | None = None) -> int:
         """Return the last batch that every target (or every one of ``targets``) has acknowledged; 0 if none."""

@@ -19,7 +19,7 @@ from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_checkpoints import Superseded, TargetRecord
-from sluice.errors import CheckpointError, Fenced, SluiceError
+from sluice.errors import CheckpointError, Fenced, OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again
@@ -119,7 +119,16 @@ class CheckpointCheck:
         return checkpoint
 
     def take_over(self, lease: Lease, watch: CancellationGuard | None = None) -> int:
-        """Take the target over and return the batch it holds. Raises CheckpointError, Fenced."""
+        """Take the target over and return the batch it holds. Raises CheckpointError, Fenced; OutOfOrder if another
+        server of its group is written by now.
+        """
+        written, mine = self.runtime.target_member(self.state, self.target), self.loader.config.connection
+        if self.runtime.pipeline.target(self.target).connections and written != mine:
+            raise OutOfOrder(
+                f"target {self.target} was switched from {mine} to {written} meanwhile",
+                where=f"pipeline {self.runtime.name}",
+                hint="the next attempt writes there",
+            )
         work = partial(
             self.checkpoints.take_over,
             lease.epoch,

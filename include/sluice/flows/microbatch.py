@@ -271,7 +271,8 @@ class _MicrobatchLoop:
         try:
             self._require_own_place(first)
             for target in self.runtime.pipeline.targets:
-                self.runtime.resolver(target.connection)  # resolved once, by this thread
+                for server in target.servers:
+                    self.runtime.resolver(server)  # resolved once, by this thread
             for stage, pool in zip(self._stages[1:], pools, strict=True):
                 loops.append(pool.submit(work, stage, self._board, self._do))
             ended_by = self._capture(first)

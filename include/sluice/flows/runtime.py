@@ -147,9 +147,25 @@ class Runtime:
         pipeline = self.pipeline.model_copy(update={"source": source})
         return Runtime(pipeline, ResolvedConnections.of(self.resolver, [member]), "local", self.rules_folder)
 
-    def open_target(self, name: str) -> Target:
-        """Open a target of the pipeline; it connects at first use. Raises ConfigError."""
+    def target_member(self, state: PipelineState, target: str) -> str:
+        """Return the connection of a target that is written now: the first of its group until a switch."""
+        config = self.pipeline.target(target)
+        if not config.connections:
+            return config.connection
+        chosen = state.target_member(target).read().connection
+        return chosen if chosen in config.servers else config.connection
+
+    def open_target(self, name: str, connection: str = "") -> Target:
+        """Open a target of the pipeline; it connects at first use. Raises ConfigError.
+
+        ``connection``: the server of its group; by default the one that is written now.
+        """
         config = self.pipeline.target(name)
+        if config.connections:
+            if not connection:
+                with self.state() as state:
+                    connection = self.target_member(state, name)
+            config = config.model_copy(update={"connection": connection})
         return open_target(config, self.resolver, self.name, self.mark if marks_loads(config.type) else None)
 
     @property

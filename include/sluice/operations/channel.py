@@ -117,7 +117,7 @@ def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, res
     source = other.source
     wanted = {_server(source.connection, resolver), *(_server(name, resolver) for name in source.connections)}
     for target in one.targets:
-        if target.connection != ENVIRONMENT and _server(target.connection, resolver) in wanted:
+        if target.connection != ENVIRONMENT and any(_server(name, resolver) in wanted for name in target.servers):
             if not marks_loads(target.type):
                 raise ConfigError(
                     f"channel {channel.channel}: target {target.name} of {one.pipeline} is of type {target.type}, "
@@ -128,7 +128,7 @@ def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, res
     raise ConfigError(
         f"channel {channel.channel}: the ends do not meet: no target of {one.pipeline} is the server that "
         f"{other.pipeline} reads",
-        where=f"targets of {one.pipeline}: {', '.join(target.connection for target in one.targets)}; "
+        where=f"targets of {one.pipeline}: {', '.join(name for target in one.targets for name in target.servers)}; "
         f"source of {other.pipeline}: {source.connection}",
         hint="each pipeline of a channel has a target that is the other one's source",
     )
@@ -239,7 +239,7 @@ def sent_to_itself(pipeline: PipelineConfig, mark: LoadMark | None, resolver: Co
         if reads
         and target.type in SOURCES
         and target.connection != ENVIRONMENT
-        and _server(target.connection, resolver) in reads
+        and any(_server(name, resolver) in reads for name in target.servers)
     )
 
 
@@ -268,7 +268,7 @@ def _readable(folder: Path) -> list[PipelineConfig]:
 def _servers(pipeline: PipelineConfig, resolver: ConnectionResolver) -> tuple[set[_Server], set[_Server]]:
     """Return the servers that a pipeline reads and those that it writes, of the kinds that can be both."""
     reads = (pipeline.source.connection, *pipeline.source.connections) if reads_marks(pipeline.source.type) else ()
-    writes = [target.connection for target in pipeline.targets if target.type in SOURCES]
+    writes = [name for target in pipeline.targets if target.type in SOURCES for name in target.servers]
     sides: tuple[set[_Server], set[_Server]] = (set(), set())
     for side, names in zip(sides, (reads, writes), strict=True):
         for name in names:

@@ -44,6 +44,7 @@ from sluice.operations.channel import ends_of, members, ring, sent_to_itself
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
 from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
 from sluice.operations.stage_placement import placement_remarks
+from sluice.operations.target_switch import server_lines
 from sluice.sources.base import PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import other_writers, refuses
@@ -740,5 +741,13 @@ def _target(runtime: Runtime, name: str) -> list[Finding]:
         target.checkpoints.read()  # does it answer at all?
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
         checkpoint = CheckpointCheck(runtime, state, name, target).read()
+        others = list(server_lines(runtime, state, name)) if target.config.connections else []
     batch = checkpoint.batch if checkpoint else 0
-    return [_finding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]
+    lines = [_finding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]
+    for server, error in others:
+        if error is None:
+            lines.append(_finding("ok", f"target {name}", f"server {server}", "", "a switch to it is possible"))
+            continue
+        why = f"a switch to it is not possible now: {error.message}"
+        lines.append(_finding("warning", f"target {name}", f"server {server}", "", why, error.hint or ""))
+    return lines

@@ -143,7 +143,7 @@ def _used(pipelines: Iterable[PipelineConfig]) -> list[str]:
         for name in (
             one.coordination.connection,
             *one.source.servers,
-            *(target.connection for target in one.targets),
+            *(server for target in one.targets for server in target.servers),
             *sorted(one.file_connections),
         )
         if name != ENVIRONMENT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sluice.operations import control
 
 @dataclass(frozen=True, slots=True)
 class GroupMove:
-    """The answer of one pipeline: the steps of its failover, or the error that refused it."""
+    """The answer of one pipeline: the steps of its failover or switch, or the error that refused it."""
 
     pipeline: str
     steps: tuple[str, ...] = ()
@@ -34,6 +34,15 @@ def pipelines_of(group: str, folder: Path) -> list[PipelineConfig]:
 
     Raises ConfigError if no pipeline has it, or if a file that cannot be read may be one of them.
     """
+    return members_of(group, folder, lambda one: {one.source.group}, "source")
+
+
+def members_of(
+    group: str, folder: Path, groups_of: Callable[[PipelineConfig], set[str]], what: str
+) -> list[PipelineConfig]:
+    """Return the pipelines that are in a group, by name. ``what``: the kind of group, for messages. Raises
+    ConfigError.
+    """
     found: list[PipelineConfig] = []
     groups: set[str] = set()
     for path in yaml_files(folder):
@@ -42,15 +51,17 @@ def pipelines_of(group: str, folder: Path) -> list[PipelineConfig]:
         except ConfigError as error:
             error.hint = f"the file may belong to the group {group}, and nothing was done: mend it, or take it away"
             raise
-        groups.add(one.source.group)
-        if one.source.group == group:
+        groups |= groups_of(one)
+        if group in groups_of(one):
             found.append(one)
     if not found:
         known = sorted(groups - {""})
         raise ConfigError(
-            f"no pipeline has the source group {group!r}{meant(group, known)}",
+            f"no pipeline has the {what} group {group!r}{meant(group, known)}",
             where=str(folder),
-            hint=f"known groups: {', '.join(known)}" if known else "a pipeline file names it: source: {group: NAME}",
+            hint=f"known groups: {', '.join(known)}"
+            if known
+            else f"a pipeline file names it, beside the connections of the {what}: group: NAME",
         )
     return sorted(found, key=lambda one: one.pipeline)
 

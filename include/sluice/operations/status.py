@@ -83,6 +83,7 @@ class TargetStatus:
         waits: which batches wait on purpose, and until when (``commit_every``); None: none does.
         starts_again: the batch with which it starts again from the snapshot, as those before it are gone
             (``on_lost_batches``); None: it does not.
+        server: the connection of the target group that is written, "" without a group.
         no_answer_since: since when it does not answer (ISO 8601); None: it answers.
         changes, size_bytes: of all batches that it acknowledged since they are counted.
     """
@@ -103,6 +104,7 @@ class TargetStatus:
     no_answer_since: str | None = None
     changes: int = 0
     size_bytes: int = 0
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +399,7 @@ def _missing_connections(runtime: Runtime) -> str:
     named = (
         *pipeline.source.servers,
         pipeline.coordination.connection,
-        *(target.connection for target in pipeline.targets),
+        *(server for target in pipeline.targets for server in target.servers),
     )
     for name in dict.fromkeys(named):
         try:
@@ -521,6 +523,10 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
     with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
         found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
         member = runtime.member(state) if runtime.pipeline.source.connections else ""
+        servers = {
+            one.name: runtime.target_member(state, one.name) if one.connections else ""
+            for one in runtime.pipeline.targets
+        }
         asked_source = source if source is not None else _ask_source(runtime, member)
         asked_filters = _ask_filters(runtime, member, keep_s) if member else None
         asked_store = server_questions.begin(
@@ -553,6 +559,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
             loading_by=loading_by[config.name],
             alert_since=alerts.get(config.name),
             no_answer_since=since.get(config.name),
+            server=servers[config.name],
         )
         for config in runtime.pipeline.targets
     ]
@@ -763,7 +770,7 @@ def _ask_targets(
     for config in runtime.pipeline.targets:
         if time.monotonic() - _agreed.get((runtime.name, config.name), -1e9) < keep_s:
             continue
-        name = server_name("target", runtime.resolver, config.connection)
+        name = server_name("target", runtime.resolver, runtime.target_member(state, config.name))
         try:
             check = CheckpointCheck(runtime, state, config.name)
             asked.append((config.name, server_questions.begin(name, partial(_read_checkpoint, runtime, state, check))))

@@ -176,6 +176,14 @@ def _failover(runtime: Runtime, order: orders.Failover, by: str, *, dry_run: boo
     return control.failover(runtime, order.to, by=by, reason=order.reason, dry_run=dry_run).steps
 
 
+def _switch_target(runtime: Runtime, order: orders.SwitchTarget, by: str, *, dry_run: bool = False) -> Steps:
+    from sluice.operations.target_switch import switch
+
+    return switch(
+        runtime, order.target, order.to, by=by, reason=order.reason, dry_run=dry_run, rewind=order.rewind
+    ).steps
+
+
 def _adopt(runtime: Runtime, order: orders.Adopt, by: str, *, dry_run: bool = False) -> Steps:
     from sluice.operations.adopt import adopt
 
@@ -452,6 +460,7 @@ _skip_plan, _skip_do = _both(_skip)
 _redeliver_plan, _redeliver_do = _both(_redeliver)
 _seek_plan, _seek_do = _both(_seek)
 _failover_plan, _failover_do = _both(_failover)
+_switch_plan, _switch_do = _both(_switch_target)
 _adopt_plan, _adopt_do = _both(_adopt)
 _replay_plan, _replay_do = _both(_replay)
 _alert_on, _alert_off = _switched(True), _switched(False)
@@ -575,6 +584,25 @@ ACTIONS: dict[str, Action] = {
             command=lambda pipeline, order: [
                 *_because("failover")(pipeline, order),
                 *(["--to", order.to] if order.to else []),
+            ],
+        ),
+        Action(
+            name="switch-target",
+            title="Switch a target",
+            what="Write a target at another server of its group from now on. Refused where that lacks what was "
+            "acknowledged.",
+            order=orders.SwitchTarget,
+            plan=_switch_plan,
+            do=_switch_do,
+            confirms=lambda order: True,
+            stakes=lambda order: Stakes(
+                sent_again="the batches that the plan names" if order.rewind else NOTHING,
+            ),
+            command=lambda pipeline, order: [
+                *_because("targets", "switch")(pipeline, order),
+                order.target,
+                *(["--to", order.to] if order.to else []),
+                *(["--rewind"] if order.rewind else []),
             ],
         ),
         Action(

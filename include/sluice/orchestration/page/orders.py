@@ -87,6 +87,20 @@ class Failover(Order):
     to: str = Field("", max_length=512, description="A connection of `source.connections`; empty: the first that fits.")
 
 
+class SwitchTarget(Order):
+    """Write a target at another server of its group."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"target": "reporting", "confirm": "shop"}})
+
+    target: str = Field(max_length=512)
+    to: str = Field(
+        "", max_length=512, description="A connection of the target's `connections`; empty: the first that has all."
+    )
+    rewind: bool = Field(
+        False, strict=True, description="Deliver again what the other server lacks, if it is still stored."
+    )
+
+
 class Adopt(Order):
     """Say which side counts where a target and ZooKeeper disagree."""
 

@@ -25,6 +25,8 @@ const FIELDS = {
     ["drop", "Do without the undelivered batches", "check"]],
   redeliver: [["target", "Target", "target"], ["from_batch", "From batch (empty: after what it holds)", "number", { min: 1 }]],
   failover: [["to", "Connection (empty: the first that has all)", "text"], REASON],
+  "switch-target": [["target", "Target", "target"], ["to", "Connection (empty: the first that has all)", "text"],
+    ["rewind", "Deliver again what that server lacks", "check"], REASON],
   adopt: [["target", "Target", "target"], ["side", "The side that is right", "choice", { options: ["target", "zookeeper"] }], REASON],
   "retry-now": [],
   "make-missing": [REASON], "alert-on": [RULE, REASON], "alert-off": [RULE, REASON],
@@ -40,7 +42,7 @@ const FIELDS = {
 };
 export const TITLES = {
   pause: "Pause", resume: "Resume", restart: "Restart", rollback: "Roll back", skip: "Skip a batch", seek: "Seek",
-  redeliver: "Redeliver", failover: "Fail over", adopt: "Adopt", "retry-now": "Retry now",
+  redeliver: "Redeliver", failover: "Fail over", "switch-target": "Switch a target", adopt: "Adopt", "retry-now": "Retry now",
   "make-missing": "Make what is missing", "alert-on": "Switch the alert on", "alert-off": "Switch the alert off", "dump-start": "Copy tables",
   "dump-pause": "Pause the copy", "dump-resume": "Resume the copy", "dump-cancel": "Cancel the copy",
   "dump-tune": "Change the pace", "letters-replay": "Replay", "letters-discard": "Discard", verify: "Verify", repair: "Repair",

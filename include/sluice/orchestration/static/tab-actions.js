@@ -15,6 +15,7 @@ const WHAT = {
   skip: "Let a target do without its next batch. Its changes become a dead letter.",
   seek: "Move the captured position: backward reads again, forward leaves out.",
   failover: "Read another server of the source group, at the same place.",
+  "switch-target": "Write a target at another server of its group.",
   adopt: "Say which side counts where a target and ZooKeeper disagree.",
 };
 
@@ -35,7 +36,7 @@ export function open(panel, status, again) {
   function render() {
     const next = Object.fromEntries((pipeline.targets || []).map((t) => [t.name, (t.batch ?? 0) + 1]));
     const first = (pipeline.targets || [])[0]?.name;
-    const given = { skip: { target: first, batch: next[first] }, redeliver: { target: first } };
+    const given = { skip: { target: first, batch: next[first] }, redeliver: { target: first }, "switch-target": { target: first } };
     const may = Object.keys(WHAT).filter((one) => mayDo(pipeline.may, one));
     swap(list, ...(may.length ? may.map((one) => el("div", { class: "deed" },
       actionButton(pipeline, one, { given: given[one] || {}, after: changed }), el("p", {}, WHAT[one])))

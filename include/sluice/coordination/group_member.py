@@ -1,18 +1,18 @@
-"""The server of a source group that is read now, and since when it has been silent."""
+"""The server of a group that is used now: of a source group (and since when it is silent), or of a target group."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.coordination.layout import MEMBER, Layout
+from sluice.coordination.layout import MEMBER
 from sluice.coordination.port import Step, Znodes, committed, write_at
 from sluice.model.stored_fields import known_fields
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The connection that is read now.
+    """The connection that is used now.
 
     ``since_ms``: since when; ``silent_since_ms``: when it first did not answer, 0 while it does. Milliseconds since
     1970.
@@ -37,19 +37,22 @@ class Member:
         })
 
 
-class SourceMember:
-    """The server that is read, for one pipeline with several connections to its source."""
+class GroupMember:
+    """The server that is used, for one pipeline with several connections to its source, or to a target.
 
-    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+    ``path``: its node.
+    """
+
+    def __init__(self, znodes: Znodes, path: str) -> None:
         self._z = znodes
-        self._path = layout.member
+        self._path = path
 
     def read(self) -> Member:
         """Return the member; one without a connection if none was chosen yet."""
         return MEMBER.read(self._z, self._path, Member.from_json) or Member()
 
     def chosen(self, connection: str, at_ms: int) -> Step:
-        """Return the step that makes another server the one that is read."""
+        """Return the step that makes another server the one that is used."""
         return self._written(self.read(), Member(connection, at_ms))
 
     def silent_since(self, at_ms: int) -> Member:
