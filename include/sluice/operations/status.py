@@ -47,6 +47,9 @@ _log = structlog.get_logger()
 STATUS_TIMEOUT_S = 3.0
 """Seconds to wait for a ZooKeeper session: a page asks for the status again and again."""
 
+SHARED_S = 1.0
+"""Seconds for which a page shows the answer of a source for every pipeline that reads it."""
+
 SHOWN_TABLES = 20
 """Tables of the last verification that are shown."""
 
@@ -362,7 +365,8 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
             draining_by=None,
             errors=[missing],
         )
-    source = None if runtime.pipeline.source.connections else _ask_source(runtime, runtime.pipeline.source.connection)
+    config = runtime.pipeline.source
+    source = None if config.connections else _ask_source(runtime, config.connection, keep_s)
     silent: list[Silence] = []
     try:
         part = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
@@ -413,24 +417,48 @@ def _missing_connections(runtime: Runtime) -> str:
     return f"there are no connections {', '.join(name for name, _ in missing)} -> for each: {missing[0][1].hint}"
 
 
-def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | SluiceError:
-    """Ask a server for the end of its log. Returns the error if its connection is not configured."""
+_shared: dict[tuple[object, ...], tuple[float, _Source]] = {}
+"""(kind, connection, server, login) -> when a server answered last (monotonic), and its answer, which holds for all of
+its pipelines.
+"""
 
-    def look(source: Source) -> _Source:
-        with source.open() as session:
-            kept_s = session.retention_s() if isinstance(session, TellsRetention) else None
-            retained = session.retained() if isinstance(session, RetainsForUs) else None
-            return _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s, retained)
 
+def _ask_source(runtime: Runtime, connection: str, keep_s: float) -> Question[_Source] | _Source | SluiceError:
+    """Ask a server for the end of its log. Returns the error if its connection is not configured.
+
+    An answer for another pipeline of the same server counts for :data:`SHARED_S`, and for ``keep_s`` at most: a page of
+    many pipelines would else log in to one server for each. What a server keeps for a pipeline alone is asked each
+    time.
+    """
     try:
+        endpoint = runtime.resolver(connection)
+        login = (endpoint.user, endpoint.password, str(sorted(endpoint.extra.items())))
+        key = (runtime.pipeline.source.type, connection, endpoint.host, endpoint.port, *login)
+        known = _shared.get(key)
+        if known is not None and time.monotonic() - known[0] < min(keep_s, SHARED_S):
+            return known[1]
+
+        def look(source: Source) -> _Source:
+            with source.open() as session:
+                kept_s = session.retention_s() if isinstance(session, TellsRetention) else None
+                retained = session.retained() if isinstance(session, RetainsForUs) else None
+                found = _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s, retained)
+                if not isinstance(session, RetainsForUs):
+                    _shared[key] = time.monotonic(), found
+                return found
+
         name = server_name("source", runtime.resolver, connection)
         return server_questions.begin(name, partial(look, runtime.source_at(connection)))
     except SluiceError as error:
         return error
 
 
-def _answered_source(asked: Question[_Source] | SluiceError, silent: list[Silence]) -> tuple[_Source, list[str]]:
+def _answered_source(
+    asked: Question[_Source] | _Source | SluiceError, silent: list[Silence]
+) -> tuple[_Source, list[str]]:
     """Return the source, and a sentence if it is unknown; a source that does not answer is added to ``silent``."""
+    if isinstance(asked, _Source):
+        return asked, []
     unknown = _Source(int(time.time() * 1000))
     if isinstance(asked, SluiceError):
         return unknown, [str(asked)]
@@ -515,7 +543,9 @@ class _Stored:
         )
 
 
-def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, recent: int, keep_s: float) -> Status:
+def _read(
+    runtime: Runtime, source: Question[_Source] | _Source | SluiceError | None, recent: int, keep_s: float
+) -> Status:
     """Read the status through a ZooKeeper session. Raises whatever makes ZooKeeper unreadable.
 
     ``source``: None for a group of servers: its current server is asked.
@@ -527,7 +557,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
             one.name: runtime.target_member(state, one.name) if one.connections else ""
             for one in runtime.pipeline.targets
         }
-        asked_source = source if source is not None else _ask_source(runtime, member)
+        asked_source = source if source is not None else _ask_source(runtime, member, keep_s)
         asked_filters = _ask_filters(runtime, member, keep_s) if member else None
         asked_store = server_questions.begin(
             f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)

@@ -9,21 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineConfig
     from sluice.flows.runtime import Runtime
 
 
 def open_runtime(path: str) -> Runtime:
-    """Open the runtime of the pipeline file at ``path``, read now.
+    """Open the runtime of the pipeline file at ``path``, read now. Raises ConfigError."""
+    from sluice.config.loading import load_pipeline
+
+    return runtime_of(load_pipeline(Path(path)))
+
+
+def runtime_of(pipeline: PipelineConfig) -> Runtime:
+    """Open the runtime of a pipeline.
 
     Airflow resolves its connections, each once: in the triggerer a question to Airflow's database takes a second, and a
     trigger asks for its source several times a second.
     """
-    from sluice.config.loading import load_pipeline
     from sluice.flows.runtime import Runtime
     from sluice.orchestration.connections import from_airflow
     from sluice.orchestration.liveness import scheduler_lives
 
-    made = Runtime.build(load_pipeline(Path(path)), resolver=cache(from_airflow), owner=owner())
+    made = Runtime.build(pipeline, resolver=cache(from_airflow), owner=owner())
     made.lives = scheduler_lives
     return made
 

@@ -63,11 +63,12 @@ def ask_status(path: str) -> dict[str, Any]:
     if described["state"] == "invalid":
         return described
     try:
-        import_for(load_pipeline(Path(path)))
+        pipeline = reads.pipeline_at(Path(path))
+        import_for(pipeline)
         from sluice.operations.status import status
-        from sluice.orchestration.runtime import open_runtime
+        from sluice.orchestration.runtime import runtime_of
 
-        runtime = open_runtime(path)
+        runtime = runtime_of(pipeline)
         runtime.owner, runtime.looks = None, reads.looks()  # it only looks
         return {**described, **status(runtime, keep_s=_TARGETS_FRESH_S).to_json()}
     except SluiceError as error:

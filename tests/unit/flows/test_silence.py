@@ -17,6 +17,7 @@ from sluice.errors import ConfigError, TargetUnavailable
 from sluice.flows.runtime import Runtime
 from sluice.mysql.client import MySQLConnection
 from sluice.operations import server_questions as module
+from sluice.operations import status as status_module
 from sluice.operations.server_questions import Answer, NoAnswer, ServerQuestions
 from sluice.operations.status import Status, status
 from tests.support.running.waiting import wait_until
@@ -130,6 +131,25 @@ def made(tmp_path: Path) -> Iterator[Pipe]:
         one.commit(("insert", "a", (1, "x")))
         one.deliver()
         yield one
+
+
+def test_a_page_asks_a_source_once_for_all_its_pipelines(made: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module, "SHARED_S", 300.0)
+    monkeypatch.setattr(status_module, "_shared", {})
+    runtime: Runtime = made.made.runtime()
+    kind, opened = type(runtime.source_at(runtime.pipeline.source.connection)), []
+    real = kind.open
+
+    def counted(self: Any) -> Any:
+        opened.append(self)
+        return real(self)
+
+    monkeypatch.setattr(kind, "open", counted)
+    heads = [status(runtime, keep_s=300.0).head for _ in range(3)]
+    assert (len(opened), len({*heads}), heads[0] is None) == (1, 1, False)
+    made.commit(("insert", "a", (2, "y")))
+    assert status(runtime).head != heads[0]  # a command asks anew
+    assert len(opened) == 2
 
 
 def seen(made: Pipe, mute: Mute, part: str, kind: str = "mysql", **config: Any) -> Status:

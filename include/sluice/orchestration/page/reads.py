@@ -6,7 +6,7 @@ A server that does not answer in time becomes a 503 answer that names it; it del
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 
 if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineConfig
     from sluice.coordination.watched_reads import WatchedReads
     from sluice.flows.runtime import Runtime
     from sluice.operations.verify.result import VerifyResult
@@ -36,6 +37,20 @@ def looks() -> WatchedReads:
     return WatchedReads(answer_s=STATUS_TIMEOUT_S)
 
 
+def pipeline_at(path: Path) -> PipelineConfig:
+    """Return the pipeline of a file, which is parsed again once it changed. Raises ConfigError."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return load_pipeline(path)  # which says what is wrong
+    return _parsed(path, stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+@lru_cache(2048)
+def _parsed(path: Path, *_: int) -> PipelineConfig:
+    return load_pipeline(path)
+
+
 def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
     """Return what ``call`` reads of a pipeline. ``what``: that is, in an answer that says that none came in time.
 
@@ -43,13 +58,14 @@ def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
     HTTP answer.
     """
     from sluice.orchestration.page.imports import import_for
-    from sluice.orchestration.runtime import open_runtime
+    from sluice.orchestration.runtime import runtime_of
 
     try:
-        import_for(load_pipeline(path))
+        pipeline = pipeline_at(path)
+        import_for(pipeline)
         from sluice.operations.server_questions import NoAnswer, server_questions
 
-        runtime = open_runtime(str(path))
+        runtime = runtime_of(pipeline)
         runtime.owner, runtime.looks = None, looks()  # it only looks
     except SluiceError as error:  # the file or a connection is wrong
         raise HTTPException(503, shown(str(error))) from None
