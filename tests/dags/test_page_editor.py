@@ -258,3 +258,54 @@ def test_a_failed_write_is_noted_as_failed(editor: Editor, pipelines: Path, monk
     assert not (pipelines / "books.yaml").exists()
     assert [one["what"] for one in editor.audited] == ["create", "create failed"]
     assert editor.audited[1]["details"]["error"] == "No space left on device"
+
+
+def test_an_existing_file_is_changed_by_the_form_and_keeps_the_rest(editor: Editor, pipelines: Path) -> None:
+    path = pipelines / "shop.yaml"
+    text = path.read_text().replace("shop\\..*", "shop\\.orders").replace("window: 3", "window: 3  # not more")
+    path.write_text(text)
+    client = editor.as_role("ADMIN")
+    opened = client.get(f"{API}/pipelines/shop/file").json()
+    assert {"window", "capture.exclude", "targets.archive.consistency"} <= set(opened["kept"])
+    chosen = opened["choices"]
+    assert client.post(f"{API}/drafts/text", json={**chosen, "base": text}).json()["text"] == text
+    chosen["targets"][1]["name"] = "attic"
+    made = client.post(f"{API}/drafts/text", json={**chosen, "base": text}).json()["text"]
+    assert "# not more" in made
+    order = {"text": made, "pipeline": "shop", "version": opened["version"]}
+    assert client.post(f"{API}/drafts/save", json=order).status_code == 200
+    saved = load_pipeline(path)
+    assert [(one.name, one.consistency) for one in saved.targets][1] == ("attic", "batch")
+    assert saved.window == 3
+
+
+def test_a_file_that_the_form_cannot_show_is_opened_as_text_with_the_reason(editor: Editor, pipelines: Path) -> None:
+    path = pipelines / "shop.yaml"
+    path.write_text(text := path.read_text().replace('"shop\\\\..*"', '"sh.*\\\\..*"'))
+    client = editor.as_role("ADMIN")
+    opened = client.get(f"{API}/pipelines/shop/file").json()
+    assert opened["choices"] is None
+    assert "more than one table" in opened["lost"][0]
+    answer = client.post(f"{API}/drafts/text", json={"base": text})
+    assert (answer.status_code, "more than one table" in answer.json()["detail"]) == (409, True)
+
+
+def test_problems_and_findings_name_the_field_of_the_form(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.model.findings import Finding
+    from sluice.operations import check
+    from sluice.operations.check import CheckReport
+
+    client = editor.as_role("ADMIN")
+    text = drafted(client)
+    wrong = text.replace("type: mysql\n    connection: reporting_mysql", "type: 7\n    connection: reporting_mysql")
+    assert wrong != text
+    found = client.post(f"{API}/drafts/problems", json={"text": wrong}).json()["problems"]
+    assert [one["field"] for one in found] == ["target:0"], found
+    findings = (
+        Finding("error", "no answer", "", "it did not answer", part="target reporting"),
+        Finding("warning", "mapping.0.to", "", "it is long", part="pipeline"),
+        Finding("ok", "version", "", "it is new", part="source"),
+    )
+    monkeypatch.setattr(check, "check", lambda runtime: CheckReport(findings, ()))
+    answer = client.post(f"{API}/drafts/check", json={"text": text}).json()["findings"]
+    assert [one["field"] for one in answer] == ["target:0", "table:shop.orders", "source"]

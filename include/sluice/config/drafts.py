@@ -209,9 +209,9 @@ def _parts(key: str, before: Any, after: Any) -> list[str]:
 _MAPPING_PART = re.compile(r"mapping\.(\d+)")
 
 
-def line_of_finding(text: str, part: str, setting: str) -> int:
-    """Return the line of a text that a finding of ``sluice check`` is about."""
-    loc: tuple[int | str, ...] = ()
+def path_of_finding(text: str, part: str, setting: str) -> tuple[int | str, ...]:
+    """Return the config path that a finding of ``sluice check`` is about."""
+    loc: tuple[int | str, ...]
     plain = _mapping(text)
     if part.startswith("target "):
         names = [one.get("name") if isinstance(one, dict) else None for one in plain.get("targets") or []]
@@ -223,6 +223,12 @@ def line_of_finding(text: str, part: str, setting: str) -> int:
         loc = {"zookeeper": ("coordination",), "store": ("capture", "segments"), "files": ("mapping",)}.get(
             part, (part,)
         )
+    return loc
+
+
+def line_of_finding(text: str, part: str, setting: str) -> int:
+    """Return the line of a text that a finding of ``sluice check`` is about."""
+    loc = path_of_finding(text, part, setting)
     try:
         return line_of(marked(text), loc)
     except Exception as error:

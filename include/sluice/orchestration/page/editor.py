@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -20,7 +21,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluice import sources
 from sluice.config.connections import kind_of, parse_connection
-from sluice.config.drafts import TableChoice, TargetChoice, diff, draft, effects, line_of_finding, named_connections
+from sluice.config.draft_edits import Opened, applied, field_of, opened
+from sluice.config.drafts import (
+    TableChoice,
+    TargetChoice,
+    diff,
+    draft,
+    effects,
+    line_of_finding,
+    named_connections,
+    path_of_finding,
+)
 from sluice.config.loading import MAX_TEXT_BYTES, parse_model, read_text, text_problems
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
@@ -65,6 +76,7 @@ class Target(_Body):
     name: str = _WORD
     type: str = _WORD
     connection: str = _WORD
+    was: str = Field("", max_length=512, description="With `base`: its name there; empty: it is new.")
 
 
 class Choices(_Body):
@@ -78,6 +90,9 @@ class Choices(_Body):
     rules: str = _WORD
     tables: list[Table] = Field(default_factory=list, max_length=_MANY)
     targets: list[Target] = Field(default_factory=list, max_length=100)
+    base: str = Field(
+        "", max_length=MAX_TEXT_BYTES, description="The text that is changed; what the form does not show stays in it."
+    )
 
 
 class Text(_Body):
@@ -156,7 +171,14 @@ def _add_choices(app: FastAPI, served: Served) -> None:
 def _add_texts(app: FastAPI, served: Served) -> None:
     @app.post(_ROOT + "/drafts/text", summary="Text of a draft", tags=["editor"])
     async def text(user: User, choices: Choices) -> JSONResponse:
-        """Return the YAML of what was chosen so far, with its problems. Changes nothing."""
+        """Return the YAML of what was chosen so far, or with `base` that text with the choices written into it, its
+        comments and other keys as they are. Changes nothing. 409: the form cannot show that text.
+        """
+        if choices.base:
+            plain = choices.model_dump(by_alias=True, exclude={"base"})
+            return JSONResponse({
+                "text": await served.looking.run(partial(_refused, partial(applied, choices.base, plain)))
+            })
         await served.own.run(partial(_require_create, user))
         made = draft(
             choices.pipeline,
@@ -187,10 +209,21 @@ def _add_texts(app: FastAPI, served: Served) -> None:
 
     @app.get(_ROOT + "/pipelines/{pipeline}/file", summary="The file of a pipeline", tags=["editor"])
     async def file(pipeline: str, user: User) -> JSONResponse:
-        """Return the text of the file and its version. Needs the right `act`."""
+        """Return the text of the file and its version, what the form shows of it (`choices`; null: it cannot be shown
+        without a loss, and `lost` says of what), and the keys that it does not show and keeps (`kept`). Needs the
+        right `act`.
+        """
         path = await served.file(pipeline, user, Right.ACT)
         found = await served.own.run(partial(_refused, partial(read_text, path)))
-        return JSONResponse({"file": shown(path.name), "text": found, "version": version_of(found)})
+        form = await served.looking.run(partial(_form, found))
+        return JSONResponse({
+            "file": shown(path.name),
+            "text": found,
+            "version": version_of(found),
+            "choices": form.choices,
+            "lost": [shown(one) for one in form.lost],
+            "kept": [shown(one) for one in form.kept],
+        })
 
     @app.post(_ROOT + "/drafts/save", summary="Save a text", tags=["editor"])
     async def saved(user: User, order: Saved) -> JSONResponse:
@@ -267,10 +300,33 @@ def _described(connection: str, type_: str) -> dict[str, Any]:
     }
 
 
+def _form(text: str) -> Opened:
+    try:
+        return opened(text)
+    except SluiceError as error:
+        return Opened(None, [str(error)])
+
+
+_PATH = re.compile(r"([^\s:]+): ")
+
+
+def _field(text: str, path: str) -> str:
+    """Return the field of the form for a path with dots; "": none, or the text is no YAML."""
+    try:
+        return shown(field_of(text, path.split(".")))
+    except SluiceError:
+        return ""
+
+
 def _problems(path: Path | None, text: str) -> dict[str, Any]:
     file = path.name if path is not None else "the new file"
     found = text_problems(text, file, PipelineConfig)
-    said: dict[str, Any] = {"problems": [{"line": line, "why": shown(why)} for line, why in found]}
+    said: dict[str, Any] = {
+        "problems": [
+            {"line": line, "why": shown(why), "field": _field(text, at[1]) if (at := _PATH.match(why)) else ""}
+            for line, why in found
+        ]
+    }
     if path is not None:
         old = read_text(path)
         said |= {
@@ -289,7 +345,14 @@ def _checked(text: str) -> list[dict[str, Any]]:
     from sluice.orchestration.connections import from_airflow
 
     report = check(Runtime.build(pipeline, resolver=cache(from_airflow)))
-    return [{**one.to_json(), "line": line_of_finding(text, one.part, one.setting)} for one in report.findings]
+    return [
+        {
+            **one.to_json(),
+            "line": line_of_finding(text, one.part, one.setting),
+            "field": _field(text, ".".join(map(str, path_of_finding(text, one.part, one.setting)))),
+        }
+        for one in report.findings
+    ]
 
 
 def _save(folder: Path, path: Path | None, order: Saved, *, user: BaseUser, by: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import { ago, button, count, el, empty, hinted, pill, plural, runLink, say, swap
 
 const main = document.getElementById("main"), summary = document.getElementById("summary");
 let may = {}, name = "", opened = { text: "", version: "", file: "" };
-let choices = null, connections = [], listed = [], byHand = false, turn = 0, timer = null;
+let choices = null, formed = false, connections = [], listed = [], byHand = false, turn = 0, timer = null;
 const parts = {};
 
 export async function show(pipeline) {
@@ -26,8 +26,14 @@ export async function show(pipeline) {
     return;
   }
   choices = { pipeline: "", description: "", source_type: "", connection: "", start: "dump", rules: "", tables: [], targets: [] };
+  formed = !pipeline || Boolean(opened.choices);
+  if (pipeline && formed) choices = opened.choices;
   build();
-  if (pipeline) { parts.text.value = opened.text; await examine(); askAround(); } else { await askConnections(); await write(); }
+  if (!pipeline) { await askConnections(); await write(); return; }
+  parts.text.value = opened.text;
+  askAround();
+  if (formed) { await askConnections(); askTables(); }
+  await examine();
 }
 
 function build() {
@@ -48,10 +54,13 @@ function build() {
       el("div", { class: "field" }, el("label", { for: "yaml" }, opened.file ? `File ${opened.file}` : "The pipeline's file (YAML)"), parts.text),
       parts.problems,
       el("div", { class: "buttons" }, parts.check, may.save ? parts.save : "", button("Download", download),
-        name ? "" : button("Write it again from the choices", () => { byHand = false; write(); }, { id: "again" })),
+        formed ? button("Write it again from the choices", () => { byHand = false; write(); }, { id: "again" }) : ""),
       may.save ? "" : el("p", { class: "route" }, "This deployment does not let the page write pipeline files: download the file and put it into the folder of the pipelines."),
       parts.said, parts.findings, parts.change));
-  main.replaceChildren(el("div", { class: "editor" }, name ? parts.around : parts.form, yaml));
+  parts.other = name ? el("article", { id: "kept" }, el("h2", {}, formed ? "Not in the form" : "Opened as text"), formed
+    ? el("p", {}, opened.kept.length ? "Stays as it is in the YAML: " : "The form shows every key of the file. ", ...opened.kept.flatMap((one, i) => [i ? ", " : "", el("code", {}, one)]), " Comments stay, too.")
+    : el("div", {}, el("p", {}, "The form cannot show this file without a loss:"), el("ul", {}, ...opened.lost.map((one) => el("li", {}, one))))) : "";
+  main.replaceChildren(el("div", { class: "editor" }, el("div", {}, formed ? parts.form : "", parts.other, name ? parts.around : ""), yaml));
 }
 
 const later = (call) => { turn += 1; clearTimeout(timer); parts.save.disabled = parts.check.disabled = true; timer = setTimeout(call, 350); };
@@ -79,31 +88,35 @@ function choice(id, label, options, chosen, set) {
     ...options.map(([value, shown]) => el("option", { value, selected: value === chosen }, shown)));
   return field(id, label, input);
 }
-const ids = (kind) => [["", "Choose…"], ...connections.filter((one) => one[kind] || one.type === "generic" || !one.type)
-  .map((one) => [one.id, `${one.id} (${one.type || "no type"})`])];
+const ids = (kind, now) => {
+  const fitting = connections.filter((one) => one[kind] || one.type === "generic" || !one.type);
+  const mine = !now || fitting.some((one) => one.id === now) ? [] : [[now, now]]; // the file names it, and it may not be listed
+  return [["", "Choose…"], ...mine, ...fitting.map((one) => [one.id, `${one.id} (${one.type || "no type"})`])];
+};
+const among = (options, now) => (options.some(([value]) => value === now) ? options : [[now, now || "as without the key"], ...options]);
 
 function form() {
   parts.tables = el("div", { id: "tables" });
   parts.targets = el("div", { id: "targets" });
   const kinds = el("div");
-  const kind = () => swap(kinds, choice("source-type", "Kind of source", may.sources.map((one) => [one, one]), choices.source_type, (value) => { choices.source_type = value; askTables(); }));
+  const kind = () => swap(kinds, choice("source-type", "Kind of source", among(may.sources.map((one) => [one, one]), choices.source_type), choices.source_type, (value) => { choices.source_type = value; askTables(); write(); }));
   swap(parts.form,
     el("article", {}, el("h2", {}, "Name"),
-      text("name", "Name (letters, digits, _)", choices.pipeline, (value) => { choices.pipeline = value; }),
-      text("description", "Description", choices.description, (value) => { choices.description = value; })),
+      name ? "" : text("name", "Name (letters, digits, _)", choices.pipeline, (value) => { choices.pipeline = value; }),
+      text("description", "Description", choices.description, (value) => { choices.description = value; }), beside("name"), beside("description")),
     el("article", {}, el("h2", {}, "Source"),
-      choice("source", "Connection", ids("source"), choices.connection, (value) => {
+      choice("source", "Connection", ids("source", choices.connection), choices.connection, (value) => {
         choices.connection = value;
         choices.source_type = connections.find((one) => one.id === value)?.source || choices.source_type || "mysql";
-        choices.tables = [];
+        if (!name) choices.tables = [];
         kind();
         askTables();
         write();
       }), kinds,
-      choice("start", "Where it begins", [["dump", "copy the rows that are there, then follow the log"], ["latest", "only changes from now on"], ["earliest", "the oldest log that is kept"]],
-        choices.start, (value) => { choices.start = value; write(); }), parts.tables),
-    el("article", {}, el("h2", {}, "Targets"), parts.targets),
-    el("article", {}, el("h2", {}, "Rules"), text("rules", "File of rules in the rules folder, such as engine.yaml (empty: none)", choices.rules, (value) => { choices.rules = value; })));
+      choice("start", "Where it begins", among([["dump", "copy the rows that are there, then follow the log"], ["latest", "only changes from now on"], ["earliest", "the oldest log that is kept"]], choices.start),
+        choices.start, (value) => { choices.start = value; write(); }), beside("source"), beside("start"), parts.tables, beside("tables")),
+    el("article", {}, el("h2", {}, "Targets"), beside("targets"), parts.targets),
+    el("article", {}, el("h2", {}, "Rules"), text("rules", "File of rules in the rules folder, such as engine.yaml (empty: none)", choices.rules, (value) => { choices.rules = value; }), beside("rules")));
   kind();
   drawTargets();
 }
@@ -113,9 +126,10 @@ async function askTables() {
   if (!mine) { swap(parts.tables); return; }
   swap(parts.tables, empty("Asking the source for its tables…"));
   try {
-    const found = (await get(path("connections", mine, "tables"), { type: choices.source_type })).tables;
+    const found = (await get(path("connections", mine, "tables"), { type: choices.source_type || "mysql" })).tables;
     if (mine !== choices.connection) return;
-    listed = found;
+    const unknown = choices.tables.filter((t) => !found.some((one) => one.schema === t.schema && one.table === t.table));
+    listed = [...unknown.map((t) => ({ schema: t.schema, table: t.table, key: [], rows: null, columns: [], absent: true })), ...found];
     drawTables();
   } catch (error) {
     if (mine === choices.connection) swap(parts.tables, el("p", { class: "wrong", role: "alert" }, ...hinted(error.message)), button("Ask again", askTables, { class: "small" }));
@@ -137,7 +151,7 @@ function drawTables() {
 }
 
 function tableOf(one, i, again) {
-  const full = `${one.schema}.${one.table}`, pick = chosen(one);
+  const full = `${one.schema}.${one.table || "*"}`, pick = chosen(one);
   const box = el("input", {
     type: "checkbox", id: `table-${i}`, checked: Boolean(pick), "data-focus": `table-${i}`,
     change: () => {
@@ -147,10 +161,10 @@ function tableOf(one, i, again) {
       write();
     },
   });
-  const facts = `${one.key.length ? `key ${one.key.join(", ")}` : "no key"} · about ${plural(one.rows, "row")} · ${plural(one.columns.length, "column")}`;
+  const facts = one.absent ? (one.table ? "the source does not list it" : "all tables of the schema") : `${one.key.length ? `key ${one.key.join(", ")}` : "no key"} · about ${plural(one.rows, "row")} · ${plural(one.columns.length, "column")}`;
   return el("div", { class: "pick", "data-table": full },
     el("div", { class: "field check" }, box, el("label", { for: `table-${i}` }, full), el("small", { class: "quiet" }, facts)),
-    pick ? el("div", { class: "folded" },
+    pick ? el("div", { class: "folded" }, beside(`table:${full}`),
       text(`to-${i}`, `Name of ${full} at the targets`, pick.to, (value) => { pick.to = value; }, { placeholder: full, "data-focus": `to-${i}` }),
       el("details", { "data-focus": `columns-${i}` }, el("summary", {}, "Columns left out"),
         el("fieldset", { class: "field" }, el("legend", {}, `Columns of ${full} that are left out`), ...one.columns.map((c, j) => el("label", {},
@@ -161,17 +175,17 @@ function tableOf(one, i, again) {
 }
 
 function drawTargets() {
-  swap(parts.targets, ...choices.targets.map((one, i) => el("fieldset", { class: "target" }, el("legend", {}, `Target ${i + 1}`),
+  swap(parts.targets, ...choices.targets.map((one, i) => el("fieldset", { class: "target" }, el("legend", {}, `Target ${i + 1}`), beside(`target:${i}`),
     text(`target-name-${i}`, "Name", one.name, (value) => { one.name = value; }),
-    choice(`target-connection-${i}`, "Connection", ids("target"), one.connection, (value) => {
+    choice(`target-connection-${i}`, "Connection", ids("target", one.connection), one.connection, (value) => {
       one.connection = value;
       one.type = connections.find((c) => c.id === value)?.target || one.type || "mysql";
       drawTargets();
       write();
     }),
-    choice(`target-type-${i}`, "Kind", may.targets.map((k) => [k, k]), one.type, (value) => { one.type = value; write(); }),
+    choice(`target-type-${i}`, "Kind", among(may.targets.map((k) => [k, k]), one.type), one.type, (value) => { one.type = value; write(); }),
     button("Remove", () => { choices.targets.splice(i, 1); drawTargets(); write(); }, { class: "small", "aria-label": `Remove target ${i + 1}` }))),
-  button("Add a target", () => { choices.targets.push({ name: `target_${choices.targets.length + 1}`, type: "mysql", connection: "" }); drawTargets(); write(); }, { id: "add-target" }));
+  button("Add a target", () => { choices.targets.push({ name: `target_${choices.targets.length + 1}`, type: "mysql", connection: "", was: "" }); drawTargets(); write(); }, { id: "add-target" }));
 }
 
 // ---- the text
@@ -181,7 +195,7 @@ async function write() {
   later(async () => {
     const mine = turn;
     try {
-      const made = await post("drafts/text", choices);
+      const made = await post("drafts/text", name ? { ...choices, base: opened.text } : choices);
       if (mine !== turn || byHand) return;
       parts.text.value = made.text;
       await examine();
@@ -196,6 +210,18 @@ function toLine(line) {
 }
 const lineButton = (line) => button(`Line ${line}`, () => toLine(line), { class: "small" });
 
+// What is wrong, beside the field of the form that it belongs to.
+const beside = (of) => el("div", { class: "beside", "data-beside": of, role: "status" });
+function drawBeside(found) {
+  if (!formed) return;
+  const slots = new Map([...parts.form.querySelectorAll("[data-beside]")].map((one) => [one.dataset.beside, one]));
+  for (const one of slots.values()) one.replaceChildren();
+  for (const one of found) {
+    const group = one.field?.startsWith("table:") ? "tables" : one.field?.startsWith("target:") ? "targets" : "";
+    (slots.get(one.field) || slots.get(group))?.append(el("p", { class: one.severity === "error" ? "wrong" : "warned" }, ...hinted(one.why), one.fix ? " " : "", ...hinted(one.fix || "")));
+  }
+}
+
 async function examine() {
   const mine = ++turn;
   swap(parts.findings);
@@ -204,6 +230,7 @@ async function examine() {
     if (mine !== turn) return;
     const wrong = found.problems.length > 0;
     parts.text.setAttribute("aria-invalid", String(wrong));
+    drawBeside(found.problems.map((one) => ({ ...one, severity: "error" })));
     swap(parts.problems, wrong
       ? el("ul", { class: "notes" }, ...found.problems.map((one) => el("li", { class: "warn" }, lineButton(one.line), " ", ...hinted(one.why))))
       : el("p", {}, pill("good", "The file is valid")));
@@ -236,6 +263,7 @@ async function check() {
   try {
     const { findings } = await post("drafts/check", { text: parts.text.value, pipeline: name });
     if (mine !== turn) return;
+    drawBeside(findings.filter((one) => one.severity !== "ok"));
     swap(parts.findings, el("h3", {}, "Findings"), table(["", "Line", "Part", "What", "Value", "Why, and what to do"], findings.map((one) => [
       pill(TONES[one.severity] || "quiet", one.severity), lineButton(one.line), one.part, one.setting, one.value,
       el("span", { class: "reason" }, ...hinted(one.why), one.fix ? el("div", {}, ...hinted(one.fix)) : ""),
@@ -254,7 +282,13 @@ async function save() {
     say("Saved");
     swap(parts.said, el("p", {}, pill("good", `Saved as ${done.file}`), " ", el("a", { href: `?pipeline=${encodeURIComponent(done.pipeline)}` }, `Open ${done.pipeline}`),
       " · the DAG is there after Airflow's next look at its files."));
-    if (name) { opened = { ...opened, text: sent, version: done.version }; await examine(); askAround(); }
+    if (name) {
+      opened = { ...opened, ...await get(path("pipelines", name, "file")) };
+      formed = Boolean(opened.choices);
+      if (formed) { choices = opened.choices; byHand = false; form(); askTables(); }
+      await examine();
+      askAround();
+    }
   } catch (error) {
     swap(parts.said, el("pre", { class: "wrong", role: "alert" }, error.message));
     parts.save.disabled = false;

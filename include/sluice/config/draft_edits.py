@@ -1,0 +1,304 @@
+"""A pipeline file that exists, in the form of the editor: what of it the form shows, and choices written into its text.
+
+The text is changed, never made anew: comments, unknown keys and whatever the form does not show stay as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from sluice.config.drafts import TableChoice
+from sluice.config.loading import load_yaml
+from sluice.errors import ConfigError
+
+_INDENTS = ((4, 2), (2, 0))
+"""(sequence, offset): how lists are indented, in the two styles that people write."""
+
+_SCALARS = {
+    "pipeline": ("pipeline",),
+    "description": ("description",),
+    "rules": ("rules",),
+    "source_type": ("source", "type"),
+    "connection": ("source", "connection"),
+    "start": ("source", "start"),
+}
+_SHOWN = {"version", "pipeline", "description", "rules", "source", "capture", "mapping", "targets"}
+_PARTS = {"source": {"type", "connection", "start"}, "capture": {"include"}}
+_TARGET = ("name", "type", "connection")
+_COMMENT = re.compile(r"(?:^|\s)(#.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file in the form.
+
+    Attributes:
+        choices: as the form has them; None: it cannot show the file without a loss.
+        lost: what would be lost, a sentence each. kept: keys that the form does not show, and that stay as they are.
+    """
+
+    choices: dict[str, Any] | None
+    lost: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+
+def opened(text: str) -> Opened:
+    """Return a file as the form shows it. Raises ConfigError for a text that is no YAML."""
+    plain = load_yaml(text, "the text")
+    if not isinstance(plain, dict):
+        return Opened(None, ["the file is no mapping of keys"])
+    lost: list[str] = []
+    choices: dict[str, Any] = {
+        name: value if isinstance(value := _at(plain, path), str) else "" for name, path in _SCALARS.items()
+    }
+    choices["tables"] = _tables(plain, lost)
+    choices["targets"] = _targets(plain, lost)
+    written = _dump(_load(text), _style(text))
+    if load_yaml(written, "the text") != plain:
+        lost.append("the YAML holds values that would be written in another way")
+    gone = [one for one in _comments(text) if one not in _comments(written)]
+    lost += [f"the comment {one!r} would be lost" for one in gone]
+    return Opened(None, lost) if lost else Opened(choices, [], _kept(plain))
+
+
+def applied(text: str, choices: Mapping[str, Any]) -> str:
+    """Write choices into the text of a file; only what differs from :func:`opened` is changed.
+
+    A target says by ``was`` which one of the file it is. Raises ConfigError if the form cannot show the file.
+    """
+    found = opened(text)
+    before = found.choices
+    if before is None:
+        raise ConfigError("the form cannot change this file: " + "; ".join(found.lost), hint="edit its text")
+    after = {**choices, "targets": [_target(one) for one in choices["targets"]]}
+    was = [one.get("was", "") for one in choices["targets"]]
+    known = [{name: one[name] for name in _TARGET} for one in before["targets"]]
+    same = all(after[name] == before[name] for name in (*_SCALARS, "tables"))
+    if same and after["targets"] == known and was == [one["was"] for one in before["targets"]]:
+        return text
+    doc = _load(text)
+    for name, path in _SCALARS.items():
+        if after[name] != before[name]:
+            _set(doc, path, after[name])
+    _write_tables(doc, before["tables"], after["tables"])
+    if after["targets"] != known or was != [one["was"] for one in before["targets"]]:
+        _write_targets(doc, after["targets"], was)
+    return _dump(doc, _style(text))
+
+
+def field_of(text: str, path: Sequence[str | int]) -> str:
+    """Return the field of the form that a config path belongs to; "": none.
+
+    ``source``, ``start``, ``rules``, ``name``, ``description``, ``tables``, ``targets``, ``target:NUMBER`` or
+    ``table:SCHEMA.TABLE``.
+    """
+    parts = [str(part) for part in path]
+    if not parts:
+        return ""
+    head, at = parts[0], int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
+    if head == "source":
+        return "start" if parts[1:2] == ["start"] else "source"
+    if head == "targets":
+        return f"target:{at}" if at is not None else "targets"
+    if head in {"mapping", "capture"}:
+        plain = load_yaml(text, "the text")
+        lines = plain.get("mapping") if isinstance(plain, dict) else None
+        if head == "mapping" and at is not None and isinstance(lines, list) and at < len(lines):
+            one = lines[at]
+            if isinstance(one, dict) and isinstance(one.get("from"), str):
+                return f"table:{one['from']}"
+        return "tables"
+    return {"pipeline": "name", "description": "description", "rules": "rules"}.get(head, "")
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _at(plain: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        plain = plain.get(name) if isinstance(plain, dict) else None
+    return plain
+
+
+def _tables(plain: dict[str, Any], lost: list[str]) -> list[dict[str, Any]]:
+    include = _at(plain, ("capture", "include"))
+    if not isinstance(include, list) or not include:
+        lost.append("capture.include names no tables one by one")
+        return []
+    found: list[dict[str, Any]] = []
+    for number, pattern in enumerate(include):
+        one = _choice(pattern) if isinstance(pattern, str) else None
+        if one is None:
+            lost.append(f"capture.include.{number}: {pattern!r} stands for more than one table or one schema")
+        elif one in found:
+            lost.append(f"capture.include.{number}: {pattern!r} is there twice")
+        else:
+            found.append(one)
+    for one in found:
+        lines = [line for line in plain.get("mapping") or () if _from(line) == _name(one)]
+        if len(lines) > 1:
+            lost.append(f"mapping: {_name(one)} is there twice")
+        for line in lines:
+            columns = line.get("columns") if isinstance(line.get("columns"), dict) else {}
+            to = line.get("to")
+            one["to"] = to if isinstance(to, str) and to != _name(one) else ""
+            one["exclude"] = [str(name) for name in columns.get("exclude") or ()]
+            one["rename"] = {str(a): str(b) for a, b in (columns.get("rename") or {}).items()}
+    return found
+
+
+def _choice(pattern: str) -> dict[str, Any] | None:
+    """Return the table, or the schema, that a pattern stands for; None: it stands for something else."""
+    schema, dot, table = pattern.partition(r"\.")
+    names = [re.sub(r"\\(.)", r"\1", one) for one in (schema, "" if table == ".*" else table)]
+    made = TableChoice(names[0], names[1])
+    if not dot or not names[0] or not table or made.pattern != pattern:
+        return None
+    return {"schema": names[0], "table": names[1], "to": "", "exclude": [], "rename": {}}
+
+
+def _name(one: Mapping[str, Any]) -> str:
+    return f"{one['schema']}.{one['table'] or '*'}"
+
+
+def _from(line: Any) -> Any:
+    return line.get("from") if isinstance(line, dict) else None
+
+
+def _targets(plain: dict[str, Any], lost: list[str]) -> list[dict[str, Any]]:
+    listed = plain.get("targets") or []
+    if not isinstance(listed, list) or not all(isinstance(one, dict) and one.get("name") for one in listed):
+        lost.append("targets: one of them has no name")
+        return []
+    found = [{**_target(one), "was": str(one["name"])} for one in listed]
+    names = [one["name"] for one in found]
+    lost += [f"targets: the name {name} is there twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    return found
+
+
+def _target(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(one.get(name) or "") for name in _TARGET}
+
+
+def _kept(plain: dict[str, Any]) -> list[str]:
+    found = [str(key) for key in plain if key not in _SHOWN]
+    for part, shown in _PARTS.items():
+        below = plain.get(part)
+        found += [f"{part}.{key}" for key in below if key not in shown] if isinstance(below, dict) else []
+    for one in plain.get("targets") or ():
+        found += [f"targets.{one['name']}.{key}" for key in one if key not in _TARGET]
+    return found
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def _yaml(indent: tuple[int, int]) -> YAML:
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=indent[0], offset=indent[1])
+    return yaml
+
+
+def _load(text: str) -> Any:
+    return _yaml(_INDENTS[0]).load(io.StringIO(text))
+
+
+def _dump(doc: Any, indent: tuple[int, int]) -> str:
+    out = io.StringIO()
+    _yaml(indent).dump(doc, out)
+    return out.getvalue()
+
+
+def _style(text: str) -> tuple[int, int]:
+    """Return the indentation in which most lines of the text stay as they are."""
+
+    def other(indent: tuple[int, int]) -> int:
+        mine = set(text.splitlines())
+        return sum(line not in mine for line in _dump(_load(text), indent).splitlines())
+
+    return min(_INDENTS, key=other)
+
+
+def _comments(text: str) -> list[str]:
+    return [one.strip() for one in _COMMENT.findall(text)]
+
+
+def _set(doc: Any, path: Sequence[str], value: str) -> None:
+    for name in path[:-1]:
+        doc = doc.setdefault(name, {})
+    if value:
+        doc[path[-1]] = value
+    else:
+        doc.pop(path[-1], None)
+
+
+def _write_tables(doc: Any, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> None:
+    old, new = ({(one["schema"], one["table"]): one for one in tables} for tables in (before, after))
+    include = doc["capture"]["include"]
+    for key, one in old.items():
+        if key not in new:
+            include.remove(TableChoice(*key).pattern)
+            _map(doc, one, None)
+    for key, one in new.items():
+        if key not in old:
+            include.append(TableChoice(*key).pattern)
+        if old.get(key) != one:
+            _map(doc, one, TableChoice(*key, one["to"], one["exclude"], one["rename"]).mapping())
+
+
+def _map(doc: Any, one: Mapping[str, Any], wanted: dict[str, Any] | None) -> None:
+    """Write the line of the mapping of a table; its other keys stay. ``wanted`` None: the table goes as it is."""
+    lines = doc.get("mapping") or []
+    at = next((number for number, line in enumerate(lines) if _from(line) == _name(one)), None)
+    if at is None:
+        if wanted is not None:
+            doc.setdefault("mapping", []).append(wanted)
+        return
+    line = lines[at]
+    if (
+        wanted is None
+        and not set(line) - {"from", "to", "columns"}
+        and not (set(line.get("columns") or ()) - {"exclude", "rename"})
+    ):
+        del lines[at]
+        if not lines:
+            del doc["mapping"]
+        return
+    line["to"] = wanted["to"] if wanted is not None else _name(one)
+    chosen = (wanted or {}).get("columns", {})
+    if chosen and not line.get("columns"):
+        line["columns"] = {}
+    for name in ("exclude", "rename") if line.get("columns") is not None else ():
+        if name in chosen:
+            if line["columns"].get(name) != chosen[name]:
+                line["columns"][name] = chosen[name]
+        else:
+            line["columns"].pop(name, None)
+    if line.get("columns") is not None and not line["columns"]:
+        del line["columns"]
+
+
+def _write_targets(doc: Any, after: Sequence[Mapping[str, Any]], was: Sequence[str]) -> None:
+    listed = doc.setdefault("targets", [])
+    for number in reversed(range(len(listed))):
+        if listed[number]["name"] not in was:
+            del listed[number]
+    known = {str(one["name"]): one for one in listed}
+    for one, old in zip(after, was, strict=True):
+        if old not in known:
+            listed.append(dict(one))
+            continue
+        for name, value in one.items():
+            if str(known[old].get(name) or "") != value:
+                known[old][name] = value
+
+
+__all__ = ["Opened", "applied", "field_of", "opened"]
