@@ -28,6 +28,7 @@ STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestra
 BODIES: dict[str, dict[str, Any]] = {
     "skip": {"target": "reporting", "batch": 7},
     "redeliver": {"target": "reporting"},
+    "switch-target": {"target": "reporting"},
     "adopt": {"target": "reporting", "side": "target"},
     "letters-discard": {"ids": ["1f"]},
     "dump-tune": {"chunk_rows": 10},
