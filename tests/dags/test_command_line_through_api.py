@@ -189,7 +189,7 @@ def shop(tmp_path: Path, write_pipeline: WritePipeline, monkeypatch: pytest.Monk
         start(made.made.runtime(), tables=[str(made.made.table)], id_="x")
         write_pipeline("shop")
         monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: made.made.runtime())
-        monkeypatch.setattr("sluice.orchestration.runtime.open_runtime", lambda path: made.made.runtime())
+        monkeypatch.setattr("sluice.orchestration.runtime.runtime_of", lambda _: made.made.runtime())
 
         def ask(path: str) -> dict[str, Any]:
             return {**status(made.made.runtime()).to_json(), **headline(Path(path)), "state": "running"}

@@ -119,7 +119,7 @@ def test_results_of_verifications(
     write_pipeline("shop")
     store = SegmentStore(f"file://{tmp_path}/store", "shop")
     monkeypatch.setattr(
-        "sluice.orchestration.runtime.open_runtime", lambda path: SimpleNamespace(store=store, store_uri=store.uri)
+        "sluice.orchestration.runtime.runtime_of", lambda _: SimpleNamespace(store=store, store_uri=store.uri)
     )
     assert logged_in.get("/api/verify/shop/latest").status_code == 404  # the DAG verify__shop may not be read
     manager = SimpleNamespace(

@@ -70,7 +70,12 @@ workers:
         ("max_bytes: 512MiB", "max_bytes: 512 lots", 11, "capture.batch.max_bytes: '512 lots' is not a size"),
         ("max_wait: 500ms", "max_wait: soon", 11, "is not a duration"),
         ("    consistency: row", "    consistency: rows", 29, "targets.0.consistency"),
-        ("    connection: reporting_mysql\n", "", 25, "targets.0.connection: this key is required"),
+        (
+            "    connection: reporting_mysql\n",
+            "",
+            25,
+            "targets.0: connection is missing: the id of the target's connection (or connections, for a group)",
+        ),
         ('["shop\\\\..*"]', '["shop(", "x"]', 8, "is not a regular expression"),
         ("  start: latest", "  start: {file: binlog.000001, gtid: x}", 6, "exactly one of"),
         ("schedule: continuous", "schedule: hourly-ish", 14, "is not a schedule"),
