@@ -196,7 +196,7 @@ flows/dump/progress flows/dump/reconcile flows/dump/start flows/dump/worker flow
 flows/load/ack flows/load/batch_changes flows/load/copies flows/load/isolation flows/load/load
 flows/load/redelivery flows/mapped_names flows/microbatch flows/run flows/runtime flows/snapshot/lost_batches
 flows/snapshot/rows flows/snapshot/start flows/stage_tasks flows/stage_work flows/standby flows/transform/merge
-flows/transform/read_back flows/transform/stages operations/adopt operations/alerts operations/channel
+flows/transform/read_back flows/transform/stages operations/actions operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
 operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store
 operations/lineage operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state

@@ -27,6 +27,7 @@ from sluice.cli.service import require_reach, service
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineConfig
     from sluice.flows.runtime import Runtime
     from sluice.operations.source_groups import GroupMove
 
@@ -154,22 +155,18 @@ def failover(
 
 def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Fail all pipelines of a source group over."""
-    from sluice.config.connections import from_environment
     from sluice.config.folders import pipelines_folder
-    from sluice.flows.runtime import Runtime
     from sluice.operations import control
     from sluice.operations.source_groups import fail_over_group, pipelines_of
-
-    runtimes = [Runtime.build(one, resolver=from_environment) for one in pipelines_of(group, pipelines_folder())]
 
     def move(chosen: list[Runtime], dry: bool) -> Iterable[GroupMove]:
         return fail_over_group(chosen, to, by=control.who(), reason=reason, dry_run=dry)
 
-    move_group(runtimes, move, dry_run=dry_run, yes=yes, as_json=as_json)
+    move_group(pipelines_of(group, pipelines_folder()), move, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def move_group(
-    runtimes: list[Runtime],
+    pipelines: list[PipelineConfig],
     move: Callable[[list[Runtime], bool], Iterable[GroupMove]],
     *,
     dry_run: bool,
@@ -180,6 +177,10 @@ def move_group(
 
     ``move``: of pipelines, the plan only or not -> the answer of each.
     """
+    from sluice.config.connections import from_environment
+    from sluice.flows.runtime import Runtime
+
+    runtimes = [Runtime.build(one, resolver=from_environment) for one in pipelines]
     moves: dict[str, GroupMove] = {}
     for one in move(runtimes, True):
         moves[one.pipeline] = one

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sluice.flows.dump.progress import DumpView
     from sluice.flows.runtime import Runtime
     from sluice.model.dumps import Dump
+    from sluice.operations.check import CheckReport
     from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
@@ -31,16 +32,28 @@ class Direct:
 
     def __init__(self) -> None:
         self._opened: dict[str, Runtime] = {}
+        self._reports: dict[str, CheckReport] = {}
 
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
         """Carry an action out, or return its plan."""
-        from sluice.operations import control
+        from sluice.operations.actions import act
+        from sluice.operations.control import together, who
 
+        if action == "make-missing":
+            return self._make_missing(pipeline)
         if action in {"pause", "resume"} and not dry_run:
-            return control.together([
-                _ACTIONS[action](one, order, control.who(), False) for one in self._meant(pipeline)
-            ])
-        return _ACTIONS[action](self._open(pipeline), order, control.who(), dry_run)
+            return together([act(one, action, order, by=who()) for one in self._meant(pipeline)])
+        return act(self._open(pipeline), action, order, by=who(), dry_run=dry_run)
+
+    def _make_missing(self, pipeline: str) -> ActionPlan:
+        """Run the statements of the last check, which the person saw."""
+        from sluice.operations.check import make_missing
+        from sluice.operations.control import ActionPlan
+
+        report = self._reports[pipeline]
+        make_missing(self._open(pipeline), report)
+        made = [*report.at_source, *(statement for _, statement in report.statements)]
+        return ActionPlan("check --apply", tuple(made))
 
     def audit(self, pipeline: str) -> list[dict[str, Any]]:
         """Return what people did to a pipeline, oldest first."""
@@ -59,7 +72,8 @@ class Direct:
         """Return the report of a check."""
         from sluice.operations.check import check
 
-        return check(self._open(pipeline)).to_json()
+        self._reports[pipeline] = check(self._open(pipeline))
+        return self._reports[pipeline].to_json()
 
     def statuses(self, pipeline: str | None) -> list[Status | dict[str, Any]]:
         """Return the status of one pipeline or of all; several are read at a time, so that servers that do not answer
@@ -229,119 +243,6 @@ class Direct:
             except ConfigError:
                 raise error from None
         return [self._open(one) for one in channel.pipelines]
-
-
-def _pause(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations import control
-
-    return control.pause(runtime, by=by, reason=order["reason"])
-
-
-def _resume(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations import control
-
-    return control.resume(runtime, by=by)
-
-
-def _restart(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations import control
-
-    return control.restart(runtime, by=by, **order)
-
-
-def _rollback(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations import control
-
-    return control.rollback(runtime, by=by, dry_run=dry_run)
-
-
-def _skip(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations import control
-
-    more = {"reason": order["reason"], "lost": order["lost"]}
-    return control.skip(runtime, order["target"], order["batch"], by=by, dry_run=dry_run, **more)
-
-
-def _redeliver(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations import control
-
-    return control.redeliver(runtime, order["target"], by=by, dry_run=dry_run, from_batch=order["from_batch"])
-
-
-def _seek(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations import control
-
-    return control.seek(runtime, order["to"], by=by, dry_run=dry_run, drop=order["drop"])
-
-
-def _failover(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations import control
-
-    return control.failover(runtime, order["to"], by=by, reason=order["reason"], dry_run=dry_run)
-
-
-def _switch_target(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations.target_switch import switch
-
-    how = {"by": by, "reason": order["reason"], "dry_run": dry_run, "rewind": order["rewind"]}
-    return switch(runtime, order["target"], order["to"], **how)
-
-
-def _adopt(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations.adopt import adopt
-
-    from_target = order["side"] == "target"
-    return adopt(runtime, order["target"], from_target=from_target, by=by, reason=order["reason"], dry_run=dry_run)
-
-
-def _leave(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations.channel import leave
-    from sluice.operations.control import ActionPlan
-
-    leave(runtime, by=by)
-    return ActionPlan("leave", (f"{runtime.name} works without a channel",))
-
-
-def _make_missing(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations.check import check, make_missing
-    from sluice.operations.control import ActionPlan
-
-    report = check(runtime)
-    make_missing(runtime, report)
-    made = [*report.at_source, *(statement for _, statement in report.statements)]
-    return ActionPlan("check --apply", tuple(made))
-
-
-def _alert(on: bool) -> Callable[[Runtime, Mapping[str, Any], str, bool], ActionPlan]:
-    def switch(runtime: Runtime, order: Mapping[str, Any], by: str, dry_run: bool) -> ActionPlan:
-        from sluice.operations.alert_rules import AlertRule
-        from sluice.operations.alert_rules import switch as run_switch
-        from sluice.operations.control import ActionPlan
-
-        with runtime.state() as state:
-            steps = run_switch(state, AlertRule(order["rule"]), on=on, by=by, reason=order["reason"])
-        return ActionPlan("alert", tuple(steps))
-
-    return switch
-
-
-_ACTIONS: dict[str, Callable[[Runtime, Mapping[str, Any], str, bool], ActionPlan]] = {
-    "pause": _pause,
-    "resume": _resume,
-    "restart": _restart,
-    "rollback": _rollback,
-    "skip": _skip,
-    "redeliver": _redeliver,
-    "seek": _seek,
-    "failover": _failover,
-    "switch-target": _switch_target,
-    "adopt": _adopt,
-    "channel-leave": _leave,
-    "make-missing": _make_missing,
-    "alert-on": _alert(True),
-    "alert-off": _alert(False),
-}
-"""Name of an action in the API -> (runtime, order, who, only say) -> what was done."""
 
 
 __all__ = ["Direct"]

@@ -91,7 +91,7 @@ def show(
         out.print()
         out.print(table)
     if one.waiting:
-        out.print(f"\nwhen the cause is fixed: sluice dead-letters replay {pipeline} {one.id}", highlight=False)
+        out.print(f"\nwhen the cause is fixed: sluice dead-letters replay {escape(pipeline)} {one.id}", highlight=False)
 
 
 @letters_app.command()

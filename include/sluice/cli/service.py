@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sluice.cli.direct import Direct
     from sluice.cli.through_api import PageApi
     from sluice.flows.dump.progress import DumpView
     from sluice.model.dumps import Dump
@@ -77,7 +76,7 @@ _chosen: PageApi | None = None
 
 
 class Service(Protocol):
-    """What commands ask of pipelines, wherever these are. Each method raises SluiceError."""
+    """Interface through which commands reach pipelines, wherever these are. Each method raises SluiceError."""
 
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
         """Carry an action out, or return its plan."""
@@ -159,19 +158,11 @@ def choose(api: str, *, allow_http: bool = False) -> None:
 
 def service() -> Service:
     """Return the way that this command goes."""
-    return _chosen if _chosen is not None else direct()
-
-
-def direct() -> Direct:
-    """Return the way by itself."""
+    if _chosen is not None:
+        return _chosen
     from sluice.cli.direct import Direct
 
     return Direct()
-
-
-def is_remote() -> bool:
-    """Return True if commands go through the API."""
-    return _chosen is not None
 
 
 def guarded(name: str, command: Any) -> Any:
@@ -211,9 +202,7 @@ __all__ = [
     "THROUGH",
     "Service",
     "choose",
-    "direct",
     "guarded",
-    "is_remote",
     "require_reach",
     "service",
 ]

@@ -142,15 +142,11 @@ def switch(
         planned_action(pipeline, "switch-target", order, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     require_reach("targets switch --group", "the API moves one pipeline at a time")
-    from sluice.config.connections import from_environment
     from sluice.config.folders import pipelines_folder
-    from sluice.flows.runtime import Runtime
     from sluice.operations import control, target_switch
 
-    found = target_switch.pipelines_of(group, pipelines_folder())
-    runtimes = [Runtime.build(one, resolver=from_environment) for one in found]
     move_group(
-        runtimes,
+        target_switch.pipelines_of(group, pipelines_folder()),
         lambda chosen, dry: target_switch.switch_group(
             chosen, group, to, by=control.who(), reason=reason, dry_run=dry, rewind=rewind
         ),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -201,25 +202,29 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
 
 def _invalid(error: ValidationError, text: str, source: str, model: type[BaseModel]) -> ConfigError:
     problems = _by_line(error, text, model)
-    said = "\n".join(f"  {source}:{line}: {what}" for line, what in problems[:_SHOWN_PROBLEMS])
+    said = "\n".join(f"  {source}:{line}: {what}" for line, what, _ in problems[:_SHOWN_PROBLEMS])
     if len(problems) > _SHOWN_PROBLEMS:
         said += f"\n  and {len(problems) - _SHOWN_PROBLEMS} more"
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return ConfigError(f"{count} in {Path(source).name}:\n{said}", where=f"{source}:{problems[0][0]}")
 
 
-def _by_line(error: ValidationError, text: str, model: type[BaseModel]) -> list[tuple[int, str]]:
-    """Return each problem as (line, sentence), by line."""
+LocatedProblem = tuple[int, str, tuple[int | str, ...]]
+"""The line of a problem, a sentence, and the path of the key; () if it is of no key."""
+
+
+def _by_line(error: ValidationError, text: str, model: type[BaseModel]) -> list[LocatedProblem]:
+    """Return each problem, by line."""
     try:
         lines = marked(text)  # lines cost as much again, and are asked for only here
     except Exception:  # what the plain loader took and this one does not: the field is named all the same
         lines = None
     found = problems_of(error.errors(include_url=False, include_input=False), model)
-    return sorted({(line_of(lines, one.location), one.sentence()) for one in found})
+    return sorted({(line_of(lines, one.location), one.sentence(), one.location) for one in found}, key=itemgetter(0, 1))
 
 
-def text_problems(text: str, source: str, model: type[BaseModel]) -> list[tuple[int, str]]:
-    """Return what is wrong with a text as (line, sentence), for an editor; [] if :func:`parse_model` accepts it."""
+def text_problems(text: str, source: str, model: type[BaseModel]) -> list[LocatedProblem]:
+    """Return what is wrong with a text, for an editor; [] if :func:`parse_model` accepts it."""
     try:
         parse_model(text, source, model)
     except ConfigError as error:
@@ -231,7 +236,7 @@ def text_problems(text: str, source: str, model: type[BaseModel]) -> list[tuple[
                 except ValidationError as invalid:
                     return _by_line(invalid, text, model)
         line = (error.where or "").rpartition(":")[2]
-        return [(int(line) if line.isdigit() else 1, error.message + (f" ({error.hint})" if error.hint else ""))]
+        return [(int(line) if line.isdigit() else 1, error.message + (f" ({error.hint})" if error.hint else ""), ())]
     return []
 
 

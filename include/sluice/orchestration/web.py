@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import structlog
@@ -23,7 +23,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from sluice.config.loading import load_pipeline, yaml_files
+from sluice.config.loading import yaml_files
 from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
@@ -36,7 +36,7 @@ from sluice.orchestration.page.access import Right, file_for, may_read, verified
 from sluice.orchestration.page.headers import SecureHeaders
 from sluice.orchestration.page.imports import import_for
 from sluice.orchestration.page.routes import add_routes, runtime_to_act
-from sluice.orchestration.page.served import Served
+from sluice.orchestration.page.served import Served, User
 from sluice.orchestration.page_workers import PageWorkers
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ _LIMIT_S = 20.0
 _ACT_LIMIT_S = 60.0
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PRIVATE = {"Cache-Control": "no-store"}
-
-User = Annotated[BaseUser, Depends(get_user)]
 
 
 def ask_status(path: str) -> dict[str, Any]:
@@ -96,7 +94,7 @@ def headline(path: Path) -> dict[str, Any]:
 @lru_cache(2048)
 def _headline(path: Path, *_: int) -> dict[str, Any]:
     try:
-        pipeline = load_pipeline(path)
+        pipeline = reads.pipeline_at(path)
     except SluiceError as error:
         return _invalid(path, str(error))
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,19 +37,14 @@ def act(
     runtime: Runtime, action: str, *, by: str, reason: str = "", grace_s: float | None = None, dry_run: bool = False
 ) -> ActionPlan:
     """Carry out the action that a person chose. Raises ConfigError for an action that does not exist."""
-    from sluice.operations import control
+    from sluice.operations import actions
+    from sluice.operations.control import ActionPlan
 
-    actions: dict[str, Callable[[], ActionPlan]] = {
-        "pause": lambda: control.pause(runtime, by=by, reason=reason),
-        "resume": lambda: control.resume(runtime, by=by),
-        "restart": lambda: control.restart(runtime, by=by, reason=reason, grace_s=grace_s),
-        "rollback": lambda: control.rollback(runtime, by=by, dry_run=dry_run),
-    }
-    if action not in actions:
-        raise ConfigError(f"{action!r} is not an action", hint=f"choose one of {', '.join(actions)}")
+    if action not in ACTIONS:
+        raise ConfigError(f"{action!r} is not an action", hint=f"choose one of {', '.join(ACTIONS)}")
     if dry_run and action != "rollback":
-        return control.ActionPlan(action, (f"{runtime.name}: {action}; nothing was done",))
-    return actions[action]()
+        return ActionPlan(action, (f"{runtime.name}: {action}; nothing was done",))
+    return actions.act(runtime, action, {"reason": reason, "grace_s": grace_s}, by=by, dry_run=dry_run)
 
 
 def open_to_act(path: str) -> Runtime:

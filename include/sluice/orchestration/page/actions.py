@@ -126,69 +126,15 @@ class Action:
 # -- what people do to a pipeline --------------------------------------------------------------------------------------
 
 
-def _pause(runtime: Runtime, order: orders.Order, by: str) -> Steps:
-    from sluice.operations import control
+def _deed(action: str) -> Callable[..., Steps]:
+    """Return the deed of an action of :mod:`sluice.operations.actions`, or with ``dry_run`` its plan."""
 
-    return control.pause(runtime, by=by, reason=order.reason).steps
+    def do(runtime: Runtime, order: orders.Order, by: str, *, dry_run: bool = False) -> Steps:
+        from sluice.operations.actions import act
 
+        return act(runtime, action, order.model_dump(), by=by, dry_run=dry_run).steps
 
-def _resume(runtime: Runtime, order: orders.Order, by: str) -> Steps:
-    from sluice.operations import control
-
-    return control.resume(runtime, by=by).steps
-
-
-def _restart(runtime: Runtime, order: orders.Restart, by: str) -> Steps:
-    from sluice.operations import control
-
-    return control.restart(runtime, by=by, reason=order.reason, grace_s=order.grace_s).steps
-
-
-def _rollback(runtime: Runtime, order: orders.Order, by: str, *, dry_run: bool = False) -> Steps:
-    from sluice.operations import control
-
-    return control.rollback(runtime, by=by, dry_run=dry_run).steps
-
-
-def _skip(runtime: Runtime, order: orders.Skip, by: str, *, dry_run: bool = False) -> Steps:
-    from sluice.operations import control
-
-    return control.skip(
-        runtime, order.target, order.batch, by=by, reason=order.reason, dry_run=dry_run, lost=order.lost
-    ).steps
-
-
-def _redeliver(runtime: Runtime, order: orders.Redeliver, by: str, *, dry_run: bool = False) -> Steps:
-    from sluice.operations import control
-
-    return control.redeliver(runtime, order.target, by=by, dry_run=dry_run, from_batch=order.from_batch).steps
-
-
-def _seek(runtime: Runtime, order: orders.Seek, by: str, *, dry_run: bool = False) -> Steps:
-    from sluice.operations import control
-
-    return control.seek(runtime, order.to, by=by, dry_run=dry_run, drop=order.drop).steps
-
-
-def _failover(runtime: Runtime, order: orders.Failover, by: str, *, dry_run: bool = False) -> Steps:
-    from sluice.operations import control
-
-    return control.failover(runtime, order.to, by=by, reason=order.reason, dry_run=dry_run).steps
-
-
-def _switch_target(runtime: Runtime, order: orders.SwitchTarget, by: str, *, dry_run: bool = False) -> Steps:
-    from sluice.operations.target_switch import switch
-
-    return switch(
-        runtime, order.target, order.to, by=by, reason=order.reason, dry_run=dry_run, rewind=order.rewind
-    ).steps
-
-
-def _adopt(runtime: Runtime, order: orders.Adopt, by: str, *, dry_run: bool = False) -> Steps:
-    from sluice.operations.adopt import adopt
-
-    from_target = order.side == "target"
-    return adopt(runtime, order.target, from_target=from_target, by=by, reason=order.reason, dry_run=dry_run).steps
+    return do
 
 
 def _leave_plan(runtime: Runtime, order: orders.Order) -> Steps:
@@ -196,13 +142,6 @@ def _leave_plan(runtime: Runtime, order: orders.Order) -> Steps:
 
     require_no_channel(runtime)
     return (f"{runtime.name} works without a channel; what its partner sends is not told apart any more",)
-
-
-def _leave(runtime: Runtime, order: orders.Order, by: str) -> Steps:
-    from sluice.operations.channel import leave
-
-    leave(runtime, by=by)
-    return (f"{runtime.name} works without a channel",)
 
 
 def _make_missing_plan(runtime: Runtime, order: orders.Order) -> Told:
@@ -232,23 +171,15 @@ def _statements(report: CheckReport) -> list[str]:
     return at_source + [f"target {target}: {statement}" for target, statement in report.statements]
 
 
-def _switched(
-    on: bool,
-) -> tuple[Callable[[Runtime, Any], Steps], Callable[[Runtime, Any, str], Steps]]:
-    """Return the plan and the deed of switching an alert rule."""
+def _switched(on: bool) -> Callable[[Runtime, Any], Steps]:
+    """Return the plan of switching an alert rule."""
 
     def plan(runtime: Runtime, order: orders.AlertSwitch) -> Steps:
         tells = runtime.pipeline.alert_connection
         told = f"the webhook of {tells} and the log are told" if tells else "the log is told"
         return (f"{told} again when {order.rule} holds" if on else f"nobody is told any more when {order.rule} holds",)
 
-    def do(runtime: Runtime, order: orders.AlertSwitch, by: str) -> Steps:
-        from sluice.operations.alert_rules import switch
-
-        with runtime.state() as state:
-            return switch(state, order.rule, on=on, by=by, reason=order.reason)
-
-    return plan, do
+    return plan
 
 
 def _alert_words(switch: str) -> Callable[[str, Any], Sequence[str]]:
@@ -455,15 +386,14 @@ def _tune_words(pipeline: str, order: orders.Tune) -> Sequence[str]:
     return words
 
 
-_rollback_plan, _rollback_do = _both(_rollback)
-_skip_plan, _skip_do = _both(_skip)
-_redeliver_plan, _redeliver_do = _both(_redeliver)
-_seek_plan, _seek_do = _both(_seek)
-_failover_plan, _failover_do = _both(_failover)
-_switch_plan, _switch_do = _both(_switch_target)
-_adopt_plan, _adopt_do = _both(_adopt)
+_rollback_plan, _rollback_do = _both(_deed("rollback"))
+_skip_plan, _skip_do = _both(_deed("skip"))
+_redeliver_plan, _redeliver_do = _both(_deed("redeliver"))
+_seek_plan, _seek_do = _both(_deed("seek"))
+_failover_plan, _failover_do = _both(_deed("failover"))
+_switch_plan, _switch_do = _both(_deed("switch-target"))
+_adopt_plan, _adopt_do = _both(_deed("adopt"))
 _replay_plan, _replay_do = _both(_replay)
-_alert_on, _alert_off = _switched(True), _switched(False)
 _pause_dump, _resume_dump, _cancel_dump = (
     _settled_dump("pause", "no further chunk begins until it is resumed; what is placed stays"),
     _settled_dump("resume", "it goes on after the last finished chunk"),
@@ -479,7 +409,7 @@ ACTIONS: dict[str, Action] = {
             what="Stop all work of the pipeline within seconds. Nothing is lost.",
             order=orders.Order,
             plan=_told("tasks of {pipeline} under way stop at their next safe point and wait, without a worker"),
-            do=_pause,
+            do=_deed("pause"),
             command=_because("pause"),
         ),
         Action(
@@ -488,7 +418,7 @@ ACTIONS: dict[str, Action] = {
             what="Let a paused pipeline go on.",
             order=orders.Order,
             plan=_told("{pipeline} goes on, each task with the batch it had"),
-            do=_resume,
+            do=_deed("resume"),
             command=_plain("resume"),
         ),
         Action(
@@ -500,7 +430,7 @@ ACTIONS: dict[str, Action] = {
                 "tasks of {pipeline} under way stop within seconds and begin again from the same batches",
                 "meanwhile no other installation takes over",
             ),
-            do=_restart,
+            do=_deed("restart"),
             stakes=lambda order: Stakes(sent_again="batches whose load was under way; targets take each once"),
             command=lambda pipeline, order: [
                 *_because("restart")(pipeline, order),
@@ -626,7 +556,7 @@ ACTIONS: dict[str, Action] = {
             what="Let the pipeline work without its channel, after the channel's file was removed.",
             order=orders.Order,
             plan=_leave_plan,
-            do=_leave,
+            do=_deed("channel-leave"),
             confirms=lambda order: True,
             stakes=lambda order: Stakes(lost="nothing; changes of the former partner are loaded like any others"),
             command=_plain("channel", "leave"),
@@ -654,8 +584,8 @@ ACTIONS: dict[str, Action] = {
             title="Switch the alert on",
             what="Tell people again when an alert rule of the pipeline holds.",
             order=orders.AlertSwitch,
-            plan=_alert_on[0],
-            do=_alert_on[1],
+            plan=_switched(True),
+            do=_deed("alert-on"),
             command=_alert_words("on"),
         ),
         Action(
@@ -663,8 +593,8 @@ ACTIONS: dict[str, Action] = {
             title="Switch the alert off",
             what="Tell nobody when an alert rule of the pipeline holds, until it is switched on again.",
             order=orders.AlertSwitch,
-            plan=_alert_off[0],
-            do=_alert_off[1],
+            plan=_switched(False),
+            do=_deed("alert-off"),
             command=_alert_words("off"),
         ),
         Action(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Annotated, Any
+from typing import Any
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-from airflow.api_fastapi.core_api.security import get_user
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse
 
 from sluice.config.folders import channels_folder
@@ -16,11 +15,7 @@ from sluice.config.problems import shown
 from sluice.errors import SluiceError
 from sluice.operations.server_questions import NoAnswer, server_questions
 from sluice.orchestration.page.access import Right, has
-from sluice.orchestration.page.served import Served
-
-User = Annotated[BaseUser, Depends(get_user)]
-
-_ROOT = "/api/v1"
+from sluice.orchestration.page.served import ROOT, Served, User
 
 
 def add_channels(app: FastAPI, served: Served) -> None:
@@ -41,14 +36,14 @@ def add_channels(app: FastAPI, served: Served) -> None:
             raise HTTPException(404, f"there is no channel {shown(name)!r} whose two pipelines you may see")
         return await served.looking.run(partial(_asked, served, name, call))
 
-    @app.get(_ROOT + "/channels", summary="Channels", tags=["channels"])
+    @app.get(ROOT + "/channels", summary="Channels", tags=["channels"])
     async def channels(user: User) -> JSONResponse:
         """Return the channels whose two pipelines you may see: name, pipelines, main site, and what is wrong with the
         file (`error`).
         """
         return JSONResponse({"channels": await served.own.run(partial(seen, user))})
 
-    @app.get(_ROOT + "/channels/{channel}", summary="One channel", tags=["channels"])
+    @app.get(ROOT + "/channels/{channel}", summary="One channel", tags=["channels"])
     async def channel(channel: str, user: User) -> JSONResponse:
         """Return a channel, its pipelines, and the number that marks the changes that each of them loaded."""
         from sluice.operations.channel import show
@@ -56,7 +51,7 @@ def add_channels(app: FastAPI, served: Served) -> None:
         found = await told(user, channel, Right.READ, show)
         return JSONResponse({name: value for name, value in found.items() if name != "file"})
 
-    @app.get(_ROOT + "/channels/{channel}/conflicts", summary="Conflicts", tags=["channels"])
+    @app.get(ROOT + "/channels/{channel}/conflicts", summary="Conflicts", tags=["channels"])
     async def conflicts(channel: str, user: User) -> JSONResponse:
         """Return rows that both sites changed before they had each other's change: the last ones, and how many there
         were. Needs the right to read the task logs of both DAGs, as it shows values.

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
-from airflow.api_fastapi.core_api.security import get_user
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -41,15 +39,13 @@ from sluice.orchestration.page.access import Right, file_of, has
 from sluice.orchestration.page.airflow_self import AirflowSelf
 from sluice.orchestration.page.imports import import_for
 from sluice.orchestration.page.pipeline_files import ChangedMeanwhile, save, version_of, writable
-from sluice.orchestration.page.served import Served
+from sluice.orchestration.page.served import ROOT, Served, User
 from sluice.targets import registry
 
 _T = TypeVar("_T")
 _log = structlog.get_logger()
 
-User = Annotated[BaseUser, Depends(get_user)]
 
-_ROOT = "/api/v1"
 _NAME = "AIRFLOW_CONN_"
 _PAGE = 100
 _MANY = 5000
@@ -115,7 +111,7 @@ def add_editor(app: FastAPI, served: Served) -> None:
 
 
 def _add_choices(app: FastAPI, served: Served) -> None:
-    @app.get(_ROOT + "/editor", summary="What the editor may do", tags=["editor"])
+    @app.get(ROOT + "/editor", summary="What the editor may do", tags=["editor"])
     async def editor(user: User) -> JSONResponse:
         """Return whether you may make pipelines (`create`), whether the deployment lets the page save files (`save`),
         and the kinds of sources and targets.
@@ -127,7 +123,7 @@ def _add_choices(app: FastAPI, served: Served) -> None:
             "targets": sorted(set(registry.KINDS) - {"memory"}),
         })
 
-    @app.get(_ROOT + "/connections", summary="Connections", tags=["editor"])
+    @app.get(ROOT + "/connections", summary="Connections", tags=["editor"])
     async def connections(user: User, request: Request) -> JSONResponse:
         """Return the connections that Airflow lets you see: id, type, and the kinds of source and target that it fits.
         Nothing else of them is told.
@@ -144,7 +140,7 @@ def _add_choices(app: FastAPI, served: Served) -> None:
                 break
         return JSONResponse({"connections": [_described(name, found[name]) for name in sorted(found)]})
 
-    @app.get(_ROOT + "/connections/{connection}/tables", summary="Tables of a source", tags=["editor"])
+    @app.get(ROOT + "/connections/{connection}/tables", summary="Tables of a source", tags=["editor"])
     async def tables(connection: str, user: User, type: str = "mysql") -> JSONResponse:
         """Return the tables of a source: key, about how many rows, columns. A source that does not answer within
         seconds is a 503 answer.
@@ -169,7 +165,7 @@ def _add_choices(app: FastAPI, served: Served) -> None:
 
 
 def _add_texts(app: FastAPI, served: Served) -> None:
-    @app.post(_ROOT + "/drafts/text", summary="Text of a draft", tags=["editor"])
+    @app.post(ROOT + "/drafts/text", summary="Text of a draft", tags=["editor"])
     async def text(user: User, choices: Choices) -> JSONResponse:
         """Return the YAML of what was chosen so far, or with `base` that text with the choices written into it, its
         comments and other keys as they are. Changes nothing. 409: the form cannot show that text.
@@ -192,7 +188,7 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         )
         return JSONResponse({"text": made})
 
-    @app.post(_ROOT + "/drafts/problems", summary="Problems of a text", tags=["editor"])
+    @app.post(ROOT + "/drafts/problems", summary="Problems of a text", tags=["editor"])
     async def problems(user: User, order: Text) -> JSONResponse:
         """Return what is wrong with the text, with lines, as `sluice check` says it, without asking any server; for
         the file of a pipeline also the difference to what is saved and what the change does. Changes nothing.
@@ -200,14 +196,14 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         path = await _file(served, user, order.pipeline)
         return JSONResponse(await served.looking.run(partial(_refused, partial(_problems, path, order.text))))
 
-    @app.post(_ROOT + "/drafts/check", summary="Check a text", tags=["editor"])
+    @app.post(ROOT + "/drafts/check", summary="Check a text", tags=["editor"])
     async def check(user: User, order: Text) -> JSONResponse:
         """Return the findings of `sluice check` with the lines that they are about. Changes nothing."""
         path = await _file(served, user, order.pipeline)
         await served.own.run(partial(_refused, partial(_require_text, user, order.text, path)))
         return JSONResponse({"findings": await served.acting.run(partial(_refused, partial(_checked, order.text)))})
 
-    @app.get(_ROOT + "/pipelines/{pipeline}/file", summary="The file of a pipeline", tags=["editor"])
+    @app.get(ROOT + "/pipelines/{pipeline}/file", summary="The file of a pipeline", tags=["editor"])
     async def file(pipeline: str, user: User) -> JSONResponse:
         """Return the text of the file and its version, what the form shows of it (`choices`; null: it cannot be shown
         without a loss, and `lost` says of what), and the keys that it does not show and keeps (`kept`). Needs the
@@ -225,7 +221,7 @@ def _add_texts(app: FastAPI, served: Served) -> None:
             "kept": [shown(one) for one in form.kept],
         })
 
-    @app.post(_ROOT + "/drafts/save", summary="Save a text", tags=["editor"])
+    @app.post(ROOT + "/drafts/save", summary="Save a text", tags=["editor"])
     async def saved(user: User, order: Saved) -> JSONResponse:
         """Write the file of a pipeline, or a new one, NAME.yaml. Needs the right to edit the pipeline's DAG, and a
         deployment that lets the page write files. 409: the file was changed after you opened it. It is in the audit.
@@ -307,13 +303,10 @@ def _form(text: str) -> Opened:
         return Opened(None, [str(error)])
 
 
-_PATH = re.compile(r"([^\s:]+): ")
-
-
-def _field(text: str, path: str) -> str:
-    """Return the field of the form for a path with dots; "": none, or the text is no YAML."""
+def _field(text: str, path: Sequence[str | int]) -> str:
+    """Return the field of the form for a config path; "": none, or the text is no YAML."""
     try:
-        return shown(field_of(text, path.split(".")))
+        return shown(field_of(text, path))
     except SluiceError:
         return ""
 
@@ -322,10 +315,7 @@ def _problems(path: Path | None, text: str) -> dict[str, Any]:
     file = path.name if path is not None else "the new file"
     found = text_problems(text, file, PipelineConfig)
     said: dict[str, Any] = {
-        "problems": [
-            {"line": line, "why": shown(why), "field": _field(text, at[1]) if (at := _PATH.match(why)) else ""}
-            for line, why in found
-        ]
+        "problems": [{"line": line, "why": shown(why), "field": _field(text, at)} for line, why, at in found]
     }
     if path is not None:
         old = read_text(path)
@@ -349,7 +339,7 @@ def _checked(text: str) -> list[dict[str, Any]]:
         {
             **one.to_json(),
             "line": line_of_finding(text, one.part, one.setting),
-            "field": _field(text, ".".join(map(str, path_of_finding(text, one.part, one.setting)))),
+            "field": _field(text, path_of_finding(text, one.part, one.setting)),
         }
         for one in report.findings
     ]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-from airflow.api_fastapi.core_api.security import get_user
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
@@ -27,14 +26,11 @@ from sluice.orchestration.page.channels import add_channels
 from sluice.orchestration.page.editor import add_editor
 from sluice.orchestration.page.failed_tasks import clear_failed, failed_tasks
 from sluice.orchestration.page.imports import import_for
-from sluice.orchestration.page.served import Served
+from sluice.orchestration.page.served import ROOT, Served, User
 from sluice.orchestration.page.words import in_words, summary, trouble_first
 
 _T = TypeVar("_T")
 
-User = Annotated[BaseUser, Depends(get_user)]
-
-ROOT = "/api/v1"
 
 _ABOUT = """Everything that the operator's page shows and does.
 

@@ -6,12 +6,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Depends
 
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import Right, file_for
+
+ROOT = "/api/v1"
+"""The path of version 1 of the API, below the page's."""
+
+User = Annotated[BaseUser, Depends(get_user)]
+"""The parameter of a route with who asks."""
 
 _T = TypeVar("_T")
 

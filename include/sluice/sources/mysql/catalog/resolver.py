@@ -19,14 +19,14 @@ from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_le
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
 from sluice.sources.mysql.position import Position
-from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
+from sluice.sources.mysql.server.connection import IS_GENERATED, collations, rows_of, source_errors
 from sluice.sources.mysql.server.merge_tables import is_merge
 
 _log = structlog.get_logger()
 
 _GENERATED = (
-    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
-    "AND GENERATION_EXPRESSION IS NOT NULL AND GENERATION_EXPRESSION <> ''"
+    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "  # noqa: S608
+    f"AND {IS_GENERATED}"
 )
 _TYPES = (
     "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s "

@@ -297,6 +297,9 @@ def server_info(connection: MySQLConnection) -> ServerInfo:
     )
 
 
+IS_GENERATED = "GENERATION_EXPRESSION IS NOT NULL AND GENERATION_EXPRESSION <> ''"
+"""SQL condition on information_schema.COLUMNS for generated columns; MySQL has '' for others, MariaDB NULL."""
+
 RDS_FOLDER = "/rdsdbbin/"
 """Where Amazon RDS and Aurora install their servers. They purge by a setting of their own."""
 

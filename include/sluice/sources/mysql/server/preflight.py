@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterable
 from typing import Any
 
 import pymysql
@@ -18,6 +19,7 @@ from sluice.model.tables import TableId
 from sluice.sources.base import raise_first
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import (
+    IS_GENERATED,
     RDS_FOLDER,
     ServerInfo,
     first_that_works,
@@ -193,6 +195,11 @@ def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
     return found
 
 
+def _captured(rows: Iterable[tuple[Any, ...]], selection: Selection) -> list[tuple[str, str, str]]:
+    """Return the rows (schema, table, name of a part) of captured tables."""
+    return [(str(s), str(t), str(name)) for s, t, name in rows if selection.wants(TableId(str(s), str(t)))]
+
+
 def _generated_columns(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
     """Report generated columns of captured tables that this server leaves out of its log of updates.
 
@@ -202,10 +209,10 @@ def _generated_columns(connection: Any, info: ServerInfo, selection: Selection) 
         return []
     rows = rows_of(
         connection,
-        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS "
-        "WHERE GENERATION_EXPRESSION IS NOT NULL AND GENERATION_EXPRESSION <> '' ORDER BY 1, 2, ORDINAL_POSITION",
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS "  # noqa: S608 - a constant
+        f"WHERE {IS_GENERATED} ORDER BY 1, 2, ORDINAL_POSITION",
     )
-    captured = [(str(s), str(t), str(c)) for s, t, c in rows if selection.wants(TableId(str(s), str(t)))]
+    captured = _captured(rows, selection)
     if not captured:
         return []
     return [
@@ -325,7 +332,7 @@ def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[F
         "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS "
         "WHERE DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')",
     )
-    captured = [(str(s), str(t), str(c)) for s, t, c in rows if selection.wants(TableId(str(s), str(t)))]
+    captured = _captured(rows, selection)
     if not captured:
         return []
     names = ", ".join(f"{schema}.{table} ({name})" for schema, table, name in captured[:5])
