@@ -194,8 +194,11 @@ GROUP = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$"
 """A name that pipelines of the same servers share, or ""."""
 
 
-def _first_of_group(data: Any, missing: str) -> Any:
-    """Fill in ``connection`` with the first of ``connections``. Raises ValueError that says what is ``missing``."""
+def _first_of_group(model: type[StrictModel], data: Any, missing: str) -> Any:
+    """Fill in ``connection`` with the first of ``connections``. Raises ValueError that says what is ``missing``.
+
+    A key that is spelled nearly so is left to the error about unknown keys, which has its line.
+    """
     if not isinstance(data, dict):
         return data
     several = data.get("connections")
@@ -203,6 +206,9 @@ def _first_of_group(data: Any, missing: str) -> Any:
         raise ValueError("write connection for one server, or connections for a group, not both")
     if "connection" not in data:
         if not isinstance(several, list | tuple) or not several:
+            unknown = [str(key) for key in data if key not in model.model_fields]
+            if any(meant(key, ("connection", "connections")) for key in unknown):
+                return data
             raise ValueError(f"connection is missing: {missing} (or connections, for a group)")
         if len(set(map(str, several))) != len(several):
             raise ValueError("connections names a server twice")
@@ -273,7 +279,7 @@ class SourceConfig(StrictModel):
     @classmethod
     def _one_or_several(cls, data: Any) -> Any:
         """Take the first connection of a group where the code needs one."""
-        return _first_of_group(data, "the id of the source's connection")
+        return _first_of_group(cls, data, "the id of the source's connection")
 
     @model_validator(mode="after")
     def _has_servers(self) -> SourceConfig:
@@ -778,7 +784,7 @@ class TargetConfig(StrictModel):
     @classmethod
     def _one_or_several(cls, data: Any) -> Any:
         """Take the first connection of a group where the code needs one."""
-        return _first_of_group(data, "the id of the target's connection")
+        return _first_of_group(cls, data, "the id of the target's connection")
 
     @model_validator(mode="after")
     def _has_servers(self) -> TargetConfig:

@@ -76,6 +76,18 @@ workers:
             25,
             "targets.0: connection is missing: the id of the target's connection (or connections, for a group)",
         ),
+        (
+            "    connection: reporting_mysql",
+            "    conection: reporting_mysql",
+            27,
+            "conection: there is no such key; did you mean 'connection'?",
+        ),
+        (
+            "connection: shop_mysql",
+            "conection: shop_mysql",
+            4,
+            "conection: there is no such key; did you mean 'connection'?",
+        ),
         ('["shop\\\\..*"]', '["shop(", "x"]', 8, "is not a regular expression"),
         ("  start: latest", "  start: {file: binlog.000001, gtid: x}", 6, "exactly one of"),
         ("schedule: continuous", "schedule: hourly-ish", 14, "is not a schedule"),

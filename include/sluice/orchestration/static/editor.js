@@ -93,7 +93,7 @@ const ids = (kind, now) => {
   const mine = !now || fitting.some((one) => one.id === now) ? [] : [[now, now]]; // the file names it, and it may not be listed
   return [["", "Choose…"], ...mine, ...fitting.map((one) => [one.id, `${one.id} (${one.type || "no type"})`])];
 };
-const among = (options, now) => (options.some(([value]) => value === now) ? options : [[now, now || "as without the key"], ...options]);
+const among = (options, now) => (options.some(([value]) => value === now) ? options : [[now, now || "not set: the default"], ...options]);
 
 function form() {
   parts.tables = el("div", { id: "tables" });
@@ -101,7 +101,7 @@ function form() {
   const kinds = el("div");
   const kind = () => swap(kinds, choice("source-type", "Kind of source", among(may.sources.map((one) => [one, one]), choices.source_type), choices.source_type, (value) => { choices.source_type = value; askTables(); write(); }));
   swap(parts.form,
-    el("article", {}, el("h2", {}, "Name"),
+    el("article", {}, el("h2", {}, name ? "Pipeline" : "Name"),
       name ? "" : text("name", "Name (letters, digits, _)", choices.pipeline, (value) => { choices.pipeline = value; }),
       text("description", "Description", choices.description, (value) => { choices.description = value; }), beside("name"), beside("description")),
     el("article", {}, el("h2", {}, "Source"),
