@@ -484,7 +484,7 @@ class MongoDB(Kind):
     ports = ("mongodb",)
     settings: ClassVar[Mapping[str, Any]] = {
         "changes": "latest",
-        "options": {"bulk_rows": 20, "types": {"decimal": "text", "bigint unsigned": "text"}},
+        "options": {"bulk_rows": 20, "ids": "text", "types": {"decimal": "text", "bigint unsigned": "text"}},
     }
 
     def fetch(self) -> None:

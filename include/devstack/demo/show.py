@@ -149,8 +149,8 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
         caught_up = _wait_until_equal(stack, patience_s)
     tally.add(done)
     if caught_up and stack.kind:
-        caught_up = _wait_until_counted(stack, stack.kind, patience_s)
-    progress("the target has caught up" if caught_up else f"the target has NOT caught up after {patience_s:.0f} s")
+        caught_up = _wait_until_counted(stack, stack.kind, patience_s, progress)
+    progress("the target has caught up" if caught_up else f"the target has NOT caught up within {patience_s:.0f} s")
     return _report(stack, progress, tally.changes, meter, caught_up=caught_up, ready_s=ready_s, write=write)
 
 
@@ -218,12 +218,22 @@ def _counts(stack: Stack) -> dict[str, int]:
     return shop.counts(stack.target, TARGET_SCHEMA) | {"heartbeat": int(beats[0][0])}
 
 
-def _wait_until_counted(stack: Stack, kind: Kind, patience_s: float) -> bool:
-    """Wait until the other target has as many rows of each table as the MySQL one; return whether it has."""
-    end = time.monotonic() + patience_s
+def _wait_until_counted(stack: Stack, kind: Kind, patience_s: float, progress: Progress) -> bool:
+    """Wait until the other target has as many rows of each table as the MySQL one; return whether it has.
+
+    A slow server gets the time that it needs: the patience begins anew with each change of the counts.
+    """
+    wanted, last = _counts(stack), dict[str, int]()
+    end, next_line = time.monotonic() + patience_s, time.monotonic() + 10
     while time.monotonic() < end:
-        if kind.rows(stack.other, TARGET_SCHEMA, TABLES) == _counts(stack):
+        now = kind.rows(stack.other, TARGET_SCHEMA, TABLES)
+        if now == wanted:
             return True
+        if now != last:
+            last, end = now, time.monotonic() + patience_s
+        if time.monotonic() >= next_line:
+            next_line += 10
+            progress(f"{sum(now.values())} of {sum(wanted.values())} rows at {kind.name}")
         time.sleep(0.5)
     return False
 

@@ -123,6 +123,20 @@ def test_values_that_no_document_has_are_left_out_one_by_one(bench: MongoBench) 
     assert (document["_id"], document["j"], document["d"]) == (Int64(3), {"a": {"b": [1, None]}}, None)
 
 
+def test_ids_are_texts_where_the_options_say_so(bench: MongoBench) -> None:
+    """FerretDB has no Decimal128, which an id beyond 2^63-1 is else."""
+    columns = (
+        Column("id", ColumnKind.BIGINT, "bigint unsigned", nullable=False, unsigned=True),
+        Column("n", ColumnKind.INT, "int"),
+    )
+    bench.options |= {"ids": "text", "types": {"bigint unsigned": "text"}}
+    table, pipe = made(bench, TableSchema(TableId("s", "large"), columns, ("id",)))
+    pipe.deliver((table, [new(2**64 - 1, 1), new(7, 1), new(8, 1)]))
+    pipe.deliver((table, [changed((2**64 - 1, 1), (2**64 - 1, 2)), gone(8, 1), changed((7, 1), (2**63, 1))]))
+    found = {one["_id"]: one.get("n") for one in bench.documents(table)}
+    assert found == {"18446744073709551615": 2, "9223372036854775808": 1}
+
+
 def test_documents_of_another_program_stop_the_load(bench: MongoBench) -> None:
     table, pipe = made(bench)
     pipe.deliver((table, [new(1, "a", 1)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.targets.documents.definitions import Definition
@@ -38,7 +40,7 @@ from sluice.targets.mongodb.column_types import (
 )
 from sluice.targets.mongodb.options import MongoOptions
 from sluice.targets.mongodb.place import Namespace, Place
-from sluice.targets.mongodb.tables import read_statement, statement_of
+from sluice.targets.mongodb.tables import read_statement, require, statement_of
 from sluice.targets.mongodb.target import MongoTarget
 
 K = ColumnKind
@@ -218,6 +220,15 @@ def test_ids_do_not_depend_on_forms() -> None:
     assert id_values(pa.array(["a:%"]), ColumnType(K.VARCHAR)) == ["a:%"]
     assert id_values(pa.array([b"\xff"], pa.binary()), ColumnType(K.VARBINARY)) is None
     assert id_values(pa.array([Decimal("1.50")]), ColumnType(K.DECIMAL, 9, 2)) is None
+
+
+def test_ids_of_another_way_than_the_collection_began_with_are_refused() -> None:
+    plan = PlannedTable(TableId("s", "t"), TableId("s", "t"), (PlannedColumn("id", key=1),))
+    began = Definition("s.t", ("id",), ("id",))
+    with pytest.raises(MappingError, match="each row would be there twice") as raised:
+        require(place(ids="text"), {"s.t": began}, plan)
+    assert "options.ids" in (raised.value.hint or "")
+    require(place(ids="text"), {"s.t": Definition.from_json(replace(began, ids="text").to_json())}, plan)
 
 
 def test_names_of_collections() -> None:

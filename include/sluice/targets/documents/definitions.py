@@ -15,24 +15,27 @@ from sluice.targets.schema.names import require_names
 class Definition:
     """The columns and the key of a table, by name.
 
-    ``moves_to``: the name that a rename gives it; its rows may be under that one by now.
+    ``moves_to``: the name that a rename gives it; its rows may be under that one by now. ``ids``: how ids are made of
+    keys, for a target that offers more than one way; "" is the first.
     """
 
     table: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
     moves_to: str = ""
+    ids: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the definition as it is stored."""
         told = {"table": self.table, "columns": list(self.columns), "key": list(self.key)}
-        return {**told, "moves_to": self.moves_to} if self.moves_to else told
+        more = {"moves_to": self.moves_to, "ids": self.ids}
+        return told | {name: given for name, given in more.items() if given}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Definition:
         """Read a stored definition. Raises KeyError, TypeError."""
         columns, key = tuple(map(str, told["columns"])), tuple(map(str, told["key"]))
-        return cls(str(told["table"]), columns, key, str(told.get("moves_to", "")))
+        return cls(str(told["table"]), columns, key, str(told.get("moves_to", "")), str(told.get("ids", "")))
 
 
 def definition_of(plan: PlannedTable) -> Definition:

@@ -18,6 +18,7 @@ from sluice.targets.documents.refusals import key_changed
 from sluice.targets.messages.keyed_rows import KeyedRows
 from sluice.targets.mongodb.client import Client
 from sluice.targets.mongodb.column_types import Unstorable, document_values, id_values
+from sluice.targets.mongodb.options import Ids
 from sluice.targets.mongodb.place import Namespace, Place
 
 VERSION, DELETED = "_sluice", "_sluice_deleted"
@@ -60,9 +61,10 @@ class TableDocuments(KeyedRows):
 
     def ids_of(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> list[Any]:
         """Return the ids of rows, from the key's columns in key order: a number or a text alone is the id, others are
-        texts with a colon between.
+        texts with a colon between, and so are all by ``options.ids: text``.
         """
-        found = id_values(columns[0], self.type_of(fields[0])) if len(columns) == 1 else None
+        alone = len(columns) == 1 and self.place.options.ids is Ids.VALUE
+        found = id_values(columns[0], self.type_of(fields[0])) if alone else None
         return found if found is not None else self.keys(columns, fields).to_pylist()
 
     def ids(self, rows: pa.Table) -> list[Any]:

@@ -74,7 +74,7 @@ class _Follower(Follower):
             hint = "give each table a collection of its own: options.database, options.collection"
             raise not_followed(self.change, f"collection {at} has the rows of {there.table}", hint)
         make_collection(self.client, at)
-        define(self.client, self.place, at, definition)
+        define(self.client, self.place, at, replace(definition, ids=self.place.ids))
 
     def rename(self, table: TableId, to: TableId) -> None:
         """Rename the collection; a repeat finds that it has the new name already."""

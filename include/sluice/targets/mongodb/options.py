@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -14,6 +15,13 @@ from sluice.targets.templates import require_known
 
 _TABLE = frozenset({"schema", "table", "pipeline", "target"})
 _MEBIBYTE = 1 << 20
+
+
+class Ids(StrEnum):
+    """How ids are made of keys."""
+
+    VALUE = "value"
+    TEXT = "text"
 
 
 class MongoOptions(BaseModel):
@@ -32,6 +40,11 @@ class MongoOptions(BaseModel):
         description="How values are stored, by column (schema.table.column of the target) or by type (decimal, bigint "
         "unsigned, …), "
         "instead of the proposed way: number, decimal, double, date, text, document or bytes.",
+    )
+    ids: Ids = Field(
+        Ids.VALUE,
+        description="What _id is: the value of a key of one whole number or text, and a text for other keys; or a text "
+        "for every key.",
     )
     keep_deleted: Annotated[Span, Field(ge=timedelta(0), le=timedelta(days=365))] = Field(
         timedelta(days=1),
@@ -72,4 +85,4 @@ class MongoOptions(BaseModel):
         return self
 
 
-__all__ = ["MongoOptions"]
+__all__ = ["Ids", "MongoOptions"]

@@ -8,7 +8,7 @@ from sluice.config.connections import Endpoint
 from sluice.model.column_types import ColumnType
 from sluice.model.tables import TableId
 from sluice.targets.mongodb.column_types import Form, form_of
-from sluice.targets.mongodb.options import MongoOptions
+from sluice.targets.mongodb.options import Ids, MongoOptions
 
 _NOT_ALLOWED = frozenset('/\\. "$*<>:|?%\0')
 """Characters that names of databases may not have, and the one that stands for them."""
@@ -52,6 +52,11 @@ class Place:
     def tables(self) -> Namespace:
         """The collection with the definition of each collection."""
         return Namespace(self.options.own_database, "tables")
+
+    @property
+    def ids(self) -> str:
+        """How ids are made, as definitions of tables have it."""
+        return "" if self.options.ids is Ids.VALUE else str(self.options.ids)
 
     @property
     def record_place(self) -> str:

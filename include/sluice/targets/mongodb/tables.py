@@ -64,7 +64,7 @@ def statement_of(place: Place, at: Namespace, definition: Definition) -> str:
 
 def make_statement(place: Place, plan: PlannedTable) -> str:
     """Return the command that stores the definition of a planned table."""
-    return statement_of(place, place.namespace(plan.target), definition_of(plan))
+    return statement_of(place, place.namespace(plan.target), replace(definition_of(plan), ids=place.ids))
 
 
 def extend_statement(place: Place, plan: PlannedTable, held: Definition, names: Collection[str]) -> str:
@@ -102,6 +102,14 @@ def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) ->
         )
     hint = "give each table a collection of its own: {schema} and {table} in options.database and options.collection"
     require_own_table(found, plan, f"collection {at}", hint)
+    if found.ids != place.ids:
+        raise MappingError(
+            f"options.ids is {place.options.ids}, and collection {at} has ids of the other way: each row would be "
+            "there twice",
+            where=str(plan.target),
+            hint=f"set options.ids back; or remove the collection and its definition in {place.tables}, run `sluice "
+            f"check {place.pipeline} --apply`, and copy the table anew",
+        )
     require_defined(found, plan, place.pipeline, f"remove the collection and its definition in {place.tables}")
     require_fields(place, plan)
 
