@@ -285,6 +285,18 @@ def test_no_route_changes_something_without_that_check(app: Any) -> None:
             assert own_page in [dependency.call for dependency in route.dependant.dependencies]
 
 
+def test_a_browser_keeps_the_files_of_this_release_and_no_other(logged_in: TestClient) -> None:
+    page = logged_in.get("/")
+    assert page.headers["cache-control"] == "no-store"
+    named = re.findall(r'(?:src|href)="(static/[^"]+)"', page.text)
+    assert len(named) > 5
+    for path in named:
+        answer = logged_in.get(f"/{path}")
+        assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
+        other = logged_in.get(f"/{re.sub('/[0-9a-f]{16}/', '/0123456789abcdef/', path)}")
+        assert (other.text, other.headers["cache-control"]) == (answer.text, "no-store")
+
+
 @pytest.mark.parametrize("route", ["/static/../sluice_plugin.py", "/static/index.html", "/docs", "/openapi.json"])
 def test_nothing_else_is_served(logged_in: TestClient, route: str) -> None:
     assert logged_in.get(route).status_code == 404

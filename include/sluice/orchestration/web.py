@@ -6,8 +6,10 @@ bearer token, else 401), and a pipeline is shown to those who may read its DAG.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from airflow.api_fastapi.core_api.security import get_user, requires_access_view
 from airflow.sdk.configuration import conf
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.config.loading import yaml_files
@@ -53,6 +55,8 @@ _LIMIT_S = 20.0
 _ACT_LIMIT_S = 60.0
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PRIVATE = {"Cache-Control": "no-store"}
+_VERSION = re.compile("[0-9a-f]{16}")
+_KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
 
 
 def ask_status(path: str) -> dict[str, Any]:
@@ -184,18 +188,24 @@ def create_app(
         found = zip(await answers.newest(heads, listed=listed), heads.values(), strict=True)
         return [answer if answer["dag_id"] == head["dag_id"] else head for answer, head in found]
 
-    @app.get("/")
-    async def index() -> FileResponse:
-        return FileResponse(static / "index.html", media_type="text/html", headers=_PRIVATE)
-
     files = {path.relative_to(static).as_posix(): path for path in static.rglob("*") if path.suffix in _KINDS}
+    version = _version(files)
+
+    @app.get("/")
+    async def index() -> HTMLResponse:
+        page = (static / "index.html").read_text("utf-8").replace('"static/', f'"static/{version}/')
+        return HTMLResponse(page, headers=_PRIVATE)
 
     @app.get("/static/{name:path}")
     async def file(name: str) -> FileResponse:
-        path = files.get(name)
+        """Return a file that the page names. What this server's page names never changes, so a browser asks for it
+        once; the page of another release may ask this server, too.
+        """
+        given, _, rest = name.partition("/")
+        path = files.get(rest if _VERSION.fullmatch(given) else name)
         if path is None:
             raise HTTPException(404, "no such file")
-        return FileResponse(path, media_type=_KINDS[path.suffix], headers=_PRIVATE)
+        return FileResponse(path, media_type=_KINDS[path.suffix], headers=_KEPT if given == version else _PRIVATE)
 
     @app.get("/api/status")
     async def all_statuses(user: User) -> JSONResponse:
@@ -257,6 +267,14 @@ def create_app(
     add_routes(app, Served(pipelines, own, looking, acting, curves, readable, statuses, service))
     app.add_middleware(SecureHeaders)
     return app
+
+
+def _version(files: Mapping[str, Path]) -> str:
+    """Return a word for the contents of the files that the page names."""
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        digest.update(f"{name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 class Order(BaseModel):

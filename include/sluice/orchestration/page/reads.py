@@ -5,6 +5,7 @@ A server that does not answer in time becomes a 503 answer that names it; it del
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -24,8 +25,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+CURVE_S = 25.0
+"""Seconds for which a curve is shown again without being read: its points are minutes."""
+
 MOST = 500
 """Entries of a list in one answer, at most."""
+
+
+_curves: dict[Path, tuple[float, dict[str, Any]]] = {}
+"""File -> when its curve was read (monotonic), and the curve."""
 
 
 @cache
@@ -214,11 +222,19 @@ def history(runtime: Runtime, span: str) -> dict[str, Any]:
     return histories.history(runtime.store, span, _run)
 
 
-def curve(runtime: Runtime) -> dict[str, Any]:
-    """Return the lag of the last hour, for a small curve."""
+def curve(path: Path) -> dict[str, Any]:
+    """Return the lag of the last hour, for a small curve, and keep it for :func:`kept_curve`. Raises an HTTP answer."""
     from sluice.operations.history import histories
 
-    return histories.curve(runtime.store)
+    found = asked(path, "the curve", lambda runtime: histories.curve(runtime.store))
+    _curves[path] = time.monotonic(), found
+    return found
+
+
+def kept_curve(path: Path) -> dict[str, Any] | None:
+    """Return the curve that was read in the last :data:`CURVE_S`; None: none was."""
+    at, found = _curves.get(path, (-CURVE_S, {}))
+    return found if time.monotonic() - at < CURVE_S else None
 
 
 def _run(claim: str) -> dict[str, str] | None:

@@ -130,11 +130,13 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         """
         heads = await served.own.run(partial(served.readable, user))
         paths = {Path(path): head["pipeline"] for path, head in heads.items() if head["state"] != "invalid"}
+        kept = {path: found for path in paths if (found := reads.kept_curve(path)) is not None}
+        due = [path for path in paths if path not in kept]
         found = await asyncio.gather(
-            *(served.curves.run(partial(reads.asked, path, "the curve", reads.curve)) for path in paths),
-            return_exceptions=True,
+            *(served.curves.run(partial(reads.curve, path)) for path in due), return_exceptions=True
         )
-        pairs = zip(paths.values(), found, strict=True)
+        newest = {**kept, **dict(zip(due, found, strict=True))}
+        pairs = ((name, newest[path]) for path, name in paths.items())
         return JSONResponse({
             "pipelines": {name: curve for name, curve in pairs if not isinstance(curve, BaseException)}
         })
