@@ -47,6 +47,8 @@ class Kind(ABC):
     """Its settings in the pipeline file."""
     frame: ClassVar[Mapping[str, Any]] = {}
     """Further settings where Spark can write."""
+    changes_per_s: ClassVar[int] = 300
+    """Changes that the demo writes: both targets get each batch, so a slow server sets the pace of both."""
 
     @property
     def connection_id(self) -> str:
@@ -477,9 +479,12 @@ class ClickHouse(Kind):
 
 
 class MongoDB(Kind):
-    """A collection a table, with a document a row, in a FerretDB: it takes few updates at a time, and no Decimal128."""
+    """A collection a table, with a document a row, in a FerretDB: it takes few updates at a time, 40 rows a second, and
+    no Decimal128.
+    """
 
     name = "mongodb"
+    changes_per_s = 20
     client = "pymongo"
     ports = ("mongodb",)
     settings: ClassVar[Mapping[str, Any]] = {

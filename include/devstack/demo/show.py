@@ -130,16 +130,17 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
         progress(f"made what is missing at {stack.kind.name}, as `sluice check --apply` does: {made} statements")
     tally = seed(stack.source.connect, SOURCE_SCHEMA)
     progress(f"seeded the shop: {tally.inserts} rows in {tally.transactions} transactions")
+    pace = stack.kind.changes_per_s if stack.kind else 300
     with LagMeter(stack.source, stack.target) as meter:
         workload = Workload(
             stack.source.connect,
             SOURCE_SCHEMA,
             connections=2,
-            changes_per_s=300,
+            changes_per_s=pace,
             seconds=seconds,
             number=time.time_ns() // 10**9,
         ).start()
-        progress(f"changing the shop for {seconds} s: inserts, updates, key changes, deletes, about 300 a second")
+        progress(f"changing the shop for {seconds} s: inserts, updates, key changes, deletes, about {pace} a second")
         try:
             _watch(workload, stack, progress)
             done = workload.wait()

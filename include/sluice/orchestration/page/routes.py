@@ -130,7 +130,7 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         """
         heads = await served.own.run(partial(served.readable, user))
         paths = {Path(path): head["pipeline"] for path, head in heads.items() if head["state"] != "invalid"}
-        kept = {path: found for path in paths if (found := reads.kept_curve(path)) is not None}
+        kept = {path: one for path in paths if (one := reads.kept_curve(path)) is not None}
         due = [path for path in paths if path not in kept]
         found = await asyncio.gather(
             *(served.curves.run(partial(reads.curve, path)) for path in due), return_exceptions=True
