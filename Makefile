@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-targets faults clean bench-postgresql
+.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-targets faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ bench-control: venv kernels servers ## seconds from pause, resume, restart or ro
 
 bench-pipelines: venv kernels servers ## how many pipelines one Airflow carries, what idle ones cost, what a busy one leaves an hour; against a run a batch
 	@$(BIN)/python tests/bench/bench_pipelines.py
+
+bench-scale: venv kernels servers ## what each stage of a batch costs, and with it what a thousand pipelines and 100 TB a day take
+	@$(BIN)/python tests/bench/bench_scale.py
 
 bench-page: venv kernels servers ## first paint and refresh of the operator's page with 200 pipelines of 50 tables, and what an open page reads of ZooKeeper and the metadata database
 	@$(BIN)/python tests/bench/bench_page.py

@@ -1,8 +1,8 @@
 """From one pipeline to a thousand, and to 100 TB of log a day: what is used up first, by arithmetic on what was
 measured.
 
-``python tests/bench/simulate_scale.py [results/pipelines.json]`` prints the table of docs/scale.md. The costs of one
-pipeline are those of bench_pipelines.py where its results have them, else the defaults below, which say where they are
+``python tests/bench/simulate_scale.py`` prints the tables of docs/scale.md. The costs of one pipeline are those of
+bench_scale.py and bench_pipelines.py where their results have them, else the defaults below, which say where they are
 from. Everything is linear: no queueing, no bursts. So the table says which part is used up first and how many of it are
 needed, not how long anything takes.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent / "results/pipelines.json"
+STAGES = Path(__file__).resolve().parent / "results/scale.json"
 DAY_S = 86_400.0
 
 
@@ -39,6 +39,7 @@ class Costs:
             are written, and read twice.
         idle_zk_requests: of a pipeline that waits, a second.
         run_db_bytes: in Airflow's database, a run with its tasks and events.
+        store_write_share: of the requests at the object store, those that write.
     """
 
     bytes_per_change: float = 300.0
@@ -55,6 +56,7 @@ class Costs:
     batch_requests: float = 8.0
     idle_zk_requests: float = 0.2
     run_db_bytes: float = 9_000.0
+    store_write_share: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -233,10 +235,70 @@ def table(costs: Costs, limits: Limits) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Prices:
+    """In dollars: assumed, of the order of what clouds ask on demand. Put in your own."""
+
+    core_hour: float = 0.05
+    store_writes_million: float = 5.0
+    store_reads_million: float = 0.4
+    database_gb_month: float = 0.1
+
+
+def machines(costs: Costs, limits: Limits | None = None, prices: Prices | None = None) -> str:
+    """How many of each part a load takes, and dollars a month of cores and store requests, in Markdown."""
+    limits, prices = limits or Limits(), prices or Prices()
+    lines = [
+        "| load | machines of 16 cores | schedulers | triggerers | workers | ZooKeeper ensembles | store prefixes | "
+        "cores, $ a month | store requests, $ a month |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, load in loads(costs).items():
+        n = needs(load, costs, limits)
+        cores = n.cores * prices.core_hour * 730
+        writes, reads = n.store_requests_per_s * costs.store_write_share, n.store_requests_per_s
+        reads -= writes
+        requests = (writes * prices.store_writes_million + reads * prices.store_reads_million) * 730 * 3600 / 1e6
+        count = {part: max(math.ceil(n.used[part]), 1) for part in n.used}
+        lines.append(
+            f"| {name} | {count['cores of a machine']:,} | {count['scheduler']:,} | {count['triggerer']:,} | "
+            f"{n.workers:,} | {count['ZooKeeper']:,} | {count['object store (a prefix)']:,} | {cores:,.0f} | "
+            f"{requests:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def of_stages(lines: Sequence[Mapping[str, object]], costs: Costs) -> Costs:
+    """Costs with what bench_scale.py found, all stages together. Databases are not ours, and are not in it."""
+    found = {str(one["measure"]): float(str(one["value"])) for one in lines}
+
+    def of_all(name: str) -> float:
+        return sum(value for measure, value in found.items() if measure.endswith(f"_{name}"))
+
+    if not found:
+        return costs
+    writes, reads = of_all("store_writes_a_batch"), of_all("store_reads_a_batch")
+    zk_writes = of_all("zk_writes_a_batch")
+    return replace(
+        costs,
+        change_cpu_s=of_all("own_s_a_million") / 1e6,
+        batch_cpu_s=of_all("own_s_a_batch"),
+        batch_zk_writes=zk_writes,
+        batch_zk_reads=max(of_all("zk_requests_a_batch") - zk_writes, 0.0),
+        batch_requests=writes + reads,
+        store_write_share=writes / max(writes + reads, 1e-9),
+    )
+
+
+def kept() -> Costs:
+    """The costs that are stored: of Airflow by bench_pipelines.py, of the stages by bench_scale.py."""
+    costs = measured(json.loads(RESULTS.read_text(encoding="utf-8"))) if RESULTS.exists() else Costs()
+    return of_stages(json.loads(STAGES.read_text(encoding="utf-8")), costs) if STAGES.exists() else costs
+
+
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
-    costs = measured(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Costs()
-    print(f"{costs}\n\n{table(costs, Limits())}")
+    costs = kept()
+    print(f"{costs}\n\n{table(costs, Limits())}\n\n{machines(costs)}")
 
 
 if __name__ == "__main__":
