@@ -42,6 +42,9 @@ _SYNCS_AT_ONCE = 8
 _OPEN_AT_ONCE = 64
 _PIECE_BYTES = 1 << 22
 _TEXT_BYTES = 1 << 16
+_OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
+"""Names of the file systems that have objects, and no folders."""
+
 MIN_FREE_BYTES = 64 * 2**20
 
 
@@ -81,6 +84,18 @@ def quoted(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E")
 
 
+def _opened(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a store and the path in it. Raises ArrowInvalid, OSError.
+
+    S3 gets a small file in one request, not in the three of an upload in parts, as far as pyarrow can (20 and later).
+    """
+    found: tuple[fs.FileSystem, str] | None = None
+    if uri.startswith("s3://") and "allow_delayed_open" not in uri:
+        with suppress(pa.ArrowInvalid):
+            found = fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true")
+    return found or fs.FileSystem.from_uri(uri)
+
+
 class SegmentStore:
     """Files of one pipeline.
 
@@ -93,7 +108,7 @@ class SegmentStore:
 
     def __init__(self, uri: str, pipeline: str, *, min_free_bytes: int = MIN_FREE_BYTES) -> None:
         try:
-            self._fs, base = fs.FileSystem.from_uri(uri)
+            self._fs, base = _opened(uri)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise ConfigError(
                 f"{uri!r} is not a store address: {error}", hint="write file:///var/lib/sluice or s3://bucket/path"
@@ -103,6 +118,7 @@ class SegmentStore:
         self.min_free_bytes = min_free_bytes
         self._base = posixpath.join(base, quoted(pipeline))
         self._local = isinstance(self._fs, fs.LocalFileSystem)
+        self._has_folders = self._fs.type_name not in _OBJECT_STORES
         self._archives = Archives(self._fs, self._base, f"{uri} {self._base}")
 
     # paths ---------------------------------------------------------------------------------------------------------
@@ -279,7 +295,7 @@ class SegmentStore:
         """Write a file durably and all or nothing: a reader sees the old state or all of the new one."""
         full = self.full_path(path)
         with self._errors(f"writing {path}"):
-            self._fs.create_dir(posixpath.dirname(full), recursive=True)
+            self._make_folder_of(full)
             if self._local:
                 temporary = f"{full}.tmp-{os.getpid()}"
                 with open(temporary, "wb") as stream:
@@ -315,6 +331,11 @@ class SegmentStore:
                     self.delete(path)
             raise
 
+    def _make_folder_of(self, full: str) -> None:
+        """Make the folder of a file. An object store needs none, and the mark of one would be up to four requests."""
+        if self._has_folders:
+            self._fs.create_dir(posixpath.dirname(full), recursive=True)
+
     def _write_synced(self, files: Sequence[tuple[str, bytes]]) -> None:
         with ExitStack() as opened:
             streams = [opened.enter_context(open(self.full_path(path), "wb")) for path, _ in files]
@@ -336,7 +357,7 @@ class SegmentStore:
         """
         full = self.full_path(path)
         with self._errors(f"writing {path}"):
-            self._fs.create_dir(posixpath.dirname(full), recursive=True)
+            self._make_folder_of(full)
             raw: Any = open(full, "wb") if self._local else self._fs.open_output_stream(full)  # noqa: SIM115
             sink = ChecksumSink(raw)
             try:
@@ -382,7 +403,7 @@ class SegmentStore:
     def move(self, path: str, to: str) -> None:
         """Give a file another path in the store. Raises SegmentError if it is not there."""
         with self._errors(f"moving {path}"):
-            self._fs.create_dir(posixpath.dirname(self.full_path(to)), recursive=True)
+            self._make_folder_of(self.full_path(to))
             self._fs.move(self.full_path(path), self.full_path(to))
 
     def publish(self, path: str, to: str) -> None:
