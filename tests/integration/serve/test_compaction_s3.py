@@ -13,13 +13,13 @@ from sluice.operations.retention import prune
 from sluice.segments.archive_writer import BatchFiles, write_archive
 from sluice.segments.archives import Archives
 from sluice.segments.reader import iter_changes
-from sluice.segments.store import is_manifest
+from sluice.segments.store import SegmentStore, is_manifest
 from tests.support.servers.s3.server import S3Server, moto_server
 from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture(scope="module")
-def bucket(server_folder: Path) -> Iterator[str]:
+def s3(server_folder: Path) -> Iterator[S3Server]:
     try:
         moto_server()
     except FetchFailed as error:
@@ -27,7 +27,12 @@ def bucket(server_folder: Path) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch, S3Server(server_folder / "s3-compaction") as server:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        yield server.bucket("segments")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bucket(s3: S3Server) -> str:
+    return s3.bucket("segments")
 
 
 @pytest.fixture
@@ -45,6 +50,23 @@ def objects(made: Pipe) -> list[str]:
     store = made.made.runtime().store
     found = store.filesystem.get_file_info(fs.FileSelector(store.full_path(""), recursive=True))
     return [info.path for info in found if "/batch=" in info.path or info.path.endswith(".slog")]
+
+
+def test_a_small_file_is_one_request(s3: S3Server, bucket: str) -> None:
+    """Requests that write are what a store of objects costs."""
+    log, store = s3.folder / "s3.log", SegmentStore(bucket, "requests")
+    before = len(log.read_text().splitlines())
+    store.write_bytes("notes/one", b"1")
+    with store.open_output("batch=0000000001/two") as sink:
+        sink.write(b"2")
+    store.write_files([("batch=0000000001/three", b"3")])
+    asked = [line.split('"')[1].split()[:2] for line in log.read_text().splitlines()[before:]]
+    assert [" ".join(one) for one in asked if one[0] != "HEAD"] == [
+        "PUT /segments/requests/notes/one",
+        "PUT /segments/requests/batch=0000000001/two",
+        "PUT /segments/requests/batch=0000000001/three",
+    ]
+    assert [store.read_bytes(path) for path in ("notes/one", "batch=0000000001/two")] == [b"1", b"2"]
 
 
 def test_batches_in_archives_of_a_bucket_are_read_as_before_and_removed(
