@@ -193,10 +193,14 @@ def _watch(workload: Workload, stack: Stack, progress: Progress) -> None:
 
 
 def _wait_until_equal(stack: Stack, patience_s: float) -> bool:
-    end = time.monotonic() + patience_s
+    """Wait until both sides are equal; the patience begins anew with each change of the target."""
+    end, last = time.monotonic() + patience_s, None
     while time.monotonic() < end:
-        if checksums(stack.source, SOURCE_SCHEMA) == checksums(stack.target, TARGET_SCHEMA):
+        now = checksums(stack.target, TARGET_SCHEMA)
+        if checksums(stack.source, SOURCE_SCHEMA) == now:
             return True
+        if now != last:
+            last, end = now, time.monotonic() + patience_s
         time.sleep(0.3)
     return False
 
