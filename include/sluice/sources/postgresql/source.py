@@ -265,6 +265,9 @@ class PostgreSQLSession:
         info = self.info
         with self._asking():
             setup = read_setup(self.connection, info, self.source.pipeline)
+        if self._log is not None and setup.ddl is not None:
+            noted = setup.ddl.noted
+            self._log.all_noted = noted.complete and noted.table_oid == self._log.scanner.ddl_table
         return preflight(setup, self.source.pipeline, Position.of(at) if at is not None else None)
 
     def replication_findings(self) -> list[Finding]:

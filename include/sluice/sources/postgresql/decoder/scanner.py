@@ -59,7 +59,8 @@ class Scanner:
     Attributes:
         s: the kernel's state.
         partner: what marks said of loads by the channel's other pipeline.
-        ddl_table: OID of the table in which statements are noted, 0 if there is none; ddl_column: its column with them.
+        ddl_table: OID of the table in which statements are noted, 0 if there is none; ``ddl_column``: its column with
+            them.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Scanner:
         self._oids = np.zeros(256, np.int64)
         self._slots = np.zeros(256, np.int64)
         self._known = 0
-        self._ddl_table, self._ddl_column, self._ddl_at = ddl_table, ddl_column, 0
+        self.ddl_table, self._ddl_column, self._ddl_at = ddl_table, ddl_column, 0
         self._slots_of: dict[int, set[int]] = {}
         self._sealed: set[int] = set()
         self._sealed_of = 0
@@ -282,9 +283,10 @@ class Scanner:
         assert self._relations is not None
         if kind == pg.RELATION:
             relation = pg.parse_relation(data)
-            if relation.oid == self._ddl_table:
-                self._ddl_at = [column.name for column in relation.columns].index(self._ddl_column)
-                self._place(relation.oid, sc.NOTED_DDL)
+            if relation.oid == self.ddl_table:
+                names = [column.name for column in relation.columns]
+                self._ddl_at = names.index(self._ddl_column) if self._ddl_column in names else 0
+                self._place(relation.oid, sc.NOTED_DDL if self._ddl_column in names else sc.NOT_WANTED)
             else:
                 self._put(relation.oid, self._relations.relation(relation, self._txn_lsn()))
         elif kind == pg.INSERT:

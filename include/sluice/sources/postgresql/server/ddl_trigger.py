@@ -58,8 +58,11 @@ BEGIN
     ) r(id);
   END IF;
   IF touched IS NOT NULL THEN
+    WITH RECURSIVE heirs(id) AS (
+      SELECT unnest(touched) UNION SELECT i.inhrelid FROM pg_inherits i JOIN heirs h ON i.inhparent = h.id
+    ) SELECT array_agg(id) INTO touched FROM heirs;
     made := ({DEFINITIONS_AS_JSON}
-      AND c.relpersistence = 'p' AND c.oid = ANY(touched));
+      AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid = ANY(touched));
   END IF;
   IF gone IS NULL AND made IS NULL THEN
     RETURN;
