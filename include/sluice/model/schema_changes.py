@@ -174,6 +174,9 @@ def _kinds(old: ColumnDefinition, new: ColumnDefinition) -> list[ChangeKind]:
         kinds.append(ChangeKind.RENAME_COLUMN)
     if (old.type, old.charset, old.collation, old.compressed) != (new.type, new.charset, new.collation, new.compressed):
         kinds.append(ChangeKind.WIDEN_COLUMN if widens(old, new) else ChangeKind.CHANGE_COLUMN)
+    elif old.labels != new.labels:
+        grows = new.labels[: len(old.labels)] == old.labels
+        kinds.append(ChangeKind.WIDEN_COLUMN if grows else ChangeKind.CHANGE_COLUMN)
     if old.nullable != new.nullable:
         kinds.append(ChangeKind.ALLOW_NULL if new.nullable else ChangeKind.REQUIRE_VALUE)
     plain = replace(old, name=new.name, type=new.type, charset=new.charset, collation=new.collation,

@@ -113,7 +113,7 @@ def test_every_statement_arrives_without_a_row(case: PostgreSQLCase, reader: Rea
     paid = after.column("paid")
     assert (paid.type, paid.nullable, paid.default) == ("numeric(8,2)", False, "1.50")
     assert [c.name for c in (changes[4].after or after).columns] == ["id", "w", "paid", "n"]
-    assert all(result.manifest.changes == 0 for result in results)
+    assert sum(result.manifest.changes for result in results) == 1  # of CREATE TABLE AS
 
 
 @pytest.mark.parametrize("between", ["VACUUM ANALYZE t", "ALTER TABLE t SET (fillfactor = 90)"])

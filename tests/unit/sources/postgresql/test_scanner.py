@@ -89,7 +89,7 @@ class Log:
             self, self.sealed.append, events=7, max_changes=max_changes, max_bytes=10**9, max_message=10**6, stop=stop
         )
 
-    def relation(self, relation: Relation, lsn: int) -> TablePlan | None:
+    def relation(self, relation: Relation, lsn: int, *, has_rows: bool) -> TablePlan | None:
         if self.needs_first:
             self.scanner.require_first()
             self.said.append("changed")

@@ -37,11 +37,18 @@ class BeginsBatch(Exception):
         self.lsn = lsn
 
 
+class NotBeforeRows(Exception):
+    """A relation may be one of which no rows come, as it is a partition; it is looked at again with the first one."""
+
+
 class RelationReader(Protocol):
     """Says how the rows of a relation are decoded."""
 
-    def relation(self, relation: pg.Relation, lsn: int) -> TablePlan | None:
-        """Return the plan of a relation's rows; None if they are not wanted."""
+    def relation(self, relation: pg.Relation, lsn: int, *, has_rows: bool) -> TablePlan | None:
+        """Return the plan of a relation's rows; None if they are not wanted.
+
+        Raises NotBeforeRows unless it ``has_rows``.
+        """
 
     def truncate(self, oids: tuple[int, ...], lsn: int) -> bool:
         """Note a TRUNCATE. Return True if a captured table is emptied."""
@@ -87,6 +94,7 @@ class Scanner:
         self._slots = np.zeros(256, np.int64)
         self._known = 0
         self.ddl_table, self._ddl_column, self._ddl_at = ddl_table, ddl_column, 0
+        self._waiting: dict[int, pg.Relation] = {}
         self._slots_of: dict[int, set[int]] = {}
         self._sealed: set[int] = set()
         self._sealed_of = 0
@@ -266,6 +274,11 @@ class Scanner:
                 self._txns = _grown(self._txns)
             elif code == sc.CODE_MESSAGE:
                 self._message(bytes(self.arena[int(s[sc.S_MESSAGE]) : int(s[sc.S_MESSAGE_END])]))
+            elif code == sc.CODE_NO_RELATION and int(s[sc.S_OID]) in self._waiting:
+                assert self._relations is not None
+                relation = self._waiting[int(s[sc.S_OID])]
+                self._put(relation.oid, self._relations.relation(relation, self._txn_lsn(), has_rows=True))
+                del self._waiting[relation.oid]
             elif code == sc.CODE_NO_RELATION:
                 raise DecodeError(
                     f"a row change names relation {int(s[sc.S_OID])}, which the log did not describe",
@@ -288,7 +301,7 @@ class Scanner:
                 self._ddl_at = names.index(self._ddl_column) if self._ddl_column in names else 0
                 self._place(relation.oid, sc.NOTED_DDL if self._ddl_column in names else sc.NOT_WANTED)
             else:
-                self._put(relation.oid, self._relations.relation(relation, self._txn_lsn()))
+                self._describe(relation)
         elif kind == pg.INSERT:
             self._relations.statement(pg.parse_insert(data)[self._ddl_at] or b"", self._txn_lsn())
         elif kind == pg.TRUNCATE:
@@ -299,6 +312,15 @@ class Scanner:
             raise UnknownEvent(
                 f"the log contains {pg.message_name(kind)}, which was not asked for", where=self._where(), hint=_REPORT
             )
+
+    def _describe(self, relation: pg.Relation) -> None:
+        assert self._relations is not None
+        self._waiting.pop(relation.oid, None)
+        try:
+            self._put(relation.oid, self._relations.relation(relation, self._txn_lsn(), has_rows=False))
+        except NotBeforeRows:
+            self._waiting[relation.oid] = relation
+            self._place(relation.oid, sc.AT_FIRST_ROW)
 
     def _txn_lsn(self) -> int:
         """Return the place of the commit record of the transaction at hand."""

@@ -18,7 +18,7 @@ from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownT
 from sluice.sources.postgresql.catalog.table import PRIMARY, Attribute, CatalogTable, schema_of
 from sluice.sources.postgresql.decoder.messages import Relation
 from sluice.sources.postgresql.decoder.noted_ddl import parse_noted
-from sluice.sources.postgresql.decoder.scanner import Scanner
+from sluice.sources.postgresql.decoder.scanner import NotBeforeRows, Scanner
 from sluice.sources.postgresql.decoder.table_plan import TablePlan
 from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.table_filter import Selection
@@ -109,10 +109,13 @@ class RelationTracker:
         return self._known
 
     # -- relations -----------------------------------------------------------------------------------------------------
-    def relation(self, relation: Relation, lsn: int) -> TablePlan | None:
+    def relation(self, relation: Relation, lsn: int, *, has_rows: bool = True) -> TablePlan | None:
         """Return the plan of a relation's rows, and note what changed since it was known; None if it is not wanted.
 
-        Raises SchemaUnknown, UnknownEvent, UnsupportedType; BeginsBatch if the change has to stand first in a batch.
+        The server describes partitions, too, though their rows come as those of the partitioned table.
+
+        Raises SchemaUnknown, UnknownEvent, UnsupportedType; BeginsBatch if the change has to stand first in a batch;
+        NotBeforeRows unless it ``has_rows``, if nothing is known of it.
         """
         table, where = relation.table, f"the transaction committed at {lsn_text(lsn)}"
         plans = self._plans
@@ -130,7 +133,10 @@ class RelationTracker:
         elif stored is not None and not asks and _fits(stored, relation):
             now = stored
         else:
-            now = self._present(relation, stored)
+            live = self._live(relation)
+            if stored is None and not has_rows and (live is None or live.partition):
+                raise NotBeforeRows
+            now = self._present(relation, stored, live)
             self._change(relation.oid, stored, now, where)
         self._plans.names[relation.oid] = table
         plan = _plan(relation, now, where)
@@ -156,10 +162,14 @@ class RelationTracker:
             raise _between_rows(relation.table, where)
         return before
 
-    def _present(self, relation: Relation, stored: KnownTable | None) -> KnownTable:
-        """Return the definition as of the rows that follow: the catalog's, if the log says the same."""
+    def _live(self, relation: Relation) -> CatalogTable | None:
+        """Return the table as the catalog has it now, None if it is gone or has another name."""
         live = self._catalog(relation.table)
-        if live is not None and live.oid == relation.oid:
+        return live if live is not None and live.oid == relation.oid else None
+
+    def _present(self, relation: Relation, stored: KnownTable | None, live: CatalogTable | None) -> KnownTable:
+        """Return the definition as of the rows that follow: the catalog's, if the log says the same."""
+        if live is not None:
             found = KnownTable.of(live)
             if _fits(found, relation):
                 return found
