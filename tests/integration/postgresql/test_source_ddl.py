@@ -15,7 +15,7 @@ import pytest
 from sluice.errors import UnknownEvent
 from sluice.model.schema_changes import TableChange
 from sluice.sources import open_source
-from sluice.sources.postgresql.server import ddl_trigger
+from sluice.sources.postgresql import ddl_trigger
 from tests.support.twins.source_kinds import PostgreSQLCase, Reader, postgresql_case
 
 PLAIN = "sluice_ddl_plain"

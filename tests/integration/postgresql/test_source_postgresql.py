@@ -16,7 +16,7 @@ import pytest
 from sluice.errors import LogPurged, LostPosition, PreflightError
 from sluice.flows.capture.drain import drain
 from sluice.segments.reader import iter_changes
-from sluice.sources.postgresql.server import ddl_trigger
+from sluice.sources.postgresql import ddl_trigger
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
 
 TABLES = (

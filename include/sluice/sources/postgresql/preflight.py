@@ -15,11 +15,11 @@ from sluice.model.findings import Finding
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.sources.postgresql.catalog.table import CatalogTable, read_tables
+from sluice.sources.postgresql.ddl_trigger import DdlTrigger, read_ddl_trigger
 from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.postgresql.preflight_ddl import ddl_findings, made_for_ddl
 from sluice.sources.postgresql.server import publication as publications
 from sluice.sources.postgresql.server import slot as slots
-from sluice.sources.postgresql.server.ddl_trigger import DdlTrigger, read_ddl_trigger
 from sluice.sources.postgresql.server.info import OLDEST, ServerInfo
 from sluice.sources.postgresql.server.publication import Publication, publication_name, read_publication
 from sluice.sources.postgresql.server.slot import PLUGIN, Slot, read_slot, slot_name

@@ -1,5 +1,5 @@
 """What a server lacks of the event triggers that write DDL into its log; see
-:mod:`sluice.sources.postgresql.server.ddl_trigger`.
+:mod:`sluice.sources.postgresql.ddl_trigger`.
 
 Without them nothing is lost: a changed definition is noticed at the next row of its table. So they are warnings.
 """
@@ -7,7 +7,7 @@ Without them nothing is lost: a changed definition is noticed at the next row of
 from __future__ import annotations
 
 from sluice.model.findings import Finding
-from sluice.sources.postgresql.server.ddl_trigger import CREATE_TABLE, SCHEMA, DdlTrigger, publish
+from sluice.sources.postgresql.ddl_trigger import CREATE_TABLE, SCHEMA, DdlTrigger, publish
 
 DDL_SETTING = "source.ddl"
 SHOWN = "`sluice check PIPELINE` prints the statements"

@@ -41,6 +41,7 @@ from sluice.sources.base import (
     TableFilter,
     raise_first,
 )
+from sluice.sources.postgresql import ddl_trigger
 from sluice.sources.postgresql.catalog import table_list
 from sluice.sources.postgresql.catalog.changed_definition import widens
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
@@ -54,7 +55,6 @@ from sluice.sources.postgresql.preflight_ddl import DDL_SETTING, SHOWN
 from sluice.sources.postgresql.protocol.replication import ReplicationStream, released_here
 from sluice.sources.postgresql.reader.batch_reader import Lookups, OpenLog, capture
 from sluice.sources.postgresql.reader.relations import RelationPlans
-from sluice.sources.postgresql.server import ddl_trigger
 from sluice.sources.postgresql.server.connection import open_session, rows_of, source_errors
 from sluice.sources.postgresql.server.info import ServerInfo, log_end, server_info
 from sluice.sources.postgresql.server.publication import publication_name

@@ -1,4 +1,4 @@
-"""A statement that the event triggers of :mod:`sluice.sources.postgresql.server.ddl_trigger` noted."""
+"""A statement that the event triggers of :mod:`sluice.sources.postgresql.ddl_trigger` noted."""
 
 from __future__ import annotations
 
