@@ -17,10 +17,10 @@ from sluice.sources.postgresql.catalog.changed_definition import table_change
 from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable, PostgreSQLDefinitions
 from sluice.sources.postgresql.catalog.table import PRIMARY, Attribute, CatalogTable, schema_of
 from sluice.sources.postgresql.decoder.messages import Relation
-from sluice.sources.postgresql.decoder.noted_ddl import parse_noted
 from sluice.sources.postgresql.decoder.scanner import NotBeforeRows, Scanner
 from sluice.sources.postgresql.decoder.table_plan import TablePlan
 from sluice.sources.postgresql.position import Position, lsn_text
+from sluice.sources.postgresql.reader.noted_ddl import parse_noted
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
