@@ -23,7 +23,7 @@ from tests.support.servers.pg_standby import LOGICAL, standby_of
 pytestmark = pytest.mark.full
 
 _numbers = itertools.count(1)
-DELAY = "250ms"
+DELAY = "1500ms"
 """The standby is always so far behind."""
 
 
