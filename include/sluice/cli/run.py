@@ -162,14 +162,30 @@ def _stage_of(phase: str) -> str:
 def _monitored(
     pipeline: str, built: Callable[[PipelineConfig], Runtime], host: str, port: int | None
 ) -> Iterator[_Tally]:
-    """Serve the monitoring port inside of the block, if there is one."""
+    """Serve the monitoring port inside of the block, if there is one, and send what OpenTelemetry is to get."""
+    from sluice import telemetry
+    from sluice.telemetry.settings import is_wanted
+
     tally = _Tally()
-    if port is None:
-        yield tally
-        return
+    try:
+        if port is None and not is_wanted("metrics"):
+            yield tally
+        else:
+            with _watched(pipeline, built, host, port, tally):
+                yield tally
+    finally:
+        telemetry.flush()
+
+
+@contextmanager
+def _watched(
+    pipeline: str, built: Callable[[PipelineConfig], Runtime], host: str, port: int | None, tally: _Tally
+) -> Iterator[None]:
+    """Serve the monitoring port, and send metrics by OpenTelemetry, inside of the block."""
     from sluice.config.folders import pipelines_folder
     from sluice.config.loading import find_pipeline
     from sluice.operations.metrics import Looks, Seen
+    from sluice.operations.otel_metrics import sending
     from sluice.serve.monitor import MonitorServer, look
 
     def seen(name: str) -> Seen:
@@ -181,12 +197,15 @@ def _monitored(
         return [error for one in looks.newest() for error in one.status.errors]
 
     looks = Looks(lambda: [pipeline], seen)
-    server = MonitorServer(host, port, looks, not_ready=not_ready)
-    err.print(f"monitoring on {server.address}")
+    server = MonitorServer(host, port, looks, not_ready=not_ready) if port is not None else None
+    if server is not None:
+        err.print(f"monitoring on {server.address}")
     try:
-        yield tally
+        with sending(lambda: looks):
+            yield
     finally:
-        server.stop()
+        if server is not None:
+            server.stop()
 
 
 @contextmanager

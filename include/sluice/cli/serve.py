@@ -57,6 +57,9 @@ def serve(
     verbose: Verbose = False,
 ) -> None:
     """Let others read the stored batches of the pipelines by Arrow Flight, and by HTTP (docs/subscribe.md)."""
+    from sluice.operations.metrics import Looks
+    from sluice.operations.otel_metrics import sending
+    from sluice.serve.monitor import look
     from sluice.serve.servers import RunningService, Settings
 
     log_to_stderr(verbose)
@@ -89,7 +92,8 @@ def serve(
         err.print(f"and on {address}")
     if monitor is not None:
         err.print(f"monitoring on {monitor.address}")
-    end_signals.wait()
+    with sending(lambda: Looks(pipeline_names, lambda name: look(open_pipeline(name)))):
+        end_signals.wait()
     if monitor is not None:
         monitor.stop()
     if not running.stop():

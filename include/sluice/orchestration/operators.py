@@ -15,6 +15,7 @@ import structlog
 from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from sluice import telemetry
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
 from sluice.orchestration.dag_runs import SENSE
 from sluice.orchestration.retry import boundary
@@ -89,6 +90,12 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         return self._attempt(context, **memory)
 
     def _attempt(self, context: Context, **memory: Any) -> Any:
+        try:
+            return self._until_done(context, **memory)
+        finally:
+            telemetry.flush()  # Airflow ends the process without the exit handlers of Python
+
+    def _until_done(self, context: Context, **memory: Any) -> Any:
         with boundary(self.pipeline):
             while True:
                 try:
