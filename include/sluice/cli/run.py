@@ -62,6 +62,7 @@ def run(
     from sluice.flows.run import run as run_flow
     from sluice.flows.runtime import Runtime
     from sluice.flows.standby import LocalCopy, copies_folder, stand_by
+    from sluice.operations.alerts import warn_without_airflow
 
     log_to_stderr(verbose)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in an orderly way: another one may go on at once
@@ -84,6 +85,7 @@ def run(
             steps = stand_by(lambda: copy.open(built), os.environ.get("SLUICE_INSTALLATION") or owner_label())
         else:
             runtime = built(find_pipeline(pipeline, pipelines_folder()))
+            warn_without_airflow(runtime.pipeline)
             steps = _with_lineage(runtime, run_flow(runtime, until_head=until_head, batches=batches))
         for step in steps:
             tally.add(step)

@@ -85,6 +85,7 @@ def serve(
     except ConfigError:
         running.stop()
         raise
+    _warn_of_notifiers()
     end_signals = _EndSignals()
     first, *others = running.addresses
     err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {first}")
@@ -108,6 +109,18 @@ def _monitor(running: RunningService, host: str, port: int) -> MonitorServer:
 
     looks = Looks(pipeline_names, lambda name: look(open_pipeline(name)))
     return MonitorServer(host, port, looks, not_ready=running.not_ready)
+
+
+def _warn_of_notifiers() -> None:
+    """Log of which pipelines this process tells nobody."""
+    from contextlib import suppress
+
+    from sluice.config.loading import load_pipeline, yaml_files
+    from sluice.operations.alerts import warn_without_airflow
+
+    for path in yaml_files(pipelines_folder()):
+        with suppress(ConfigError):  # pipeline_names() has said what is wrong with it
+            warn_without_airflow(load_pipeline(path))
 
 
 class _EndSignals:

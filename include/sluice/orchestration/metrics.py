@@ -50,10 +50,11 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
     _sent[runtime.name] = _asked[runtime.name] = time.monotonic()
     from sluice.operations.alerts import check_lag
     from sluice.operations.status import status
+    from sluice.orchestration.notifiers import notify
 
     try:
         now = status(runtime)
-        if check_lag(runtime, now):
+        if check_lag(runtime, now, notify):
             now = status(runtime)
         (_behind.add if any(one.lag_batches for one in now.subscriptions) else _behind.discard)(runtime.name)
         _send(samples(now, stages=_stages(runtime, now) if is_wanted("metrics") else ()))
