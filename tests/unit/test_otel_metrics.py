@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluice import telemetry
 from sluice.operations import otel_metrics
 from sluice.operations.metrics import METRICS, VERSION_METRIC, Seen, exposition
 from sluice.orchestration import metrics as airflow_metrics
-from tests.support.servers.otlp import Receiver, otlp_receiver
+from tests.support.servers.otlp import Receiver, flush, otlp_receiver
 from tests.support.twins.pipes import Pipe, pipe
 from tests.unit.test_metrics import EVERYTHING, STAGES
 
@@ -47,7 +46,7 @@ def scraped() -> Series:
 
 def test_names_labels_and_values_are_those_of_prometheus(received: Receiver) -> None:
     otel_metrics.report(SEEN.samples())
-    telemetry.flush()
+    flush()
     found, expected = series(received), scraped()
     assert {name for name, _ in found} == {metric.name for metric in METRICS} | {VERSION_METRIC}
     assert found.keys() == expected.keys()
@@ -62,24 +61,28 @@ def test_names_labels_and_values_are_those_of_prometheus(received: Receiver) -> 
 def test_counters_stay_sums_of_the_pipeline_where_differences_are_preferred() -> None:
     with otlp_receiver(OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE="delta") as received:
         otel_metrics.report(SEEN.samples())
-        telemetry.flush()
+        flush()
     assert [point.counter for point in received.points if point.name == "sluice_errors_total"] == [True]
 
 
 def test_a_process_repeats_nothing_that_is_old(received: Receiver) -> None:
     otel_metrics.report(SEEN.samples())
-    telemetry.flush()
+    flush()
     received.points.clear()
-    telemetry.flush()
+    flush()
     assert received.points == []
     otel_metrics.report(SEEN.samples())
-    telemetry.flush()
+    flush()
     assert {name for name, _ in series(received)} == {metric.name for metric in METRICS} | {VERSION_METRIC}
 
 
-def test_sluice_run_sends_metrics_and_traces_at_its_end(one: Pipe, received: Receiver) -> None:
+def test_sluice_run_sends_metrics_and_traces_at_its_end(
+    one: Pipe, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
+    monkeypatch.setattr(otel_metrics, "LAST_S", 120)
     one.sluice("run", "p", "--until-head")
+    flush()
     found = {name: value for (name, _), value in series(received).items()}
     assert (found["sluice_up"], found["sluice_delivered_batch"], found["sluice_captured_changes_total"]) == (1, 1, 2)
     assert {"sluice_stage_seconds", "sluice_stage_rows"} <= found.keys()
@@ -90,7 +93,7 @@ def test_a_task_in_airflow_reports_all_that_a_scrape_gives(one: Pipe, received: 
     one.commit(("insert", "a", (1, "x")))
     one.deliver()
     airflow_metrics.report(one.made.runtime(), every_s=0.0)
-    telemetry.flush()
+    flush()
     found = {name: value for (name, _), value in series(received).items()}
     assert (found["sluice_up"], found["sluice_captured_batch"], found["sluice_lag_bytes"]) == (1, 1, 0)
 
@@ -102,7 +105,7 @@ def test_the_triggerer_reports_pipelines_that_wait_and_that_are_down(
     monkeypatch.setattr(airflow_metrics, "_sent", {})
     assert airflow_metrics.say_quiet("p", 7, {"copy": 7})
     airflow_metrics.say_down("gone")
-    telemetry.flush()
+    flush()
     found = series(received)
     assert found["sluice_up", frozenset({("pipeline", "p")})] == 1
     assert found["sluice_up", frozenset({("pipeline", "gone")})] == 0
@@ -113,5 +116,6 @@ def test_only_traces_can_be_wanted(one: Pipe) -> None:
     with otlp_receiver(OTEL_METRICS_EXPORTER="none") as received:
         one.commit(("insert", "a", (1, "x")))
         one.sluice("run", "p", "--until-head")
+        flush()
     assert received.points == []
     assert {span.name for span in received.spans} == {"drain", "merge", "load.copy", "ack.copy"}

@@ -115,14 +115,18 @@ def _with_lineage(runtime: Runtime, steps: Iterator[Step]) -> Iterator[Step]:
 
     targets = [target.name for target in runtime.pipeline.targets]
     reporter = LineageReporter.configured(runtime.name, targets, partial(table_lineage, runtime))
+    if reporter is None:
+        yield from steps
+        return
     try:
         for step in steps:
-            if reporter is not None and step.phase == "acknowledged" and step.batch is not None:
-                reporter.add(step.batch)
+            if step.batch is not None:
+                reporter.add(step.batch) if step.phase == "acknowledged" else reporter.begin()
             yield step
-    finally:
-        if reporter is not None:
-            reporter.close()
+    except BaseException as error:
+        reporter.close(error)
+        raise
+    reporter.close()
 
 
 class _Tally:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _UNITS = {"seconds": "s", "bytes": "By"}
 """Units by OpenTelemetry's code. Other units stay out: a collector that writes for Prometheus adds them to the name."""
+LAST_S = 10.0
+"""Seconds that the end of a process waits for the last look and for what it sends, at most."""
 _MOST_KEPT = 100_000
 """Values that wait to be sent; further ones are dropped."""
 
@@ -91,7 +93,7 @@ def sending(looks: Callable[[], Looks]) -> Iterator[None]:
     try:
         yield
     finally:
-        flush()
+        flush(LAST_S)
         _values.looks = None
         made.close()
 
@@ -128,4 +130,4 @@ def _callback(metric: Metric) -> Callable[[CallbackOptions], Iterable[Observatio
     return observed
 
 
-__all__ = ["report", "sending"]
+__all__ = ["LAST_S", "report", "sending"]
