@@ -7,20 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from sluice.config.loading import load_pipeline
 from sluice.flows.runtime import Runtime
 from sluice.orchestration import metrics
 from sluice.orchestration.dags.sync import build_sync_dag
+from tests.dags.conftest import WritePipeline
 from tests.support.servers.otlp import flush, forget, otlp_receiver
 from tests.support.twins.pipes import Pipe, pipe
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
-STAGES = {"drain", "merge", "load.copy", "load.other", "ack.copy", "ack.other"}
+STAGES = {"drain", "merge", "load.reporting", "load.archive", "ack.reporting", "ack.archive"}
 
 
 @pytest.fixture
 def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     """A pipeline whose runs have one batch, so that each stage is done by its own task."""
-    for found in pipe(tmp_path, "copy", "other", run={"max_batches": 1}):
+    for found in pipe(tmp_path, "reporting", "archive", run={"max_batches": 1}):
 
         def opened(_: str, found: Pipe = found) -> Runtime:
             flush()
@@ -34,17 +36,19 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
         yield found
 
 
-def test_the_tasks_of_a_run_join_in_the_trace_of_their_batch(one: Pipe, tmp_path: Path) -> None:
+@pytest.mark.full
+def test_the_tasks_of_a_run_join_in_the_trace_of_their_batch(one: Pipe, write_pipeline: WritePipeline) -> None:
     one.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
-    dag = build_sync_dag(one.made.case.config, tmp_path / "p.yaml")
+    path = write_pipeline("traced")
+    dag = build_sync_dag(load_pipeline(path), path)
     with otlp_receiver() as received:
         run = dag.test()
         flush()
     assert run.state == "success"
-    assert one.acknowledged("other") == 1
+    assert one.acknowledged("archive") == 1
     spans = {span.name: span for span in received.spans}
     assert sorted(spans) == sorted(span.name for span in received.spans)
     assert spans.keys() == STAGES
     assert len({span.trace for span in spans.values()}) == 1
     assert {span.parent for name, span in spans.items() if name != "drain"} == {spans["drain"].id}
-    assert {span.attributes["sluice.claim"].rpartition(":")[2] for span in spans.values()} == {run.run_id}
+    assert all(span.attributes["sluice.claim"].endswith(f":{run.run_id}") for span in spans.values())

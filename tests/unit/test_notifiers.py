@@ -25,7 +25,7 @@ from sluice.orchestration import metrics, notifiers
 from tests.support.twins.pipes import Pipe, pipe
 
 SECRET = "xoxb-t0ken"
-HERE = "tests.unit.test_notifiers"
+HERE = __name__
 
 
 class Pager(BaseNotifier):

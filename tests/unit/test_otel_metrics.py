@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sluice.operations import otel_metrics
 from sluice.operations.metrics import METRICS, VERSION_METRIC, Seen, exposition
 from sluice.orchestration import metrics as airflow_metrics
+from tests.support.running.every_metric import EVERYTHING, STAGES
 from tests.support.servers.otlp import Receiver, flush, otlp_receiver
 from tests.support.twins.pipes import Pipe, pipe
-from tests.unit.test_metrics import EVERYTHING, STAGES
 
 SEEN = Seen(EVERYTHING, time.monotonic(), STAGES)
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

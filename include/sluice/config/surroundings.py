@@ -158,7 +158,6 @@ CONNECTIONS: tuple[ConnectionUse, ...] = (
     ),
     ConnectionUse("snapshot.connection", "the environment", "as of a target of its kind", "workers, command line"),
     ConnectionUse("alert_connection", "no webhook", "`http`, `sluice_http`", "workers, triggerer, command line"),
-    ConnectionUse("alert_notifiers[].args", "", "those of the notifier: `smtp`, `slack`", "workers, triggerer"),
     ConnectionUse(
         "mapping[].files[].from_connection", "the environment", "`aws`, `http` ([row-files.md](row-files.md))",
         "workers, Spark's workers, command line",

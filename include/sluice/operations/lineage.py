@@ -8,11 +8,10 @@ table is a built-in one whose columns are known; otherwise the table level is th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
-
-import structlog
 
 from sluice.errors import SluiceError
 from sluice.flows.stored import definitions_at
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from sluice.model.batches import Batch
     from sluice.model.definitions import Definitions
     from sluice.rules.script import Rule
-
-_log = structlog.get_logger()
 
 _FILES = frozenset({"s3", "s3a", "gs", "abfs", "abfss", "hdfs", "wasbs"})
 _MASKS = {"hash": "HASH", "mask": "MASK"}
@@ -131,11 +128,9 @@ def _made(kind: str, given: Any) -> set[str]:
 
 def _definitions(runtime: Runtime, state: PipelineState, batch: Batch) -> Definitions | None:
     """Return the definitions of the source's tables at the end of a batch; None if they are not known."""
-    try:
+    with suppress(SluiceError):
         return definitions_at(runtime.store, runtime.source, state, batch.last)
-    except SluiceError as error:
-        _log.debug("definitions_unknown", pipeline=runtime.name, error=str(error))
-        return None
+    return None
 
 
 def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list[TableLineage]:
