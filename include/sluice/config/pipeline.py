@@ -269,6 +269,11 @@ class SourceConfig(StrictModel):
         description="PostgreSQL: bytes of log that the slot may retain while a target stands still. Beyond it, the log "
         "is captured ahead of the targets, and what is captured is released.",
     )
+    ddl: bool = Field(
+        False,
+        description="PostgreSQL: DDL comes from the log, written there by event triggers that `sluice check --apply` "
+        "makes, or a superuser. Without it a changed definition is noticed at the next row of its table.",
+    )
     start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",
         description="Where the first capture begins: latest, earliest, dump (the head, and a copy of what the tables "
@@ -291,6 +296,8 @@ class SourceConfig(StrictModel):
     def _has_a_slot(self) -> SourceConfig:
         if self.type == "mysql" and self.slot_budget is not None:
             raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
+        if self.type == "mysql" and self.ddl:
+            raise ValueError("ddl is for a PostgreSQL source: the log of MySQL has DDL by itself")
         if self.type == "mysql" and self.origin != "any":
             raise ValueError("origin is for a PostgreSQL source; from MySQL, marks say what a pipeline wrote")
         return self
