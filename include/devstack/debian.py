@@ -223,6 +223,7 @@ def _configured(scratch: Path, lists: Path, suite: str | None) -> dict[str, str]
             f'Dir::Cache::srcpkgcache "{scratch / "srcpkgcache.bin"}";',
             f'Dir::Log "{scratch}";',
             f'APT::Sandbox::User "{os.environ.get("USER", "root") if os.geteuid() else "root"}";',
+            'Debug::NoLocking "true";',  # each fetch has its own folders, and the lists a lock of ours
             'APT::Install-Recommends "false";',
             'APT::Get::Assume-Yes "true";',
             'Acquire::Languages "none";',

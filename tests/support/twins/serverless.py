@@ -125,7 +125,6 @@ def serverless(folder: Path, **config: Any) -> Iterator[Serverless]:
     """``config``: what the pipeline's file says besides, at the top level."""
     with memory_case() as case:
         case.create("a")
-        case.store.waits_for_more = False
         data = case.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
         for name, value in {"capture": {"segments": {"uri": f"file://{folder}/store"}}, **config}.items():
             data[name] = {**data.get(name, {}), **value} if isinstance(value, dict) else value

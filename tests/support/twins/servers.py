@@ -424,7 +424,6 @@ def twin_source() -> Iterator[TwinSource]:
     """A source in memory, whose log is kept until a test purges it."""
     made = TwinSource()
     made.store.keeps_all = True
-    made.store.waits_for_more = False
     yield made
     made.forget()
 
