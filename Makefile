@@ -141,8 +141,9 @@ bench-verify: venv kernels servers ## rows a second of a verification, by checks
 bench-targets: venv kernels servers ## each kind of target beside its store's own bulk loader, and from MySQL's log on; SLUICE_BENCH_SCALE=0.02 SLUICE_BENCH_DRY=1: does it work
 	@for one in tests/bench/bench_target_*.py; do $(BIN)/python $$one; done
 
-bench-postgresql: venv kernels servers ## PostgreSQL as a source: capture alone, against pg_recvlogical to /dev/null on the same log
+bench-postgresql: venv kernels servers ## PostgreSQL as a source: capture against pg_recvlogical, catching up and freshness against a subscription, a copy against COPY and pg_dump
 	@$(BIN)/python tests/bench/bench_postgresql.py
+	@$(BIN)/python tests/bench/bench_postgresql_flows.py
 
 bench-memory: venv kernels servers ## the peak memory of each process that drains, merges and loads one transaction of 2 GB, against the goal of 1 GiB
 	@$(BIN)/python tests/bench/bench_memory.py

@@ -116,7 +116,7 @@ def _retrieve(scratch: Path, into: Path, jars: Sequence[Jar], what: str) -> None
     )
     module.write_text(
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
-        f'<info organisation="sluice" module="jars"/><configurations><conf name="default"/></configurations>'
+        '<info organisation="sluice" module="jars"/><configurations><conf name="default"/></configurations>'
         f"<dependencies>{wanted}</dependencies></ivy-module>",
         encoding="utf-8",
     )

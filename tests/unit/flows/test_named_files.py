@@ -28,9 +28,9 @@ from sluice.model.tables import TableId
 from sluice.operations.check import check
 from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters
+from sluice.operations.metrics import gauges
 from sluice.operations.rule_stats import files_in_words, newest_files
 from sluice.operations.status import status
-from sluice.orchestration.metrics import gauges
 from sluice.row_files.local_folder import LocalFolder
 from sluice.segments.store import SegmentStore
 from sluice.spark.local import LocalRunner
