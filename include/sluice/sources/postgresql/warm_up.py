@@ -43,7 +43,7 @@ class _Relations:
         identity[0] = 1
         self.plan = TablePlan(TableSchema(TableId("s", "t"), columns, ("id",)), identity)
 
-    def relation(self, relation: Relation, lsn: int) -> TablePlan | None:
+    def relation(self, relation: Relation, lsn: int, *, has_rows: bool) -> TablePlan | None:
         return self.plan
 
     def truncate(self, oids: tuple[int, ...], lsn: int) -> bool:
@@ -51,6 +51,9 @@ class _Relations:
 
     def emptied(self, oids: tuple[int, ...]) -> set[int]:
         return set()
+
+    def statement(self, content: bytes, lsn: int) -> None:
+        """Nothing is noted."""
 
 
 def compile_kernels() -> None:

@@ -107,8 +107,10 @@ def _take(get: Any, free: Any, connection: Any, arena: Any, bounds: Any, pointer
 
 def compile_for_libpq() -> None:
     """Compile what needs a connection to run, for the types that :class:`Library` calls it with."""
-    _take.compile((types.int64, types.int64, types.int64, types.uint8[::1], types.int64[::1], types.int64[::1]))
-    _put.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
+    take: Any = _take
+    put: Any = _put
+    take.compile((types.int64, types.int64, types.int64, types.uint8[::1], types.int64[::1], types.int64[::1]))
+    put.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
 
 
 @dataclass(frozen=True, slots=True)
