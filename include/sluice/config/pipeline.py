@@ -702,6 +702,22 @@ class DdlPolicy(StrEnum):
     WIDEN_ONLY = "widen_only"
 
 
+class NotifierConfig(StrictModel):
+    """A notifier of Airflow that is told of alerts."""
+
+    class_: str = Field(
+        alias="class",
+        max_length=500,
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
+        description="Its class, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier.",
+    )
+    args: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Its arguments, as its own documentation lists them: the id of a connection, receivers, texts. "
+        "Texts are templates: {{ alert.text }}, {{ alert.pipeline }}, {{ alert.state }}.",
+    )
+
+
 class DdlKind(StrEnum):
     """Kinds of definition change that may have a policy of their own."""
 
@@ -1255,6 +1271,9 @@ class PipelineConfig(StrictModel):
         None,
         description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and "
         "status only.",
+    )
+    alert_notifiers: tuple[NotifierConfig, ...] = Field(
+        (), description="Airflow: notifiers that are told of an alert, too: Slack, mail, PagerDuty and others."
     )
     dump: DumpConfig = Field(default_factory=DumpConfig, description="How tables are read from the source.")
     verify: VerifyConfig = Field(
