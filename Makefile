@@ -26,24 +26,18 @@ venv: ## the environment, from requirements.txt
 	@.ci/venv
 
 kernels: venv
-	@$(BIN)/python -c "from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up()"
+	@$(BIN)/python -c "from sluice.sources import compile_kernels; compile_kernels()"
 
 servers: venv
-	@$(BIN)/python -c "from devstack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"
-	@$(BIN)/python -c "from devstack.registry import find_registry; print('Schema registry:', find_registry())" 2>/dev/null || echo "Schema registry: it cannot be fetched; its tests will be skipped"
-	@$(BIN)/python -c "from devstack.kafka import VERSION, find_kafka; print('Kafka', VERSION + ':', find_kafka())" 2>/dev/null || echo "Kafka: its jars cannot be fetched; its tests will be skipped"
-	@for kind in elasticsearch opensearch; do $(BIN)/python -c "import sys; from devstack.elasticsearch import VERSIONS, find_search; print(sys.argv[1], VERSIONS[sys.argv[1]] + ':', find_search(sys.argv[1]))" $$kind 2>/dev/null || echo "$$kind: its jars cannot be fetched; its tests will be skipped"; done
-	@$(BIN)/python -c "from devstack.clickhouse import VERSION, find_clickhouse; print('ClickHouse engine', VERSION + ':', find_clickhouse().parents[1])" 2>/dev/null || echo "ClickHouse engine: it cannot be installed; its tests will be skipped"
-	@$(BIN)/python -c "from devstack.iceberg_rest import VERSION, find_rest_catalog; print('Iceberg REST catalog', VERSION + ':', find_rest_catalog()[0].parent)" 2>/dev/null || echo "Iceberg REST catalog: its jars cannot be fetched; its tests will be skipped"
-	@$(BIN)/python -c "from devstack.rabbitmq import find_rabbitmq; found = find_rabbitmq(); print('RabbitMQ', found.version + ':', found.root)" 2>/dev/null || echo "RabbitMQ: it cannot be fetched; its tests will be skipped"
-	@$(BIN)/python -c "from devstack.redis import find_redis; found = find_redis(); print('Redis', found.tree.version + ':', found.tree.root)" 2>/dev/null || echo "Redis: it cannot be fetched; its tests will be skipped"
-	@$(BIN)/python -c "from devstack.postgresql import find_postgis; print('PostGIS:', find_postgis().origin)" 2>/dev/null || echo "PostGIS: it cannot be fetched; its tests will be skipped"
+	@$(BIN)/python -m devstack.fetching
 
 PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
 
 test: venv ## what CI runs: checks, then a test of each promise on real servers
-	@$(MAKE) --no-print-directory -j3 -O kernels servers check
-	@SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
+	@mkdir -p .sluice; $(BIN)/python -m devstack.fetching >.sluice/fetching.log 2>&1 & fetching=$$!; \
+	trap 'kill $$fetching 2>/dev/null || true' EXIT; \
+	$(MAKE) --no-print-directory -j2 -O kernels check; \
+	SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
 
 test-fast: venv kernels ## unit tests and the contract suites in memory: no server, no Spark, no Airflow
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-quick} $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit tests/contract/test_sources.py tests/contract/test_suite_itself.py
@@ -150,8 +144,9 @@ bench-verify: venv kernels servers ## rows a second of a verification, by checks
 bench-targets: venv kernels servers ## each kind of target beside its store's own bulk loader, and from MySQL's log on; SLUICE_BENCH_SCALE=0.02 SLUICE_BENCH_DRY=1: does it work
 	@for one in tests/bench/bench_target_*.py; do $(BIN)/python $$one; done
 
-bench-postgresql: venv kernels servers ## PostgreSQL as a source: capture alone, against pg_recvlogical to /dev/null on the same log
+bench-postgresql: venv kernels servers ## PostgreSQL as a source: capture against pg_recvlogical, catching up and freshness against a subscription, a copy against COPY and pg_dump
 	@$(BIN)/python tests/bench/bench_postgresql.py
+	@$(BIN)/python tests/bench/bench_postgresql_flows.py
 
 bench-memory: venv kernels servers ## the peak memory of each process that drains, merges and loads one transaction of 2 GB, against the goal of 1 GiB
 	@$(BIN)/python tests/bench/bench_memory.py

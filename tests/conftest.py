@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -271,10 +272,16 @@ __all__ = [
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Configure logging after a test as before it: a command line that runs in this process shows warnings alone."""
+    """Configure logging after a test as before it, or not at all: a command line that runs in this process shows
+    warnings alone.
+    """
     before = structlog.get_config() if structlog.is_configured() else None
+    kazoo = logging.getLogger("kazoo").level
     yield
-    if before is not None and structlog.get_config() != before:
+    logging.getLogger("kazoo").setLevel(kazoo)
+    if before is None:
+        structlog.reset_defaults()
+    elif structlog.get_config() != before:
         structlog.configure(**before)
 
 

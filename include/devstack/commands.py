@@ -300,7 +300,7 @@ def _start_spark(stack: Stack, progress: Progress) -> None:
 
 def _compile_kernels() -> None:
     """Fill Numba's cache on disk, in a process of its own; the first drain would wait for it otherwise."""
-    code = "from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up()"
+    code = "from sluice.sources import compile_kernels; compile_kernels()"
     run_setup([sys.executable, "-c", code], "compiling the decoder", env={**os.environ, "PYTHONPATH": _include()})
 
 

@@ -15,8 +15,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.errors import ConfigError, RetryableError
@@ -61,6 +63,30 @@ class Tree:
             folder for pattern in ("lib/*-linux-gnu*", "usr/lib/*-linux-gnu*") for folder in self.root.glob(pattern)
         ]
         return [str(folder) for folder in (*triplets, self.root / "usr/lib") if folder.is_dir()]
+
+
+@dataclass
+class _SharedLists:
+    """The folder of one process's package lists: each suite's are asked for once."""
+
+    folder: Path
+    locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+
+
+_shared: _SharedLists | None = None
+
+
+@contextlib.contextmanager
+def shared_lists(folder: Path) -> Iterator[None]:
+    """Let every :func:`fetch` of the block, in whatever thread, use the same package lists; they go with its end."""
+    global _shared
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".lists-", dir=folder) as made:
+        _shared = _SharedLists(Path(made))
+        try:
+            yield
+        finally:
+            _shared = None
 
 
 def available() -> bool:
@@ -127,41 +153,7 @@ def lock(path: Path) -> Iterator[None]:
 
 
 def _fetch(folder: Path, scratch: Path, packages: Sequence[str], suite: str | None) -> Tree:
-    sources = scratch / "sources.list.d"
-    for sub in (sources, scratch / "lists" / "partial", scratch / "cache" / "archives" / "partial", scratch / "etc"):
-        sub.mkdir(parents=True)
-    (scratch / "status").touch()
-    if suite is None:
-        _copy_sources(sources)
-    else:
-        (sources / "derived.sources").write_text(derived_source(suite), encoding="utf-8")
-    config = scratch / "apt.conf"
-    config.write_text(
-        "\n".join([
-            'Dir::Etc::SourceList "/dev/null";',
-            f'Dir::Etc::SourceParts "{sources}";',
-            'Dir::Etc::Preferences "/dev/null";',
-            f'Dir::Etc::PreferencesParts "{scratch / "etc"}";',
-            f'Dir::State "{scratch}";',
-            f'Dir::State::lists "{scratch / "lists"}";',
-            f'Dir::State::status "{scratch / "status"}";',
-            f'Dir::Cache "{scratch / "cache"}";',
-            f'Dir::Log "{scratch}";',
-            f'APT::Sandbox::User "{os.environ.get("USER", "root") if os.geteuid() else "root"}";',
-            'APT::Install-Recommends "false";',
-            'APT::Get::Assume-Yes "true";',
-            'Acquire::Languages "none";',
-            'Acquire::Retries "3";',
-            'Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";',
-            "#clear APT::Update::Post-Invoke;",
-            "#clear APT::Update::Post-Invoke-Success;",
-            "#clear DPkg::Post-Invoke;",
-        ])
-        + "\n",
-        encoding="utf-8",
-    )
-    env = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    _run(["apt-get", "-q", "update"], env)
+    env = _package_lists(scratch, suite)
     _run(["apt-get", "-q", "--download-only", "install", *packages], env)
     root = scratch / "unpacked" / "root"
     root.mkdir(parents=True)
@@ -183,6 +175,68 @@ def _fetch(folder: Path, scratch: Path, packages: Sequence[str], suite: str | No
         shutil.rmtree(final)  # without its ready file: a torn leftover
     root.parent.rename(final)
     return Tree(final / "root", packages[0], version)
+
+
+def _package_lists(scratch: Path, suite: str | None) -> dict[str, str]:
+    """Bring the package lists of a suite up to date; return the environment in which apt uses them."""
+    if _shared is None:
+        env = _configured(scratch, scratch, suite)
+        _run(["apt-get", "-q", "update"], env)
+        return env
+    lists = _shared.folder / (suite or "machine")
+    with _shared.locks[lists.name]:
+        if not (lists / "pkgcache.bin").exists():
+            _run(["apt-get", "-q", "update"], _configured(lists, lists, suite))
+            # what apt reads from the lists: with a copy the next program does not read them again
+            _run(["apt-get", "-q", "check"], _configured(lists, lists, suite))
+    env = _configured(scratch, lists, suite)
+    for kept in lists.glob("*.bin"):
+        shutil.copy2(kept, scratch)
+    return env
+
+
+def _configured(scratch: Path, lists: Path, suite: str | None) -> dict[str, str]:
+    """Return the environment of an apt whose sources and package lists are in ``lists``, and all else in
+    ``scratch``.
+    """
+    sources = lists / "sources.list.d"
+    for sub in (sources, lists / "lists" / "partial", scratch / "cache" / "archives" / "partial", scratch / "etc"):
+        sub.mkdir(parents=True, exist_ok=True)
+    if not (lists / "status").exists():
+        (lists / "status").touch()
+        if suite is None:
+            _copy_sources(sources)
+        else:
+            (sources / "derived.sources").write_text(derived_source(suite), encoding="utf-8")
+    config = scratch / "apt.conf"
+    config.write_text(
+        "\n".join([
+            'Dir::Etc::SourceList "/dev/null";',
+            f'Dir::Etc::SourceParts "{sources}";',
+            'Dir::Etc::Preferences "/dev/null";',
+            f'Dir::Etc::PreferencesParts "{scratch / "etc"}";',
+            f'Dir::State "{scratch}";',
+            f'Dir::State::lists "{lists / "lists"}";',
+            f'Dir::State::status "{lists / "status"}";',
+            f'Dir::Cache "{scratch / "cache"}";',
+            f'Dir::Cache::pkgcache "{scratch / "pkgcache.bin"}";',
+            f'Dir::Cache::srcpkgcache "{scratch / "srcpkgcache.bin"}";',
+            f'Dir::Log "{scratch}";',
+            f'APT::Sandbox::User "{os.environ.get("USER", "root") if os.geteuid() else "root"}";',
+            'Debug::NoLocking "true";',  # each fetch has its own folders, and the lists a lock of ours
+            'APT::Install-Recommends "false";',
+            'APT::Get::Assume-Yes "true";',
+            'Acquire::Languages "none";',
+            'Acquire::Retries "3";',
+            'Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";',
+            "#clear APT::Update::Post-Invoke;",
+            "#clear APT::Update::Post-Invoke-Success;",
+            "#clear DPkg::Post-Invoke;",
+        ])
+        + "\n",
+        encoding="utf-8",
+    )
+    return {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
 
 
 def _run(argv: Sequence[str], env: dict[str, str]) -> None:

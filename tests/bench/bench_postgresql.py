@@ -95,7 +95,7 @@ def theirs(server: PostgreSQLServer, workload: str, number: int) -> float:
     began = time.perf_counter()
     subprocess.run(
         [
-            *_loader(program), "-h", server.host, "-p", str(server.port), "-U", "postgres", "-d", "postgres",
+            *with_own_loader(program), "-h", server.host, "-p", str(server.port), "-U", "postgres", "-d", "postgres",
             "-S", slot, "--start", "--no-loop", "-f", "/dev/null", "-E", stop,
             *(f"-o{name}={value}" for name, value in options.items()),
         ],
@@ -106,7 +106,7 @@ def theirs(server: PostgreSQLServer, workload: str, number: int) -> float:
     return took
 
 
-def _loader(program: Path) -> list[str]:
+def with_own_loader(program: Path) -> list[str]:
     """The program with the libraries of its own tree."""
     root = next(parent for parent in program.parents if parent.name == "root")
     loader = next(root.glob("lib*/*/ld-linux*"), None) or next(root.glob("usr/lib/*/ld-linux*"))

@@ -44,7 +44,7 @@ class PgWorld:
         self.servers = 1
         self._stack = contextlib.ExitStack()
         self._writers: Writers | None = None
-        self._rounds = self._checked = 0
+        self._rounds = self._checked = self.altered = 0
         self._last_place = (0, 0, 0)
 
     def __enter__(self) -> PgWorld:
@@ -71,7 +71,7 @@ class PgWorld:
         self.case: PgCase = enter(
             pg_case(
                 self.folder, self.source, self.zookeeper, schema=SCHEMA, tables=TABLES, target=self.target,
-                target_extra=f"    options: {{ack_schema: {SCHEMA}}}",
+                source_extra=", ddl: true", target_extra=f"    options: {{ack_schema: {SCHEMA}}}",
             )
         )  # fmt: skip
         self.case.connections[MEMBERS[1]] = self.source.connection_json().replace(

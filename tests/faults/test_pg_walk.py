@@ -1,5 +1,5 @@
 """A seeded random walk over faults of a PostgreSQL source, under load: its processes and the server itself are killed,
-the slot is dropped, a standby is promoted.
+the slot is dropped, a standby is promoted, definitions change.
 
 After each the target is equal to the source by the servers' own answers, acknowledgements came one by one, and every
 change of the log is in the segments once and in order. ``SLUICE_FAULTS``, ``SLUICE_FAULT_SEED`` and
@@ -14,6 +14,7 @@ import os
 import random
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,9 @@ import psutil
 import psycopg
 import pytest
 
+from devstack import processes
+from devstack.postgresql import PostgreSQLServer
+from devstack.processes import ServerFailed
 from sluice.operations import control
 from tests.faults.pg_world import MEMBERS, OPTIONS, SCHEMA, SESSION_S, PgWorld
 from tests.faults.pg_writers import large_transaction
@@ -87,6 +91,68 @@ def _crash(name: str) -> Callable[[PgWorld, random.Random], str]:
         return f"down for {down_s:.1f} s"
 
     return strike
+
+
+def crash_in_recovery(world: PgWorld, choose: random.Random) -> str:
+    """The server is killed again while it recovers from being killed, and then comes back."""
+    world.source.kill()
+    times = choose.randint(1, 3)
+    for _ in range(times):
+        starting = threading.Thread(target=_start, args=(world.source,))
+        starting.start()
+        time.sleep(choose.uniform(0.02, 0.5))
+        with contextlib.suppress(psutil.Error):
+            if (handle := world.source.handle) is not None:
+                processes.kill(handle)
+        starting.join()
+        world.source.kill()
+    world.source.start()
+    return f"{times} times"
+
+
+def _start(server: PostgreSQLServer) -> None:
+    with contextlib.suppress(ServerFailed, psutil.Error):
+        server.start()
+
+
+def freeze_walsender(world: PgWorld, choose: random.Random) -> str:
+    """The connection to the log stays open, and nothing comes over it."""
+    for_s, frozen = choose.uniform(0.5, SESSION_S * 1.5), []
+    for (pid,) in world.source.execute("SELECT active_pid FROM pg_replication_slots WHERE active_pid IS NOT NULL"):
+        with contextlib.suppress(psutil.Error):
+            frozen.append(psutil.Process(pid))
+            frozen[-1].suspend()
+    time.sleep(for_s)
+    for process in frozen:
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+    return f"{len(frozen)} for {for_s:.1f} s"
+
+
+# -- definitions -------------------------------------------------------------------------------------------------------
+def alter(world: PgWorld, choose: random.Random) -> str:
+    """Definitions change under load, alone and among rows of one transaction, and a task is killed meanwhile."""
+    world.altered += 1
+    extra = f"extra{world.altered}"
+    with world.source.connect(options=f"-c search_path={SCHEMA}") as connection:
+        connection.execute(f"ALTER TABLE accounts ADD COLUMN {extra} int NOT NULL DEFAULT {world.altered}")
+        time.sleep(choose.uniform(0, 0.3))
+        statements = (
+            "LOCK TABLE accounts, lines IN ACCESS EXCLUSIVE MODE",
+            f"UPDATE accounts SET {extra} = id WHERE id % 7 = 1",
+            f"ALTER TABLE accounts ALTER COLUMN {extra} TYPE bigint",
+            f"ALTER TABLE lines ADD COLUMN {extra} text",
+            f"UPDATE lines SET {extra} = v WHERE b % 3 = 1",
+        )
+        while True:
+            with contextlib.suppress(psycopg.errors.DeadlockDetected), connection.transaction():  # with a writer
+                for statement in statements:
+                    connection.execute(statement)
+                break
+        killed = kill_task(world, choose)
+        connection.execute(f"ALTER TABLE accounts RENAME COLUMN {extra} TO {extra}_new")
+        connection.execute(f"ALTER TABLE lines DROP COLUMN {extra}")
+    return f"{extra}, and killed {killed}"
 
 
 def restart_source(world: PgWorld, choose: random.Random) -> str:
@@ -216,6 +282,9 @@ FAULTS: tuple[tuple[str, Strike, int], ...] = (
     ("pause a capture beyond its session", pause_capture, 2),
     ("kill a crew", kill_crew, 2),
     ("kill the source", _crash("source"), 3),
+    ("kill the source in recovery", crash_in_recovery, 2),
+    ("freeze the walsender", freeze_walsender, 2),
+    ("alter tables", alter, 3),
     ("restart the source", restart_source, 1),
     ("kill the source in a large transaction", crash_in_large_transaction, 2),
     ("kill the target", _crash("target"), 1),

@@ -6,24 +6,29 @@ import json
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import structlog
 
 from sluice.config.engine import RuleConfig
+from sluice.errors import LoadError, SluiceError
 from sluice.mapping.tables import TableRoute
 from sluice.model.tables import TableId
-from sluice.operations.lineage import ColumnOrigin, DataSet, column_origins, data_set, table_lineage
-from sluice.operations.lineage_events import LineageReporter
-from sluice.orchestration.operators import AckOperator
+from sluice.operations.lineage import ColumnOrigin, DataSet, TableLineage, column_origins, data_set, table_lineage
+from sluice.operations.lineage_events import LineageReporter, data_sets
+from sluice.orchestration.operators import AckOperator, LoadOperator
 from sluice.rules import builtin
 from sluice.rules.script import Rule
+from tests.support.running.waiting import wait_until
 from tests.support.twins.pipes import Pipe, pipe
 
 ORDERS = TableId("shop", "orders")
@@ -93,11 +98,42 @@ def write(one: Pipe) -> None:
     one.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
 
 
-def check(sent: dict[str, Any]) -> None:
-    assert sent["eventType"] == "COMPLETE"
+def facets_of(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for part in (event["run"], event["job"], *event["inputs"], *event["outputs"]):
+        for key in ("facets", "inputFacets", "outputFacets"):
+            yield from part.get(key, {}).values()
+
+
+def follow_the_specification(*events: dict[str, Any]) -> None:
+    """A run has one START and one end, and events have what OpenLineage's specification requires of them."""
+    for run in {event["run"]["runId"] for event in events}:
+        uuid.UUID(run)
+        kinds = [event["eventType"] for event in events if event["run"]["runId"] == run]
+        assert kinds[0] == "START"
+        assert len(kinds) == 2
+        assert kinds[1] in {"COMPLETE", "FAIL", "ABORT"}
+    for event in events:
+        assert datetime.fromisoformat(event["eventTime"]).tzinfo
+        assert {"run", "job", "eventTime", "producer", "schemaURL"} <= event.keys()
+        assert event["job"]["namespace"]
+        addresses = [event["producer"], event["schemaURL"]]
+        for facet in facets_of(event):
+            addresses += [facet["_producer"], facet["_schemaURL"]]
+        assert all(urlsplit(address).scheme in {"urn", "https"} for address in addresses)
+        assert all(one["namespace"] and one["name"] for one in (*event["inputs"], *event["outputs"]))
+
+
+def check(*events: dict[str, Any]) -> None:
+    follow_the_specification(*events)
+    start, sent = events
+    assert (start["eventType"], sent["eventType"]) == ("START", "COMPLETE")
+    assert start["run"]["runId"] == sent["run"]["runId"]
+    assert start["job"]["name"] == sent["job"]["name"]
+    assert start["eventTime"] <= sent["eventTime"]
     assert sent["job"]["name"].endswith(".copy")
     [given], [output] = sent["inputs"], sent["outputs"]
     assert given["name"].endswith(".a")
+    assert "schema" not in given["facets"], "a source in memory has no schema history"
     assert [one["name"] for one in output["facets"]["schema"]["fields"]] == ["id", "v"]
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == 2
     assert output["outputFacets"]["outputStatistics"]["size"] > 0
@@ -115,8 +151,7 @@ def test_sluice_run_appends_an_event_to_the_clients_file(
     monkeypatch.setenv("OPENLINEAGE_CONFIG", str(config))
     write(one)
     one.sluice("run", "p", "--until-head")
-    [line] = log.read_text(encoding="utf-8").splitlines()
-    check(json.loads(line))
+    check(*map(json.loads, log.read_text(encoding="utf-8").splitlines()))
 
 
 def test_sluice_run_posts_an_event_to_the_clients_url(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +175,91 @@ def test_sluice_run_posts_an_event_to_the_clients_url(one: Pipe, monkeypatch: py
     finally:
         server.shutdown()
         server.server_close()
-    [sent] = posted
-    check(sent)
+    check(*posted)
+
+
+class Sent:
+    """Events of a reporter, as JSON."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def __call__(self, event: Any) -> None:
+        from openlineage.client.serde import Serde
+
+        self.events.append(json.loads(Serde.to_json(event)))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event["eventType"] for event in self.events]
+
+
+def test_a_source_table_has_the_columns_of_its_definition() -> None:
+    given = DataSet("mysql://db:3306", "shop.orders")
+    table = TableLineage(DataSet("mysql://dw:3306", "dw.orders"), [given])
+    table.source_columns[given] = (("id", "int unsigned"), ("mail", "varchar(80)"))
+    [read], _ = data_sets([table])
+    assert [(one.name, one.type) for one in read.facets["schema"].fields] == [*table.source_columns[given]]
+
+
+def test_a_run_that_fails_ends_with_the_error_and_what_was_delivered_before(one: Pipe) -> None:
+    sent = Sent()
+    reporter = LineageReporter("p", ["copy"], partial(table_lineage, one.made.runtime()), sent)
+    reporter.begin()
+    write(one)
+    one.deliver()
+    reporter.add(1)
+    reporter.close(LoadError("the target refused a row", hint="look"), timeout_s=60)
+    assert sent.kinds == ["START", "FAIL"]
+    failed = sent.events[1]
+    assert failed["run"]["facets"]["errorMessage"]["message"] == "the target refused a row -> look"
+    assert [output["name"].endswith(".a") for output in failed["outputs"]] == [True]
+    assert failed["run"]["runId"] == sent.events[0]["run"]["runId"]
+
+
+def test_sluice_run_tells_of_its_failure_before_the_first_batch(
+    one: Pipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, config = tmp_path / "events.json", tmp_path / "openlineage.yml"
+    config.write_text(f"transport:\n  type: file\n  log_file_path: {log}\n  append: true\n", encoding="utf-8")
+    monkeypatch.setenv("OPENLINEAGE_CONFIG", str(config))
+    one.refuse("no such value")
+    one.commit(("insert", "a", (1, "bad")))
+    with pytest.raises(SluiceError):
+        one.sluice("run", "p", "--until-head")
+    start, failed = events = [*map(json.loads, log.read_text(encoding="utf-8").splitlines())]
+    follow_the_specification(*events)
+    assert (start["eventType"], failed["eventType"]) == ("START", "FAIL")
+    assert "no such value" in failed["run"]["facets"]["errorMessage"]["message"]
+
+
+def test_an_unforeseen_error_is_told_by_its_kind_and_a_persons_end_is_no_failure() -> None:
+    sent = Sent()
+    reporter = LineageReporter("p", ["copy"], lambda *_: [], sent)
+    reporter.begin()
+    reporter.close(ValueError("secret"), timeout_s=60)
+    assert sent.events[1]["run"]["facets"]["errorMessage"]["message"] == "ValueError"
+    aborted = Sent()
+    reporter = LineageReporter("p", ["copy"], lambda *_: [], aborted)
+    reporter.begin()
+    reporter.close(KeyboardInterrupt(), timeout_s=60)
+    assert aborted.kinds == ["START", "ABORT"]
+
+
+def test_each_interval_has_a_run_of_its_own_and_a_long_batch_keeps_its_run(one: Pipe) -> None:
+    sent = Sent()
+    reporter = LineageReporter("p", ["copy"], partial(table_lineage, one.made.runtime()), sent, interval_s=0.01)
+    reporter.begin()
+    wait_until(lambda: sent.kinds == ["START"], "the first run")
+    for number in (1, 2):
+        one.commit(("insert", "a", (number, "x")))
+        one.deliver()
+        reporter.add(number)
+        wait_until(lambda: len(sent.events) == 2 * number, "the end of a run")  # noqa: B023 - waited for here
+    reporter.close(timeout_s=60)
+    assert sent.kinds == ["START", "COMPLETE"] * 2
+    assert len({event["run"]["runId"] for event in sent.events}) == 2
+    follow_the_specification(*sent.events)
 
 
 def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe) -> None:
@@ -155,7 +273,7 @@ def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe) -> None:
             write(one) if number == 1 else one.commit(("insert", "a", (3, "z")))
             one.deliver()
             reporter.add(number)
-        reporter.close(60)
+        reporter.close(timeout_s=60)
     assert one.acknowledged() == 2
     assert len([entry for entry in logs if entry["event"] == "lineage_emit_failed"]) == 1
 
@@ -175,11 +293,11 @@ def test_an_endpoint_that_never_answers_holds_up_no_batch_and_not_the_end(one: P
     one.commit(("insert", "a", (3, "z")))
     one.deliver()
     reporter.add(2)
-    reporter.close(0.01)
+    reporter.close(timeout_s=0.01)
     assert not answers.is_set()
     assert one.acknowledged() == 2
     answers.set()
-    reporter.close(60)
+    reporter.close(timeout_s=60)
 
 
 def test_nothing_is_sent_unless_the_client_is_configured(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,3 +323,11 @@ def test_an_acknowledgement_in_airflow_gives_its_batches_to_the_provider(
     found = task.get_openlineage_facets_on_complete(None)
     assert [given.name.endswith(".a") for given in found.inputs] == [True]
     assert found.outputs[0].outputFacets["outputStatistics"].rowCount == 2
+    load = LoadOperator(task_id="load.copy", pipeline="p", target="copy", batch="1")
+    failed = load.get_openlineage_facets_on_failure(None)
+    assert [output.name.endswith(".a") for output in failed.outputs] == [True]
+    assert load.get_openlineage_facets_on_complete(None) is None, "the acknowledgement tells"
+    task.batch = "1"
+    assert [given.name.endswith(".a") for given in task.get_openlineage_facets_on_start().inputs] == [True]
+    task.batch = "None"
+    assert task.get_openlineage_facets_on_start() is None, "the run has no batch"

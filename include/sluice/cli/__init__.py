@@ -17,6 +17,7 @@ from sluice import __version__
 from sluice.cli import service
 from sluice.cli.command_list import Commands, LazyGroup
 from sluice.cli.console import err, log_to_stderr, out, print_error
+from sluice.cli.help_start import leave_out_unused
 from sluice.errors import SluiceError
 
 app = typer.Typer(
@@ -90,10 +91,12 @@ def main() -> None:
         sys.stdout = _Closed()
     if sys.stderr is None:
         sys.stderr = _Closed()
-    if {"--help", "-h", "--version"}.isdisjoint(sys.argv):  # these need neither, and are there in half the time
+    if {"--help", "-h", "--version"}.isdisjoint(sys.argv) and "_SLUICE_COMPLETE" not in os.environ:
         if _HAS_STACK and "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
             _adopt_stack_environment()
         log_to_stderr(False)
+    else:  # these need neither, and are there in half the time
+        leave_out_unused()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name may hold what the terminal's encoding lacks

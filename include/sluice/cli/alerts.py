@@ -66,6 +66,9 @@ def _holds(one: dict[str, Any]) -> str:
 def _told(found: dict[str, Any]) -> str:
     if not found["watches"]:
         return (
-            "[yellow]the pipeline file sets neither alert_connection nor alert_lag: only subscriptions are watched[/]"
+            "[yellow]the pipeline file sets neither alert_connection nor alert_notifiers nor alert_lag: only "
+            "subscriptions are watched[/]"
         )
-    return f"told: {escape('the webhook of ' + found['tells'] if found['tells'] else 'the log and the metrics only')}"
+    told = [f"the webhook of {found['tells']}"] if found["tells"] else []
+    told += found.get("notifiers", [])
+    return f"told: {escape(', '.join(told) or 'the log and the metrics only')}"

@@ -62,6 +62,7 @@ def run(
     from sluice.flows.run import run as run_flow
     from sluice.flows.runtime import Runtime
     from sluice.flows.standby import LocalCopy, copies_folder, stand_by
+    from sluice.operations.alerts import warn_without_airflow
 
     log_to_stderr(verbose)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in an orderly way: another one may go on at once
@@ -84,6 +85,7 @@ def run(
             steps = stand_by(lambda: copy.open(built), os.environ.get("SLUICE_INSTALLATION") or owner_label())
         else:
             runtime = built(find_pipeline(pipeline, pipelines_folder()))
+            warn_without_airflow(runtime.pipeline)
             steps = _with_lineage(runtime, run_flow(runtime, until_head=until_head, batches=batches))
         for step in steps:
             tally.add(step)
@@ -113,14 +115,18 @@ def _with_lineage(runtime: Runtime, steps: Iterator[Step]) -> Iterator[Step]:
 
     targets = [target.name for target in runtime.pipeline.targets]
     reporter = LineageReporter.configured(runtime.name, targets, partial(table_lineage, runtime))
+    if reporter is None:
+        yield from steps
+        return
     try:
         for step in steps:
-            if reporter is not None and step.phase == "acknowledged" and step.batch is not None:
-                reporter.add(step.batch)
+            if step.batch is not None:
+                reporter.add(step.batch) if step.phase == "acknowledged" else reporter.begin()
             yield step
-    finally:
-        if reporter is not None:
-            reporter.close()
+    except BaseException as error:
+        reporter.close(error)
+        raise
+    reporter.close()
 
 
 class _Tally:
@@ -162,14 +168,30 @@ def _stage_of(phase: str) -> str:
 def _monitored(
     pipeline: str, built: Callable[[PipelineConfig], Runtime], host: str, port: int | None
 ) -> Iterator[_Tally]:
-    """Serve the monitoring port inside of the block, if there is one."""
+    """Serve the monitoring port inside of the block, if there is one, and send what OpenTelemetry is to get."""
+    from sluice import telemetry
+    from sluice.telemetry.settings import is_wanted
+
     tally = _Tally()
-    if port is None:
-        yield tally
-        return
+    try:
+        if port is None and not is_wanted("metrics"):
+            yield tally
+        else:
+            with _watched(pipeline, built, host, port, tally):
+                yield tally
+    finally:
+        telemetry.flush()
+
+
+@contextmanager
+def _watched(
+    pipeline: str, built: Callable[[PipelineConfig], Runtime], host: str, port: int | None, tally: _Tally
+) -> Iterator[None]:
+    """Serve the monitoring port, and send metrics by OpenTelemetry, inside of the block."""
     from sluice.config.folders import pipelines_folder
     from sluice.config.loading import find_pipeline
     from sluice.operations.metrics import Looks, Seen
+    from sluice.operations.otel_metrics import sending
     from sluice.serve.monitor import MonitorServer, look
 
     def seen(name: str) -> Seen:
@@ -181,12 +203,15 @@ def _monitored(
         return [error for one in looks.newest() for error in one.status.errors]
 
     looks = Looks(lambda: [pipeline], seen)
-    server = MonitorServer(host, port, looks, not_ready=not_ready)
-    err.print(f"monitoring on {server.address}")
+    server = MonitorServer(host, port, looks, not_ready=not_ready) if port is not None else None
+    if server is not None:
+        err.print(f"monitoring on {server.address}")
     try:
-        yield tally
+        with sending(lambda: looks):
+            yield
     finally:
-        server.stop()
+        if server is not None:
+            server.stop()
 
 
 @contextmanager

@@ -57,6 +57,9 @@ def serve(
     verbose: Verbose = False,
 ) -> None:
     """Let others read the stored batches of the pipelines by Arrow Flight, and by HTTP (docs/subscribe.md)."""
+    from sluice.operations.metrics import Looks
+    from sluice.operations.otel_metrics import sending
+    from sluice.serve.monitor import look
     from sluice.serve.servers import RunningService, Settings
 
     log_to_stderr(verbose)
@@ -82,6 +85,7 @@ def serve(
     except ConfigError:
         running.stop()
         raise
+    _warn_of_notifiers()
     end_signals = _EndSignals()
     first, *others = running.addresses
     err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {first}")
@@ -89,7 +93,8 @@ def serve(
         err.print(f"and on {address}")
     if monitor is not None:
         err.print(f"monitoring on {monitor.address}")
-    end_signals.wait()
+    with sending(lambda: Looks(pipeline_names, lambda name: look(open_pipeline(name)))):
+        end_signals.wait()
     if monitor is not None:
         monitor.stop()
     if not running.stop():
@@ -104,6 +109,18 @@ def _monitor(running: RunningService, host: str, port: int) -> MonitorServer:
 
     looks = Looks(pipeline_names, lambda name: look(open_pipeline(name)))
     return MonitorServer(host, port, looks, not_ready=running.not_ready)
+
+
+def _warn_of_notifiers() -> None:
+    """Log of which pipelines this process tells nobody."""
+    from contextlib import suppress
+
+    from sluice.config.loading import load_pipeline, yaml_files
+    from sluice.operations.alerts import warn_without_airflow
+
+    for path in yaml_files(pipelines_folder()):
+        with suppress(ConfigError):  # pipeline_names() has said what is wrong with it
+            warn_without_airflow(load_pipeline(path))
 
 
 class _EndSignals:

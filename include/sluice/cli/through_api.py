@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from sluice.config.connections import Endpoint, from_environment
+from sluice.config.connections import Endpoint, from_environment, httpx_tls
 from sluice.errors import ConfigError, CoordinationUnavailable
 
 if TYPE_CHECKING:
@@ -300,6 +300,7 @@ class PageApi:
                 headers=headers,
                 timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
                 trust_env=not _is_loopback(at),  # no proxy gets a token that is not encrypted
+                verify=httpx_tls(),
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             unsent = method == "GET" or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)

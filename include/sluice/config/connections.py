@@ -179,3 +179,14 @@ def unverified() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+@cache
+def httpx_tls() -> ssl.SSLContext:
+    """Return the TLS context that httpx makes for each request.
+
+    One per process: httpx loads the certificates for an http:// address too, which takes 70 ms.
+    """
+    import httpx
+
+    return httpx.create_ssl_context()

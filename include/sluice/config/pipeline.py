@@ -269,6 +269,11 @@ class SourceConfig(StrictModel):
         description="PostgreSQL: bytes of log that the slot may retain while a target stands still. Beyond it, the log "
         "is captured ahead of the targets, and what is captured is released.",
     )
+    ddl: bool = Field(
+        False,
+        description="PostgreSQL: DDL comes from the log, written there by event triggers that `sluice check --apply` "
+        "makes, or a superuser. Without it a changed definition is noticed at the next row of its table.",
+    )
     start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",
         description="Where the first capture begins: latest, earliest, dump (the head, and a copy of what the tables "
@@ -291,6 +296,8 @@ class SourceConfig(StrictModel):
     def _has_a_slot(self) -> SourceConfig:
         if self.type == "mysql" and self.slot_budget is not None:
             raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
+        if self.type == "mysql" and self.ddl:
+            raise ValueError("ddl is for a PostgreSQL source: the log of MySQL has DDL by itself")
         if self.type == "mysql" and self.origin != "any":
             raise ValueError("origin is for a PostgreSQL source; from MySQL, marks say what a pipeline wrote")
         return self
@@ -695,6 +702,22 @@ class DdlPolicy(StrEnum):
     WIDEN_ONLY = "widen_only"
 
 
+class NotifierConfig(StrictModel):
+    """A notifier of Airflow that is told of alerts."""
+
+    class_: str = Field(
+        alias="class",
+        max_length=500,
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
+        description="Its class, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier.",
+    )
+    args: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Its arguments, as its own documentation lists them: the id of a connection, receivers, texts. "
+        "Texts are templates: {{ alert.text }}, {{ alert.pipeline }}, {{ alert.state }}.",
+    )
+
+
 class DdlKind(StrEnum):
     """Kinds of definition change that may have a policy of their own."""
 
@@ -956,6 +979,11 @@ class DumpConfig(StrictModel):
         min_length=1,
         max_length=64,
         description="Schema of that table. Default: the connection's schema, else sluice.",
+    )
+    connection: ConnectionId | None = Field(
+        None,
+        description="PostgreSQL: the connection of a standby that rows are copied from. The log stays that of the "
+        "source.",
     )
     chunk_rows: Integer = Field(50_000, ge=1, le=5_000_000, description="Rows a chunk, at most.")
     parallelism: Integer = Field(2, ge=1, le=64, description="Chunks read at the same time.")
@@ -1244,6 +1272,9 @@ class PipelineConfig(StrictModel):
         description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and "
         "status only.",
     )
+    alert_notifiers: tuple[NotifierConfig, ...] = Field(
+        (), description="Airflow: notifiers that are told of an alert, too: Slack, mail, PagerDuty and others."
+    )
     dump: DumpConfig = Field(default_factory=DumpConfig, description="How tables are read from the source.")
     verify: VerifyConfig = Field(
         default_factory=VerifyConfig, description="When the targets are compared with the source."
@@ -1293,6 +1324,12 @@ class PipelineConfig(StrictModel):
                 raise _at(("workers", "stages", key), f"there is no target {name!r}{meant(name, names)}")
             if kind in self.stages_of_drain:
                 raise _at(("workers", "stages", key), f"{key} has no place of its own: {self._why_in_drain}")
+        return self
+
+    @model_validator(mode="after")
+    def _copies_from_a_standby(self) -> PipelineConfig:
+        if self.dump.connection is not None and self.source.type == "mysql":
+            raise _at(("dump", "connection"), "connection is for a PostgreSQL source; a MySQL replica is one itself")
         return self
 
     @model_validator(mode="after")

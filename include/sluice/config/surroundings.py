@@ -112,6 +112,10 @@ OTHERS: tuple[Variable, ...] = (
         "AIRFLOW_CONN_ID", _ALL, "Airflow's secrets backend and database, where there is an Airflow",
         "a connection, as JSON or as a URI. The command line and Spark's workers know no other place",
     ),
+    Variable(
+        "OTEL_EXPORTER_OTLP_ENDPOINT", _ALL, "nothing is sent",
+        "OpenTelemetry's collector; the other standard variables count, too ([opentelemetry.md](opentelemetry.md))",
+    ),
     Variable("AIRFLOW_HOME", _ALL, "`~/airflow`", "Airflow's home"),
     Variable("PYSPARK_PYTHON", "Spark's server and workers", "`python3`", "a Python with Sluice and the same clients"),
     Variable("NUMBA_CACHE_DIR", _ALL, "beside the code, or the user's cache", "folder of the compiled kernels"),

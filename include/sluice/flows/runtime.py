@@ -21,6 +21,7 @@ from sluice.coordination.channel_side import ChannelMembership
 from sluice.coordination.leader_election import BEAT_S
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, CoordinationUnavailable, SluiceError
+from sluice.flows.tracing import timed_store, timed_znodes
 from sluice.model.load_marks import LoadMark, MarkRules
 from sluice.model.packing import work_bytes
 from sluice.sources import open_source
@@ -185,9 +186,7 @@ class Runtime:
     @property
     def store(self) -> SegmentStore:
         """The store of the pipeline's batches."""
-        from sluice.segments.store import SegmentStore
-
-        return SegmentStore(self.store_uri, self.name)
+        return timed_store(self.store_uri, self.name)
 
     @property
     def runner(self) -> UnitRunner:
@@ -277,7 +276,7 @@ class Runtime:
         coordination = self.pipeline.coordination
         timeout = coordination.session_timeout.total_seconds()
         return PipelineState(
-            znodes,
+            timed_znodes(znodes),
             coordination.root,
             self.name,
             [t.name for t in self.pipeline.targets],

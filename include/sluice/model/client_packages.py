@@ -1,4 +1,4 @@
-"""The name under which Sluice is distributed, and the client packages that kinds of targets need.
+"""The name under which Sluice is distributed, and the client packages that kinds of targets and OpenTelemetry need.
 
 Hints name a command that works where it is printed: the extra where Sluice is installed as a package, the client
 packages themselves where it is on the ``PYTHONPATH`` (a checkout, Spark workers): an installer would look for the extra
@@ -22,9 +22,14 @@ CLIENT_PACKAGES = {
     "oracle": ("oracledb>=3.3",),
     "rabbitmq": ("pika>=1.4", "rstream>=1.1"),
     "redis": ("redis>=8",),
+    "otel": (
+        "opentelemetry-api>=1.27",
+        "opentelemetry-sdk>=1.27",
+        "opentelemetry-exporter-otlp-proto-http>=1.27",
+    ),
     "iceberg": ("pyiceberg[pyiceberg-core,sql-sqlite]>=0.12,<0.13",),
 }
-"""Kind -> its packages, equal to the extras of pyproject.toml, which a test compares."""
+"""Extra -> its packages, equal to the extras of pyproject.toml, which a test compares."""
 
 
 def installed_version() -> str:

@@ -102,6 +102,25 @@ class TableChange:
         shown = {one.kind for one in column_changes(self.before, self.after)} if self.before and self.after else None
         return shown is not None and not {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} & set(self.kinds) <= shown
 
+    def compared_columns(
+        self, renames: Mapping[str, str] | None = None, dropped: Collection[str] = ()
+    ) -> tuple[ColumnChange, ...]:
+        """Compare the definitions before and after, see :func:`column_changes`.
+
+        Whether types widen, the source said with :attr:`kinds`: each has types of its own.
+        """
+        assert self.before is not None
+        assert self.after is not None
+        found = column_changes(self.before, self.after, renames, dropped)
+        said = {ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN} & set(self.kinds)
+        if len(said) != 1:
+            return found
+        [kind] = said
+        return tuple(
+            replace(one, kind=kind) if one.kind in {ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN} else one
+            for one in found
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the change for a manifest.
 
@@ -121,16 +140,16 @@ class TableChange:
         """Read a stored change; the changed columns are found anew from both definitions."""
         before = TableDefinition.from_json(data["before"]) if data["before"] else None
         after = TableDefinition.from_json(data["after"]) if data["after"] else None
-        columns = column_changes(before, after) if before and after else ()
-        return cls(
+        made = cls(
             TableId(*data["table"]),
             tuple(ChangeKind(kind) for kind in data["kinds"]),
             before,
             after,
-            columns,
+            (),
             TableId(*data["renamed_to"]) if data["renamed_to"] else None,
             data.get("reason", ""),
         )
+        return replace(made, columns=made.compared_columns()) if before and after else made
 
 
 def column_changes(
@@ -174,6 +193,9 @@ def _kinds(old: ColumnDefinition, new: ColumnDefinition) -> list[ChangeKind]:
         kinds.append(ChangeKind.RENAME_COLUMN)
     if (old.type, old.charset, old.collation, old.compressed) != (new.type, new.charset, new.collation, new.compressed):
         kinds.append(ChangeKind.WIDEN_COLUMN if widens(old, new) else ChangeKind.CHANGE_COLUMN)
+    elif old.labels != new.labels:
+        grows = new.labels[: len(old.labels)] == old.labels
+        kinds.append(ChangeKind.WIDEN_COLUMN if grows else ChangeKind.CHANGE_COLUMN)
     if old.nullable != new.nullable:
         kinds.append(ChangeKind.ALLOW_NULL if new.nullable else ChangeKind.REQUIRE_VALUE)
     plain = replace(old, name=new.name, type=new.type, charset=new.charset, collation=new.collation,

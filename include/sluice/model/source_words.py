@@ -12,7 +12,7 @@ from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
-from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 
 _WRITES_DEFAULTS = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.CREATE_TABLE, ChangeKind.COLUMN_ATTRIBUTES})
 _NOT_ASKED = DefaultValue(None, "the change came without it")
@@ -95,7 +95,7 @@ class StatementMeaning:
             raise DecodeError(self.unclear)
         if self.names is None:
             return None
-        return column_changes(change.before, change.after, self.names.renamed, self.names.dropped)
+        return change.compared_columns(self.names.renamed, self.names.dropped)
 
 
 def _defaults(

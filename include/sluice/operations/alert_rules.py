@@ -62,8 +62,9 @@ def holding(recorded: Mapping[str, str]) -> dict[str, str]:
 def listed(pipeline: PipelineConfig, state: PipelineState) -> dict[str, Any]:
     """Return the rules for a page: what each watches, whether it is on, since when it holds and for what.
 
-    ``tells``: the connection of the webhook; "": alerts are in the log and the metrics only. ``watches`` False: neither
-    ``alert_lag`` nor ``alert_connection`` is set, so only subscriptions are watched.
+    ``tells``: the connection of the webhook, or "". ``notifiers``: classes of Airflow's notifiers that are told.
+    Without both, alerts are in the log and the metrics only. ``watches`` False: neither ``alert_lag`` nor
+    ``alert_connection`` nor ``alert_notifiers`` is set, so only subscriptions are watched.
     """
     from sluice.operations.subscriptions import alert_key
 
@@ -91,6 +92,7 @@ def listed(pipeline: PipelineConfig, state: PipelineState) -> dict[str, Any]:
     return {
         "rules": rules,
         "tells": pipeline.alert_connection or "",
+        "notifiers": notifier_names(pipeline),
         "limit_s": limit.total_seconds() if limit is not None else None,
         "watches": watches(pipeline),
     }
@@ -98,7 +100,18 @@ def listed(pipeline: PipelineConfig, state: PipelineState) -> dict[str, Any]:
 
 def watches(pipeline: PipelineConfig) -> bool:
     """Return True if the pipeline file asks for alerts."""
-    return pipeline.alert_lag is not None or pipeline.alert_connection is not None
+    return pipeline.alert_lag is not None or pipeline.alert_connection is not None or bool(pipeline.alert_notifiers)
+
+
+def receivers(pipeline: PipelineConfig) -> list[str]:
+    """Return who is told of an alert besides the log, in words."""
+    webhook = [f"the webhook of {pipeline.alert_connection}"] if pipeline.alert_connection else []
+    return webhook + notifier_names(pipeline)
+
+
+def notifier_names(pipeline: PipelineConfig) -> list[str]:
+    """Return the names of the notifiers' classes, without their modules."""
+    return [one.class_.rpartition(".")[2] for one in pipeline.alert_notifiers]
 
 
 def switch(state: PipelineState, rule: AlertRule, *, on: bool, by: str, reason: str = "") -> list[str]:

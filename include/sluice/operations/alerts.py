@@ -7,14 +7,14 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from sluice.config.connections import ConnectionResolver, Endpoint
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import NotifierConfig, PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, Fault, RetryableError, SluiceError
 from sluice.flows.runtime import Runtime
@@ -133,12 +133,17 @@ _MANY_ATTEMPTS = 3
 """Failures in a row after which a pipeline counts as stopped, although the next attempt may succeed."""
 
 
-def check_lag(runtime: Runtime, now: Status) -> list[AnyAlert]:
+Notify = Callable[[Sequence[NotifierConfig], AnyAlert], None]
+"""Tells these notifiers of Airflow of an alert; an error of one is its own matter."""
+
+
+def check_lag(runtime: Runtime, now: Status, notify: Notify | None = None) -> list[AnyAlert]:
     """Compare every target's lag with ``alert_lag``, see which subscription will expire, and which alert rules hold.
 
     Of many callers one gets each alert; it has been told when this returns. A rule that is switched off alerts nobody.
 
-    To a target's limit the time is added for which its batches wait on purpose.
+    To a target's limit the time is added for which its batches wait on purpose. ``notify``: None outside of Airflow,
+    which has the notifiers.
     """
     found: list[AnyAlert] = []
     known = any(one.warning or one.alert_since for one in now.subscriptions)
@@ -160,6 +165,7 @@ def check_lag(runtime: Runtime, now: Status) -> list[AnyAlert]:
         else:
             _log.info("alert_cleared", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
         _tell(runtime.pipeline, runtime.resolver, alert)
+        _notify(runtime.pipeline, alert, notify)
     return found
 
 
@@ -248,6 +254,27 @@ def _tell(pipeline: PipelineConfig, resolver: ConnectionResolver, alert: AnyAler
         post(resolver(connection), alert.to_json())
     except SluiceError as error:
         _log.error("alert_send_failed", pipeline=alert.pipeline, target=alert.consumer, error=str(error))
+
+
+def _notify(pipeline: PipelineConfig, alert: AnyAlert, notify: Notify | None) -> None:
+    if not pipeline.alert_notifiers:
+        return
+    if notify is None:
+        _log.error("alert_send_failed", pipeline=alert.pipeline, target=alert.consumer, error=NEEDS_AIRFLOW)
+        return
+    notify(pipeline.alert_notifiers, alert)
+
+
+def warn_without_airflow(pipeline: PipelineConfig) -> None:
+    """Log that a process without Airflow tells nobody of alerts, if the pipeline file names notifiers."""
+    if pipeline.alert_notifiers:
+        _log.warning("notifiers_unavailable", pipeline=pipeline.pipeline, reason=NEEDS_AIRFLOW)
+
+
+NEEDS_AIRFLOW = (
+    "alert_notifiers are Airflow's notifiers, and only tasks and the triggerer of Airflow send alerts by them; without "
+    "Airflow, let Prometheus alert by docs/monitoring/alerts.yaml"
+)
 
 
 def post(endpoint: Endpoint, body: dict[str, Any]) -> None:

@@ -8,10 +8,13 @@ table is a built-in one whose columns are known; otherwise the table level is th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from sluice.errors import SluiceError
+from sluice.flows.stored import definitions_at
 from sluice.mapping.tables import Mapping, TableRoute
 from sluice.model.tables import TableId
 from sluice.operations.asset_events import uri_of
@@ -19,7 +22,10 @@ from sluice.rules.ruleset import RuleSet, matches
 from sluice.segments.changeset import ChangesetColumn, read_changeset
 
 if TYPE_CHECKING:
+    from sluice.coordination.state import PipelineState
     from sluice.flows.runtime import Runtime
+    from sluice.model.batches import Batch
+    from sluice.model.definitions import Definitions
     from sluice.rules.script import Rule
 
 _FILES = frozenset({"s3", "s3a", "gs", "abfs", "abfss", "hdfs", "wasbs"})
@@ -54,12 +60,15 @@ class TableLineage:
         columns: those of the newest batch, in order.
         origins: target column -> its origin (None: a rule made it), by source; a source whose columns are not known is
             missing.
+        source_columns: (name, type) of each column as of the newest batch, by source; a source whose definition is not
+            known is missing.
     """
 
     output: DataSet
     inputs: list[DataSet] = field(default_factory=list)
     columns: tuple[ChangesetColumn, ...] = ()
     origins: dict[DataSet, dict[str, ColumnOrigin | None]] = field(default_factory=dict)
+    source_columns: dict[DataSet, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     rows: int = 0
     size_bytes: int = 0
 
@@ -117,6 +126,13 @@ def _made(kind: str, given: Any) -> set[str]:
     return {*given.constants, *given.metadata}
 
 
+def _definitions(runtime: Runtime, state: PipelineState, batch: Batch) -> Definitions | None:
+    """Return the definitions of the source's tables at the end of a batch; None if they are not known."""
+    with suppress(SluiceError):
+        return definitions_at(runtime.store, runtime.source, state, batch.last)
+    return None
+
+
 def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list[TableLineage]:
     """Return the lineage of each table that ``target`` got rows of in these batches, by name.
 
@@ -125,8 +141,9 @@ def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list
     opened = runtime.open_target(target)
     with runtime.state() as state:
         batches = [one for one in map(state.batches.get, numbers) if one and one.is_for(target) and one.changeset]
-    if not batches:
-        return []
+        if not batches:
+            return []
+        definitions = _definitions(runtime, state, batches[-1])
     at, source = runtime.resolver(opened.config.connection), runtime.pipeline.source
     source_at = runtime.resolver(source.connection)
     rules, mapping = list(RuleSet.of(runtime.rules_path)), Mapping.compile(runtime.pipeline.mapping)
@@ -144,6 +161,8 @@ def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list
             given = data_set(uri_of(source.type, source_at, None, of))
             if given not in made.inputs:
                 made.inputs.append(given)
+            if (defined := definitions.find(of) if definitions is not None else None) is not None:
+                made.source_columns[given] = tuple((column.name, column.type) for column in defined.columns)
             made.columns = table.columns
             made.rows += table.rows
             made.size_bytes += sum(file.size_bytes for file in table.files)

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from typing import Any
 import structlog
 
 from sluice import __version__
+from sluice.errors import SluiceError
 from sluice.operations.lineage import ColumnOrigin, DataSet, TableLineage
 
 _log = structlog.get_logger()
 Look = Callable[[str, Sequence[int]], Sequence[TableLineage]]
 PRODUCER = f"urn:sluice:{__version__}"
 INTERVAL_S = 60.0
-"""Seconds between two events of a target in ``sluice run``, whatever the number of its batches."""
+"""Seconds after which a run of a target ends in ``sluice run``, whatever the number of its batches."""
 LAST_S = 10.0
 """Seconds to wait for the last events at the end of the process."""
 
@@ -42,16 +44,12 @@ def data_sets(tables: Sequence[TableLineage]) -> tuple[list[Any], list[Any]]:
     """Return (inputs, outputs) with their facets, as classes of the client."""
     from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
-    from openlineage.client.facet_v2 import schema_dataset
 
     inputs = sorted({given for table in tables for given in table.inputs})
+    defined = {given: columns for table in tables for given, columns in table.source_columns.items()}
     outputs = []
     for table in tables:
-        fields = [
-            schema_dataset.SchemaDatasetFacetFields(name=one.name, type=one.type or one.kind or one.arrow_type)
-            for one in table.columns
-        ]
-        facets: dict[str, Any] = {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}
+        facets = _schema([(one.name, one.type or one.kind or one.arrow_type) for one in table.columns])
         if table.origins:
             facets["columnLineage"] = _column_lineage(table)
         counted = statistics.OutputStatisticsOutputDatasetFacet(rowCount=table.rows, size=table.size_bytes)
@@ -63,7 +61,18 @@ def data_sets(tables: Sequence[TableLineage]) -> tuple[list[Any], list[Any]]:
                 outputFacets={"outputStatistics": counted},
             )
         )
-    return [InputDataset(namespace=one.namespace, name=one.name) for one in inputs], outputs
+    read = [
+        InputDataset(namespace=one.namespace, name=one.name, facets=_schema(defined.get(one, ()))) for one in inputs
+    ]
+    return read, outputs
+
+
+def _schema(columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return the facet ``schema`` of columns with their types; nothing if they are not known."""
+    from openlineage.client.facet_v2 import schema_dataset
+
+    fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns]
+    return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)} if fields else {}
 
 
 def _column_lineage(table: TableLineage) -> Any:
@@ -90,32 +99,48 @@ def _input_field(given: DataSet, origin: ColumnOrigin) -> Any:
     return lineage.InputField(namespace=given.namespace, name=given.name, field=origin.column, transformations=[step])
 
 
-def event(pipeline: str, target: str, tables: Sequence[TableLineage]) -> Any:
-    """Return the COMPLETE event of one run of the job ``sluice.PIPELINE.TARGET``."""
-    from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
-    from openlineage.client.facet_v2 import job_type_job, processing_engine_run
+@dataclass(frozen=True, slots=True)
+class RunOfJob:
+    """A run of the job ``sluice.PIPELINE.TARGET``: what its events have in common."""
+
+    pipeline: str
+    target: str
+    run_id: str = field(default_factory=lambda: _new_id())
+
+    def event(self, kind: str, tables: Sequence[TableLineage] = (), error: str = "") -> Any:
+        """Return an event of the run. ``kind``: START, COMPLETE, FAIL or ABORT; ``error``: why it failed."""
+        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+        from openlineage.client.facet_v2 import error_message_run, job_type_job, processing_engine_run
+
+        inputs, outputs = data_sets(tables)
+        engine = processing_engine_run.ProcessingEngineRunFacet(version=__version__, name="Sluice")
+        facets: dict[str, Any] = {"processing_engine": engine}
+        if error:
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(message=error, programmingLanguage="PYTHON")
+        job_type = job_type_job.JobTypeJobFacet(processingType="STREAMING", integration="SLUICE", jobType="JOB")
+        return RunEvent(
+            eventType=RunState[kind],
+            eventTime=datetime.now(UTC).isoformat(),
+            run=Run(runId=self.run_id, facets=facets),
+            job=Job(
+                namespace=os.environ.get("OPENLINEAGE_NAMESPACE") or "default",
+                name=f"sluice.{self.pipeline}.{self.target}",
+                facets={"jobType": job_type},
+            ),
+            producer=PRODUCER,
+            inputs=inputs,
+            outputs=outputs,
+        )
+
+
+def _new_id() -> str:
     from openlineage.client.uuid import generate_new_uuid
 
-    inputs, outputs = data_sets(tables)
-    kind = job_type_job.JobTypeJobFacet(processingType="STREAMING", integration="SLUICE", jobType="JOB")
-    engine = processing_engine_run.ProcessingEngineRunFacet(version=__version__, name="Sluice")
-    return RunEvent(
-        eventType=RunState.COMPLETE,
-        eventTime=datetime.now(UTC).isoformat(),
-        run=Run(runId=str(generate_new_uuid()), facets={"processing_engine": engine}),
-        job=Job(
-            namespace=os.environ.get("OPENLINEAGE_NAMESPACE") or "default",
-            name=f"sluice.{pipeline}.{target}",
-            facets={"jobType": kind},
-        ),
-        producer=PRODUCER,
-        inputs=inputs,
-        outputs=outputs,
-    )
+    return str(generate_new_uuid())
 
 
 class LineageReporter:
-    """Sends an event per target and interval of the batches that ``sluice run`` acknowledged.
+    """Sends a run per target and interval of the batches that ``sluice run`` works on: START and COMPLETE, or FAIL.
 
     ``look``: target and batches -> their lineage. ``emit``: sends one event. Both may raise anything and take time.
     """
@@ -130,8 +155,13 @@ class LineageReporter:
     ) -> None:
         self._pipeline, self._targets, self._look = pipeline, targets, look
         self._emit, self._interval_s = emit, interval_s
+        self._changed = threading.Condition()
         self._numbers: list[int] = []
-        self._lock, self._ends = threading.Lock(), threading.Event()
+        self._begun = False
+        self._end = ""  # the kind of the last events, once the work is over
+        self._error = ""
+        self._runs: list[RunOfJob] = []
+        self._due_s = 0.0
         self._said = False
         self._thread = threading.Thread(target=self._work, name="lineage", daemon=True)
         self._thread.start()
@@ -151,39 +181,75 @@ class LineageReporter:
             _log.warning("lineage_unavailable", pipeline=pipeline, error=f"{type(error).__name__}: {error}"[:300])
             return None
 
+    def begin(self) -> None:
+        """Note that the work on a batch has begun. It never waits."""
+        with self._changed:
+            if not self._begun:
+                self._begun = True
+                self._changed.notify()
+
     def add(self, batch: int) -> None:
         """Note a batch that every target has acknowledged. It never waits."""
-        with self._lock:
+        with self._changed:
             self._numbers.append(batch)
+            if not self._begun:
+                self._begun = True
+                self._changed.notify()
 
-    def close(self, timeout_s: float = LAST_S) -> None:
-        """Send what is left, and wait ``timeout_s`` at most."""
-        self._ends.set()
+    def close(self, error: BaseException | None = None, timeout_s: float = LAST_S) -> None:
+        """Send what is left, and wait ``timeout_s`` at most. ``error``: what ended the work, None for its own end."""
+        with self._changed:
+            failed = isinstance(error, Exception)
+            self._end = "COMPLETE" if error is None else "FAIL" if failed else "ABORT"
+            if failed:
+                self._error = str(error) if isinstance(error, SluiceError) else type(error).__name__
+                self._begun = True
+            self._changed.notify()
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
-        ended = False
-        while not ended:
-            ended = self._ends.wait(self._interval_s)
-            with self._lock:
-                numbers, self._numbers = self._numbers, []
-            if numbers:
-                self._send(numbers)
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work, self._wait_s())
+                end, begins, error = self._end, self._begun and not self._runs, self._error
+            if begins:
+                self._runs = [RunOfJob(self._pipeline, target) for target in self._targets]
+                self._due_s = time.monotonic() + self._interval_s
+                self._send("START", [])
+            if self._runs and (end or time.monotonic() >= self._due_s):
+                self._end_runs(end or "COMPLETE", error)
+            if end:
+                return
 
-    def _send(self, numbers: Sequence[int]) -> None:
+    def _has_work(self) -> bool:
+        return bool(self._end) or (self._begun and not self._runs)
+
+    def _wait_s(self) -> float | None:
+        return max(self._due_s - time.monotonic(), 0.0) if self._runs else None
+
+    def _end_runs(self, kind: str, error: str) -> None:
+        """End the runs with what was acknowledged; those whose first batch is under way go on."""
+        with self._changed:
+            numbers, self._numbers = self._numbers, []
+            if not numbers and not self._end:
+                self._due_s = time.monotonic() + self._interval_s
+                return
+            self._begun = False
+        self._send(kind, numbers, error)
+        self._runs = []
+
+    def _send(self, kind: str, numbers: Sequence[int], error: str = "") -> None:
         began = time.monotonic()
-        for target in self._targets:
+        for run in self._runs:
             try:
-                tables = self._look(target, numbers)
-                if tables:
-                    self._emit(event(self._pipeline, target, tables))
-            except Exception as error:  # a transport may raise anything, and no load fails for it
+                self._emit(run.event(kind, self._look(run.target, numbers) if numbers else (), error))
+            except Exception as problem:  # a transport may raise anything, and no load fails for it
                 if not self._said:
                     self._said = True
                     _log.warning(
                         "lineage_emit_failed",
                         pipeline=self._pipeline,
-                        target=target,
+                        target=run.target,
                         seconds=round(time.monotonic() - began, 1),
-                        error=f"{type(error).__name__}: {error}"[:300],
+                        error=f"{type(problem).__name__}: {problem}"[:300],
                     )

@@ -1,7 +1,8 @@
 """The metrics of pipelines: one list of names with unit and meaning, and their values from a status.
 
-Prometheus gets them by the names of :data:`METRICS` (:func:`exposition`), Airflow's StatsD or OpenTelemetry by the
-older names in ``statsd`` (:func:`gauges`). docs/monitor.md has the list as a table, which a test compares.
+Prometheus gets them by the names of :data:`METRICS` (:func:`exposition`), and so does Sluice's own OpenTelemetry
+(:mod:`sluice.operations.otel_metrics`); Airflow's StatsD or OpenTelemetry by the older names in ``statsd``
+(:func:`gauges`). docs/monitor.md has the list as a table, which a test compares.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ METRICS: tuple[Metric, ...] = (
 _BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 VERSION_METRIC = "sluice_version"
 """1, with the version as a label."""
+VERSION = Metric(VERSION_METRIC, "gauge", "", ("version",), "1, with the version of Sluice as a label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +250,37 @@ def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
+def quiet_samples(pipeline: str, captured_batch: int, delivered: Mapping[str, int]) -> Iterator[Sample]:
+    """Yield what is known without asking of a pipeline that waits for changes, and whose targets have everything.
+
+    ``delivered``: target -> its last batch.
+    """
+    of_pipeline = {"up": 1, "paused": 0, "in_flight_batches": 0, "captured_batch": captured_batch}
+    for name, value in of_pipeline.items():
+        yield _sample(name, {"pipeline": pipeline}, value)
+    for target, batch in delivered.items():
+        each = {"lag_alert": 0, "quarantined": 0, "delivered_batch": batch, "lag_seconds": 0, "lag_bytes": 0}
+        for name, value in each.items():
+            yield _sample(name, {"pipeline": pipeline, "target": target}, value)
+
+
+def down_sample(pipeline: str) -> Sample:
+    """Return that the source or ZooKeeper of a pipeline does not answer."""
+    return _sample("up", {"pipeline": pipeline}, 0)
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> Sample:
+    return Sample(_BY_NAME[f"sluice_{name}"], labels, float(value))
+
+
 def gauges(now: Status) -> dict[str, float]:
-    """Return what Airflow's StatsD and OpenTelemetry get, by name below Airflow's own prefix."""
-    return {f"sluice.{one.metric.statsd.format(**one.labels)}": one.value for one in samples(now) if one.metric.statsd}
+    """Return what Airflow's StatsD and OpenTelemetry get of a status, by name below Airflow's own prefix."""
+    return by_airflows_names(samples(now))
+
+
+def by_airflows_names(found: Iterable[Sample]) -> dict[str, float]:
+    """Return the values that Airflow's StatsD and OpenTelemetry get, by name below Airflow's own prefix."""
+    return {f"sluice.{one.metric.statsd.format(**one.labels)}": one.value for one in found if one.metric.statsd}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +290,10 @@ class Seen:
     status: Status
     at: float
     stages: Sequence[Mapping[str, Any]] = ()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield its values as of now."""
+        return samples(self.status, age_s=time.monotonic() - self.at, stages=self.stages)
 
 
 @dataclass
@@ -343,9 +377,8 @@ class _Collector:
         for metric in METRICS:
             kind = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
             families[metric.name] = kind(metric.name, metric.meaning, labels=["pipeline", *metric.labels])
-        now = time.monotonic()
         for one in self._seen:
-            for sample in samples(one.status, age_s=now - one.at, stages=one.stages):
+            for sample in one.samples():
                 labels = [sample.labels[name] for name in ("pipeline", *sample.metric.labels)]
                 families[sample.metric.name].add_metric(labels, sample.value)
         yield from (family for family in families.values() if family.samples)
@@ -355,6 +388,6 @@ class _Collector:
 def _version_family() -> Any:
     from prometheus_client.core import GaugeMetricFamily
 
-    family = GaugeMetricFamily(VERSION_METRIC, "1, with the version of Sluice as a label", labels=["version"])
+    family = GaugeMetricFamily(VERSION.name, VERSION.meaning, labels=["version"])
     family.add_metric([__version__], 1.0)
     return family

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import Endpoint, httpx_tls
 from sluice.errors import ConfigError, RetryableError
 
 _AT_ONCE = 100
@@ -61,7 +61,7 @@ class AirflowApi:
         url = f"{host}:{self.endpoint.port}{path}" if self.endpoint.port else f"{host}{path}"
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            answer = httpx.request(method, url, json=body, headers=headers, timeout=self.timeout_s)
+            answer = httpx.request(method, url, json=body, headers=headers, timeout=self.timeout_s, verify=httpx_tls())
             if answer.status_code in {401, 403}:
                 raise ConfigError(
                     f"Airflow's API refused the login of connection {self.endpoint.connection_id!r} "

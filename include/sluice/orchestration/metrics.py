@@ -1,4 +1,5 @@
-"""Lag and positions as Airflow metrics: StatsD or OpenTelemetry, whatever Airflow is set up for.
+"""Lag and positions as Airflow metrics: StatsD or OpenTelemetry, whatever Airflow is set up for; and by Sluice's own
+OpenTelemetry, if the environment configures it.
 
 Sent by every acknowledgement, and by the triggerer every ten seconds while a pipeline waits or holds, so that an alarm
 on them also works when nothing moves. :mod:`sluice.operations.metrics` has the names, below ``sluice.``.
@@ -8,16 +9,20 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from sluice.errors import SluiceError
-from sluice.operations.metrics import gauges
+from sluice.operations import otel_metrics
+from sluice.operations.metrics import Sample, by_airflows_names, down_sample, quiet_samples, samples
+from sluice.telemetry.settings import is_wanted
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
+    from sluice.operations.status import Status
 
 log = structlog.get_logger()
 
@@ -43,18 +48,16 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
     if not is_due(runtime.name, every_s):
         return
     _sent[runtime.name] = _asked[runtime.name] = time.monotonic()
-    from airflow.sdk.observability import stats
-
     from sluice.operations.alerts import check_lag
     from sluice.operations.status import status
+    from sluice.orchestration.notifiers import notify
 
     try:
         now = status(runtime)
-        if check_lag(runtime, now):
+        if check_lag(runtime, now, notify):
             now = status(runtime)
         (_behind.add if any(one.lag_batches for one in now.subscriptions) else _behind.discard)(runtime.name)
-        for name, value in gauges(now).items():
-            stats.gauge(name, value)
+        _send(samples(now, stages=_stages(runtime, now) if is_wanted("metrics") else ()))
     except SluiceError as error:
         log.warning("metrics_send_failed", pipeline=runtime.name, error=str(error))
 
@@ -70,23 +73,33 @@ def say_quiet(pipeline: str, captured_batch: int, delivered: Mapping[str, int]) 
     now_s = time.monotonic()
     if pipeline in _behind or now_s - _asked.setdefault(pipeline, now_s - REFRESH_S * random.random()) > REFRESH_S:  # noqa: S311 - not all at once
         return False
-    from airflow.sdk.observability import stats
-
     _sent[pipeline] = now_s
-    base = f"sluice.{pipeline}"
-    found = {"up": 1.0, "paused": 0.0, "in_flight": 0.0, "captured_batch": float(captured_batch)}
-    for target, batch in delivered.items():
-        each = {"alert": 0.0, "quarantined": 0.0, "delivered_batch": float(batch), "lag_seconds": 0.0, "lag_bytes": 0.0}
-        found |= {f"{target}.{name}": value for name, value in each.items()}
-    for name, value in found.items():
-        stats.gauge(f"{base}.{name}", value)
+    _send(quiet_samples(pipeline, captured_batch, delivered))
     return True
 
 
 def say_down(pipeline: str) -> None:
     """Send ``up`` as 0, because the source or ZooKeeper does not answer."""
     if is_due(pipeline):
-        from airflow.sdk.observability import stats
-
         _sent[pipeline] = time.monotonic()
-        stats.gauge(f"sluice.{pipeline}.up", 0.0)
+        _send([down_sample(pipeline)])
+
+
+def _send(found: Iterable[Sample]) -> None:
+    from airflow.sdk.observability import stats
+
+    found = list(found)
+    for name, value in by_airflows_names(found).items():
+        stats.gauge(name, value)
+    otel_metrics.report(found)
+
+
+def _stages(runtime: Runtime, now: Status) -> list[dict[str, Any]]:
+    """Return what each stage did in the newest run; nothing if that is not known."""
+    from sluice.operations.status import stages_claimed
+
+    if not now.recent or now.errors:
+        return []
+    with suppress(SluiceError):
+        return stages_claimed(runtime, now.recent[-1].claim)
+    return []

@@ -15,6 +15,7 @@ import structlog
 from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from sluice import telemetry
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
 from sluice.orchestration.dag_runs import SENSE
 from sluice.orchestration.retry import boundary
@@ -89,6 +90,12 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         return self._attempt(context, **memory)
 
     def _attempt(self, context: Context, **memory: Any) -> Any:
+        try:
+            return self._until_done(context, **memory)
+        finally:
+            telemetry.flush()  # Airflow ends the process without the exit handlers of Python
+
+    def _until_done(self, context: Context, **memory: Any) -> Any:
         with boundary(self.pipeline):
             while True:
                 try:
@@ -522,6 +529,18 @@ class TargetOperator(BatchOperator):
             raise AirflowSkipException(quarantine_text(self.target, outcome))
         return outcome
 
+    def lineage(self) -> Any:
+        """Return the data sets of the run's last batch for OpenLineage's provider; None if they are not known."""
+        from sluice.orchestration.lineage import operator_lineage
+
+        if not str(self.batch).isdecimal():
+            return None
+        return operator_lineage(open_runtime(self.pipeline), self.target, [int(self.batch)])
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """Return the data sets that the task was to write or to acknowledge."""
+        return self.lineage()
+
 
 class LoadOperator(TargetOperator):
     """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again.
@@ -535,6 +554,9 @@ class LoadOperator(TargetOperator):
 
     def __init__(self, *, execution_timeout: timedelta | None = timedelta(hours=2), **kwargs: Any) -> None:
         super().__init__(execution_timeout=execution_timeout, **kwargs)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return nothing: the task ``ack`` tells of what was delivered."""
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         """Deliver the batch to the target, or skip while the target waits or is quarantined."""
@@ -608,6 +630,10 @@ class AckOperator(TargetOperator):
         if not self._announced:
             return None
         return operator_lineage(open_runtime(self.pipeline), self.target, self._announced)
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """Return the data sets of the run's last batch, as far as it is merged by then."""
+        return self.lineage()
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """Acknowledge the run's batches, or wait for the load. ``waited``: pauses so far."""

@@ -29,6 +29,7 @@ class BuiltIn:
         executed: module:function that reads in an offset which transactions came up to it.
         probe: module:function that logs in at a connection of this kind and says what answers; "": there is none.
         query: module:function that runs a person's query at a connection of this kind; "": it is asked as MySQL is.
+        kernels: module:function that compiles its kernels, or loads them from Numba's cache; "": it has none.
     """
 
     place: str
@@ -36,6 +37,7 @@ class BuiltIn:
     reads_marks: bool = False
     query: str = ""
     probe: str = ""
+    kernels: str = ""
 
 
 KINDS: Mapping[str, BuiltIn] = {
@@ -45,11 +47,13 @@ KINDS: Mapping[str, BuiltIn] = {
         reads_marks=True,
         query="sluice.sources.mysql.server.query:query_rows",
         probe="sluice.sources.mysql.server.connection:probe",
+        kernels="sluice.sources.mysql.reader.warm_up:compile_kernels",
     ),
     "postgresql": BuiltIn(
         "sluice.sources.postgresql.source:PostgreSQLSource",
         "sluice.sources.postgresql.position:executed",
         reads_marks=True,
+        kernels="sluice.sources.postgresql.warm_up:compile_kernels",
     ),
     "memory": BuiltIn(
         "sluice.sources.memory.source:MemorySource", "sluice.sources.memory.position:executed", reads_marks=True
@@ -93,6 +97,13 @@ def load_kind(kind: str) -> None:
     """Import the modules of a kind; an unknown one is left to :func:`open_source`."""
     if kind in KINDS:
         _load(KINDS[kind].place)
+
+
+def compile_kernels() -> None:
+    """Compile the kernels of every kind, so that no capture waits for the compiler: ``make kernels``."""
+    for kind in KINDS.values():
+        if kind.kernels:
+            _load(kind.kernels)()
 
 
 def executed(kind: str, at: Offset) -> str:
@@ -141,4 +152,14 @@ def query_rows(
     return found
 
 
-__all__ = ["KINDS", "Kind", "executed", "kind_of", "kinds", "open_source", "query_rows", "reads_marks"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "compile_kernels",
+    "executed",
+    "kind_of",
+    "kinds",
+    "open_source",
+    "query_rows",
+    "reads_marks",
+]

@@ -21,8 +21,8 @@ from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.flows.run import run
 from sluice.model.dumps import Chunk
+from sluice.operations.metrics import gauges
 from sluice.operations.status import status
-from sluice.orchestration.metrics import gauges
 from sluice.segments.changeset import Changeset, read_changeset, read_changeset_file
 from sluice.targets.mysql import target
 from tests.support.crashes.cuts import Budget

@@ -18,7 +18,7 @@ END = "<!-- end of the table of metrics -->"
 
 def table() -> str:
     """Return the table, a line for each metric."""
-    lines = ["| Prometheus | Kind | Unit | Labels | Meaning | StatsD, OpenTelemetry |", "|---|---|---|---|---|---|"]
+    lines = ["| Name | Kind | Unit | Labels | Meaning | Airflow's StatsD, OpenTelemetry |", "|---|---|---|---|---|---|"]
     for one in METRICS:
         labels = ", ".join(f"`{label}`" for label in ("pipeline", *one.labels))
         old = f"`sluice.{one.statsd.replace('{', '').replace('}', '')}`" if one.statsd else ""

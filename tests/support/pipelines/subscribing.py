@@ -14,6 +14,7 @@ import httpx
 import pyarrow as pa
 from pyarrow import flight
 
+from sluice.config.connections import httpx_tls
 from sluice.serve.access import Readers
 from sluice.serve.flight import FlightServer
 from sluice.serve.http import HttpServer
@@ -178,7 +179,7 @@ def by_http(made: Case, slots: Slots | None = None, readers: Readers | None = No
     service = Service(lambda name: made.runtime(), lambda: [made.name], slots)
     server = HttpServer(service, "127.0.0.1", 0, readers=readers)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=30, verify=httpx_tls()) as client:
             yield client
     finally:
         ended = server.stop()

@@ -277,7 +277,7 @@ def ack(runtime: Any, target: str, batch: int) -> Outcome:
     return Outcome(batch)
 
 
-def check_lag(runtime: Any, now: Any) -> list[Any]:
+def check_lag(runtime: Any, now: Any, notify: Any = None) -> list[Any]:
     return []
 
 

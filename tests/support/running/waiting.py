@@ -13,11 +13,16 @@ from sluice.errors import SluiceError
 
 
 def wait_until(condition: Callable[[], object], what: str, patience_s: float = 180) -> None:
-    """Patience costs nothing where the event comes; a slow machine needs it."""
+    """Patience costs nothing where the event comes; a slow machine needs it.
+
+    Looks become rarer, up to ten a second: one that asks two servers takes the processor from what is waited for.
+    """
     end = time.monotonic() + patience_s
+    pause_s = 0.01
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen within {patience_s:.0f} s"
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(0.1, 1.2 * pause_s)
 
 
 def patiently(work: Callable[[], object], patience_s: float = 240) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -14,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -88,6 +91,19 @@ class TestAirflow:
         _start(self.components)
         self.keeper = Keeper(self.components)
 
+    @contextlib.contextmanager
+    def without_parsing(self) -> Iterator[None]:
+        """Let the DAG processor stand still for the block: it reads the same files again every five seconds, for which
+        it takes a third of a core.
+        """
+        process = self.components["dag-processor"].handle
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
@@ -96,7 +112,7 @@ class TestAirflow:
         """The password that Airflow made for a user of its simple auth manager."""
         return str(json.loads((self.folder / "home" / "passwords.json").read_text())[user])
 
-    @property
+    @cached_property
     def api(self) -> AirflowApi:
         return AirflowApi(self.port, self.password)
 
@@ -350,11 +366,13 @@ def wait_until(condition: Callable[[], Any], what: str, patience_s: float = 300.
     """Airflow's API may be away for a moment."""
     end = time.monotonic() + patience_s
     last: object = None
+    pause_s = 0.05
     while time.monotonic() < end:
         try:
             if condition():
                 return
         except RetryableError as error:
             last = error
-        time.sleep(0.1)
+        time.sleep(pause_s)
+        pause_s = min(0.5, 1.3 * pause_s)  # each look takes the processor from what is waited for
     raise AssertionError(f"{what} did not happen within {patience_s:.0f} s ({last})")

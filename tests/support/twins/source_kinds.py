@@ -249,10 +249,11 @@ class PostgreSQLCase(SourceCase):
 
 
 @contextmanager
-def postgresql_case(server: Any) -> Iterator[PostgreSQLCase]:
-    """A source at a real PostgreSQL, with a schema, a slot and a publication of its own."""
+def postgresql_case(server: Any, **source: Any) -> Iterator[PostgreSQLCase]:
+    """A source at a real PostgreSQL, with a schema, a slot and a publication of its own. ``source``: its options."""
     schema = f"c{os.getpid()}_{next(_numbers)}"
-    made = PostgreSQLCase(schema, pipeline(f"contract_{schema}", "postgresql", schema), server=server)
+    options = {"source": {"connection": "test", "type": "postgresql", **source}}
+    made = PostgreSQLCase(schema, pipeline(f"contract_{schema}", "postgresql", schema, **options), server=server)
     server.execute(
         f"CREATE SCHEMA {schema}",
         f"CREATE PUBLICATION {made.slot} FOR TABLES IN SCHEMA {schema} WITH (publish_via_partition_root = true)",

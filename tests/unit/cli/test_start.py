@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -22,6 +23,8 @@ HEAVY = (
     "structlog",
     "sluice.flows",
     "sluice.config.pipeline",
+    "markdown_it",
+    "pygments",
 )
 LOOK = """
 import sys
@@ -37,7 +40,7 @@ print("imported:", *(name for name in sys.modules), sep="\\n")
 
 @pytest.mark.parametrize(
     "command",
-    [["--version"], ["pause", "--help"], ["status", "--help"], ["verify", "--help"], ["serve", "--help"]],
+    [["--version"], ["--help"], ["pause", "--help"], ["status", "--help"], ["verify", "--help"], ["serve", "--help"]],
     ids=" ".join,
 )
 def test_help_and_version_import_no_library_of_the_data_path(command: list[str]) -> None:
@@ -45,6 +48,15 @@ def test_help_and_version_import_no_library_of_the_data_path(command: list[str])
     imported = set(done.stdout.partition("imported:")[2].split())
     assert "sluice.cli" in imported
     assert [name for name in HEAVY if name in imported] == []
+
+
+def test_a_shell_completes_commands_without_them() -> None:
+    words = {"_SLUICE_COMPLETE": "complete_bash", "COMP_WORDS": "sluice sta", "COMP_CWORD": "1"}
+    command = [sys.executable, "-c", LOOK.replace("*sys.argv[1:]", "")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **words})
+    completed, _, imported = done.stdout.partition("imported:")
+    assert "status" in completed.split()
+    assert [name for name in HEAVY if name in imported.split()] == []
 
 
 def test_every_command_can_be_made_and_stands_in_a_panel() -> None:

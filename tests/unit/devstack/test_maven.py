@@ -42,7 +42,7 @@ def test_a_proxy_of_the_environment() -> None:
 def test_another_jar_than_the_list_names_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = maven.Jar("g", "a", "1", "0" * 64)
 
-    def retrieve(scratch: Path, into: Path, number: int, jars: list[maven.Jar], what: str) -> None:
+    def retrieve(scratch: Path, into: Path, jars: list[maven.Jar], what: str) -> None:
         for one in jars:
             (into / one.name).write_bytes(b"something else")
 

@@ -25,8 +25,8 @@ from sluice.flows.load.load import LoadOutcome
 from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome, run_microbatches, sums_of, table, unfinished
 from sluice.flows.transform.merge import merge
 from sluice.operations import control
+from sluice.operations.metrics import gauges
 from sluice.operations.status import stages_claimed, status
-from sluice.orchestration.metrics import gauges
 from sluice.sources.memory.log import RowChange
 from tests.support.running.waiting import ended
 from tests.support.twins.pipes import Pipe, pipe

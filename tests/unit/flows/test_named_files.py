@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import structlog
 from pyspark import cloudpickle
 from structlog.testing import capture_logs
 
@@ -29,9 +28,9 @@ from sluice.model.tables import TableId
 from sluice.operations.check import check
 from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters
+from sluice.operations.metrics import gauges
 from sluice.operations.rule_stats import files_in_words, newest_files
 from sluice.operations.status import status
-from sluice.orchestration.metrics import gauges
 from sluice.row_files.local_folder import LocalFolder
 from sluice.segments.store import SegmentStore
 from sluice.spark.local import LocalRunner
@@ -397,7 +396,6 @@ def test_progress_and_bytes_per_second_are_in_log_status_and_metrics(
     for number in range(3):
         shop.put(f"f{number}", "x" * 1000)
     shop.insert(*((number, f"f{number}") for number in range(3)))
-    structlog.reset_defaults()  # a command line in this process shows warnings alone
     with capture_logs() as said:
         shop.run()
     assert {"files_copied", "files_in_progress"} <= {line["event"] for line in said}

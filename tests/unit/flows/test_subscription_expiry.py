@@ -15,9 +15,9 @@ from sluice.config.pipeline import SubscriptionsConfig
 from sluice.coordination.subscriptions import Subscription
 from sluice.errors import ConfigError, Fenced, SubscriptionOver
 from sluice.operations.alerts import check_lag
+from sluice.operations.metrics import gauges
 from sluice.operations.retention import prune
 from sluice.operations.status import status
-from sluice.orchestration.metrics import gauges
 from tests.support.twins.pipes import Pipe, pipe
 
 

@@ -33,6 +33,7 @@ from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stored import record_of
+from sluice.flows.tracing import StageTrace, stage_trace
 from sluice.model.batches import Batch, BatchNumber, DrainOutcome
 from sluice.model.dumps import Chunk
 from sluice.model.load_marks import LoadMark, PartnerLoads
@@ -95,7 +96,12 @@ def drain(
         CheckpointError: ZooKeeper knows nothing of the pipeline, and a target says that it holds batches of it.
         SluiceError: the position has not moved.
     """
-    with runtime.state() as state, state.reporting("drain"), ExitStack() as opened:
+    with (
+        runtime.state() as state,
+        state.reporting("drain"),
+        stage_trace(runtime, "drain") as trace,
+        ExitStack() as opened,
+    ):
         own = kept or KeptSource()
         context = DrainContext(
             runtime=runtime,
@@ -112,6 +118,8 @@ def drain(
             for step in STEPS_AHEAD if ahead else STEPS_OF_ANOTHER if another else STEPS:
                 outcome = step(context)
                 if outcome is not None:
+                    if trace.is_on:
+                        _trace_captured(trace, state, outcome)
                     return outcome
         except BaseException:
             own.close()  # in whatever state it is
@@ -120,6 +128,13 @@ def drain(
             if kept is None:  # before the lease is given back
                 own.close()
     raise AssertionError("the last step ends a capture")
+
+
+def _trace_captured(trace: StageTrace, state: PipelineState, outcome: DrainOutcome) -> None:
+    """Tell of a batch that this capture made, and of none that it found."""
+    batch = None if outcome.batch is None or outcome.adopted else state.batches.get(outcome.batch)
+    if batch is not None:
+        trace.captured(batch, closed_by=outcome.closed_by)
 
 
 @dataclass(kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stage_notes import stage_notes
+from sluice.flows.tracing import stage_trace
+from sluice.model.batches import Batch
 from sluice.model.offset import Offset
 
 _log = structlog.get_logger()
@@ -31,6 +34,12 @@ class AckOutcome:
         return {"target": self.target, "batch": self.batch, "position": self.position.to_json()}
 
 
+def _lag_seconds(batch: Batch) -> float | None:
+    """Return the time from the first commit of a batch until now; None if that commit is not known."""
+    first_us = batch.first_commit_time_us
+    return round(max(time.time() - first_us / 1e6, 0.0), 3) if first_us else None
+
+
 def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
     """Move the position of record of ``target`` up to ``batch``, one batch at a time; a repeat is harmless.
 
@@ -41,7 +50,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
             state.
     """
     config = runtime.pipeline.target(target)  # raises if there is none
-    with runtime.state() as state:
+    with runtime.state() as state, stage_trace(runtime, f"ack.{target}") as trace:
         process = state.acks.get(target)
         if process is None and config.start == "snapshot":  # it waits for the snapshot and starts after this batch
             record, cursor = state.batches.get(batch), state.cursor()
@@ -61,8 +70,10 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
             )
         while process is None or process.batch < batch:
             record = state.batches.require(process.following if process else batch)
+            trace.on(record)
             process = state.acks.acknowledge(target, record, seen=process)
             stage_notes.delivered(runtime, target, record.first_commit_time_us)
+            trace.passed(record, lag_seconds=_lag_seconds(record))
         state.forget()
         release_delivered(runtime.source, runtime.pipeline.targets, state, budget=runtime.pipeline.source.slot_budget)
     log_batch(

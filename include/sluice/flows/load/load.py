@@ -33,6 +33,7 @@ from sluice.flows.snapshot.lost_batches import require_stored
 from sluice.flows.snapshot.rows import write_snapshot_rows
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import definitions_at, tables_at
+from sluice.flows.tracing import stage_trace
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
@@ -159,7 +160,8 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         if process.batch >= batch:
             require_own(runtime, state, target, process)
             return LoadOutcome(target, batch, already=True)
-        with state.consumer(target) as lease:
+        with state.consumer(target) as lease, stage_trace(runtime, f"load.{target}") as trace:
+            trace.on(state.batches.get(process.following) if trace.is_on else None)
             loader = runtime.open_target(target)
             check = CheckpointCheck(runtime, state, target, loader)
             held = begin(runtime, state, lease, check, watch)  # may wait for the lock of a dead process
@@ -178,7 +180,17 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
                     first=first,
                 )
                 for bundle in delivery.bundles(batch):
-                    total += delivery.write(bundle)
+                    records = [one.record for one in bundle]
+                    trace.on(*records)
+                    written = delivery.write(bundle)
+                    trace.passed(
+                        *records,
+                        upserted=written.upserted,
+                        appended=written.appended,
+                        deleted=written.deleted,
+                        rejected=written.rejected,
+                    )
+                    total += written
                     done += len(bundle)
     seconds = time.monotonic() - started
     outcome = LoadOutcome(

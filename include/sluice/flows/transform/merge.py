@@ -17,6 +17,7 @@ from sluice.flows.mapped_names import require_known_names
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import definitions_at
+from sluice.flows.tracing import stage_trace
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.column_changes import plan_columns
 from sluice.flows.transform.dead_letter_files import forget_attempts
@@ -85,7 +86,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         Paused, Restarted: a person said so.
     """
     started = time.monotonic()
-    with runtime.state() as state, state.reporting("merge"):
+    with runtime.state() as state, state.reporting("merge"), stage_trace(runtime, "merge") as trace:
         record = state.batches.require(batch)
         watch = CancellationGuard(state, f"merging batch {batch}")
         store = runtime.store
@@ -97,6 +98,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
                 return MergeOutcome(batch=batch, changeset=record.changeset or "", already=True)
             _log.warning("changeset_damaged", pipeline=runtime.name, batch=batch, file=lost)
             state.batches.unmerge(batch, made=record)
+        trace.on(record)
         manifest = store.read_manifest(record.manifest)
         require_known_names(runtime, state, manifest)
         rules = RuleSet.of(runtime.rules_path)
@@ -105,6 +107,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             runtime=runtime, state=state, store=store, watch=watch, manifest=manifest, attempt=attempt_id(), rules=rules
         ).run()
         outcome = replace(done, seconds=time.monotonic() - started)
+        trace.passed(record, rules=outcome.rules, changes=outcome.changes, rows=outcome.rows, units=outcome.units)
         log_batch(_log, "batch_merged", pipeline=runtime.name, **outcome.to_json())
         return outcome
 

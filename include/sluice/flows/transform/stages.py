@@ -15,6 +15,7 @@ from sluice.errors import RuleError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stage_log import log_batch
+from sluice.flows.tracing import stage_trace
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.dead_letter_files import Written, forget_attempts
 from sluice.flows.transform.merge import merge
@@ -114,6 +115,7 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
         return {}
     store = runtime.store
     before = read_stage(store, record.stages[-1])
+    first = before.plan[stage][0]
     manifest = store.read_manifest(record.manifest)
     work = _Stage(
         runtime=runtime,
@@ -125,16 +127,26 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
         stage=stage,
         attempt=attempt_id(),
     )
-    with state.reporting(f"rules-{stage}"):
+    with state.reporting(f"rules-{stage}"), stage_trace(runtime, f"rule.{first}") as trace:
+        trace.on(record)
         try:
             results, spark = work.results(anew=record.reread)
         except RuleError:
             state.batches.stage_failed(batch)
             if record.reread or not work.has_newer_rules:
                 raise
-            _log.info("batch_rules_changed", pipeline=runtime.name, batch=batch, rule=before.plan[stage][0])
+            _log.info("batch_rules_changed", pipeline=runtime.name, batch=batch, rule=first)
             results, spark = work.results(anew=True)
         totals = work.record(results, spark)
+        mine = next((total for total in totals if total.name == first), None)
+        trace.passed(
+            record,
+            rules=totals,
+            rows_in=mine and mine.rows_in,
+            rows_out=mine and mine.rows_out,
+            errors=mine and mine.errors,
+            dead_letters=mine and mine.dead_letters,
+        )
     log_totals(runtime.name, batch, totals)
     return {total.name: total for total in totals}
 

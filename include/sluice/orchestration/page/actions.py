@@ -175,8 +175,10 @@ def _switched(on: bool) -> Callable[[Runtime, Any], Steps]:
     """Return the plan of switching an alert rule."""
 
     def plan(runtime: Runtime, order: orders.AlertSwitch) -> Steps:
-        tells = runtime.pipeline.alert_connection
-        told = f"the webhook of {tells} and the log are told" if tells else "the log is told"
+        from sluice.operations.alert_rules import receivers
+
+        tells = receivers(runtime.pipeline)
+        told = f"{', '.join(tells)} and the log are told" if tells else "the log is told"
         return (f"{told} again when {order.rule} holds" if on else f"nobody is told any more when {order.rule} holds",)
 
     return plan

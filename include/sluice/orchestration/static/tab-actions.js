@@ -22,9 +22,11 @@ const WHAT = {
 const DAGS = { dump: "backfill", repair: "verify" }; // whose runs do it; "sync" for the rest
 
 function toldOf(found) {
-  if (!found.watches) return "The pipeline file sets neither alert_lag nor alert_connection: only subscriptions are watched.";
+  if (!found.watches) return "The pipeline file sets neither alert_lag nor alert_connection nor alert_notifiers: only subscriptions are watched.";
   const limit = found.limit_s === null ? "alert_lag is not set" : `alert_lag is ${found.limit_s} s`;
-  return found.tells ? `The webhook of connection ${found.tells} is told, and the log; ${limit}.` : `The log is told (alert_raised), no webhook: the pipeline file has no alert_connection; ${limit}.`;
+  const told = found.tells ? [`the webhook of connection ${found.tells}`] : [];
+  told.push(...(found.notifiers || []));
+  return told.length ? `Told: ${told.join(", ")}, and the log; ${limit}.` : `The log is told (alert_raised), and nobody else: the pipeline file has no alert_connection and no alert_notifiers; ${limit}.`;
 }
 
 export function open(panel, status, again) {

@@ -85,6 +85,10 @@ class MemoryStore:
     """Transactions from the beginning of the log that are no longer kept."""
     keeps_all: bool = False
     """What a pipeline was delivered stays in the log, as in that of a server that purges by itself."""
+    waits_for_more: bool = True
+    """A batch with changes stays open for its ``max_wait``; False: it ends where the log does, as nobody writes beside
+    the reader.
+    """
     leaves_out: str = ""
     """The filter of a store that replicates from another one."""
     running: int = 1

@@ -444,7 +444,7 @@ class _Reading:
             deadline = first_change + self.limits.max_wait_s if captured else began + self.limits.idle_wait_s
             if self.stop is not None and self.at >= self.stop:
                 reason = "head"
-            elif now >= deadline:
+            elif now >= deadline or (captured and not self.store.waits_for_more and self._is_at_end()):
                 reason = "time" if captured else "idle"
             else:
                 transaction = self._next(min(deadline - now, _PROGRESS_EVERY_S))
@@ -476,6 +476,10 @@ class _Reading:
             reason,
             partner=self.partner,
         )
+
+    def _is_at_end(self) -> bool:
+        with self.store.changed:
+            return self.at >= len(self.store.log)
 
     def _next(self, wait_s: float) -> Transaction | None:
         with self.store.changed:

@@ -43,7 +43,8 @@ class PostgreSQLSchemaHistory:
         """
         made = PostgreSQLDefinitions()
         for table in read_tables(self.connection, wanted.wants):
-            made.put_known(KnownTable.of(table))
+            if not table.partition:  # its changes come as those of the partitioned table
+                made.put_known(KnownTable.of(table))
         made.touched.clear()
         return made
 

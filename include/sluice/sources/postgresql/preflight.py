@@ -15,7 +15,9 @@ from sluice.model.findings import Finding
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.sources.postgresql.catalog.table import CatalogTable, read_tables
+from sluice.sources.postgresql.ddl_trigger import DdlTrigger, read_ddl_trigger
 from sluice.sources.postgresql.position import Position, lsn_text
+from sluice.sources.postgresql.preflight_ddl import ddl_findings, made_for_ddl
 from sluice.sources.postgresql.server import publication as publications
 from sluice.sources.postgresql.server import slot as slots
 from sluice.sources.postgresql.server.info import OLDEST, ServerInfo
@@ -38,12 +40,16 @@ _NEARLY_LOST = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The parts of a pipeline that the server has: its slot, its publication, and the captured tables."""
+    """The parts of a pipeline that the server has: its slot, its publication, and the captured tables.
+
+    ``ddl``: the event triggers, None if the pipeline does not ask for them.
+    """
 
     info: ServerInfo
     slot: Slot | None
     publication: Publication | None
     tables: Sequence[CatalogTable]
+    ddl: DdlTrigger | None = None
 
 
 def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfig) -> Setup:
@@ -54,6 +60,7 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
         read_slot(connection, slot_name(pipeline), info.version_number),
         read_publication(connection, publication_name(pipeline), info.version_number),
         [one for one in read_tables(connection, selection.wants) if not one.partition],
+        read_ddl_trigger(connection, publication_name(pipeline)) if pipeline.source.ddl else None,
     )
 
 
@@ -64,6 +71,7 @@ def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> li
         found += _slot_findings(setup, pipeline, at)
         found += _publication_findings(setup, pipeline, at)
         found += _identity_findings(setup, pipeline)
+        found += ddl_findings(setup.ddl, publication_name(pipeline)) if setup.ddl is not None else []
     return sorted(found, key=lambda one: one.severity != "error")
 
 
@@ -394,6 +402,9 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
             statements.append(publications.creation(name, captured))
     elif lacking := sorted(captured - setup.publication.tables):
         statements.append(publications.addition(name, lacking))
+    if setup.ddl is not None:
+        published = setup.publication is not None or bool(captured)
+        statements += made_for_ddl(setup.ddl, name, has_publication=published)
     if setup.slot is None:
         statements.append(slots.creation(slot_name(pipeline), setup.info.version_number))
     return statements

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -41,6 +41,7 @@ from sluice.sources.base import (
     TableFilter,
     raise_first,
 )
+from sluice.sources.postgresql import ddl_trigger
 from sluice.sources.postgresql.catalog import table_list
 from sluice.sources.postgresql.catalog.changed_definition import widens
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
@@ -50,6 +51,7 @@ from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
 from sluice.sources.postgresql.log_watch import PostgreSQLLogWatch
 from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.postgresql.preflight import missing_statements, position_findings, preflight, read_setup
+from sluice.sources.postgresql.preflight_ddl import DDL_SETTING, SHOWN
 from sluice.sources.postgresql.protocol.replication import ReplicationStream, released_here
 from sluice.sources.postgresql.reader.batch_reader import Lookups, OpenLog, capture
 from sluice.sources.postgresql.reader.relations import RelationPlans
@@ -127,8 +129,8 @@ class PostgreSQLSource:
         return tuple(
             ColumnEffect(change.table, one.old, one.new, unknown=why)
             for one in change.columns
-            if one.old is not None and one.new is not None and one.old.type != one.new.type
-            and not widens(one.old, one.new)
+            if one.old is not None and one.new is not None
+            and (one.old.type, one.old.labels) != (one.new.type, one.new.labels) and not widens(one.old, one.new)
         )  # fmt: skip
 
     @property
@@ -153,8 +155,12 @@ class PostgreSQLSource:
 
     @contextmanager
     def open_chunks(self, marking: Marking, owner: str) -> Iterator[PostgresChunkReader]:
-        """Open two connections: one for questions, one for the rows of chunks."""
-        with open_chunk_reader(self.endpoint, marking, self.pipeline.pipeline) as reader:
+        """Open two connections: one for questions, one for the rows of chunks; at the standby of ``dump.connection``,
+        if the pipeline has one.
+        """
+        named = self.pipeline.dump.connection
+        standby = self.resolver(named) if named is not None else None
+        with open_chunk_reader(self.endpoint, marking, self.pipeline.pipeline, standby=standby) as reader:
             yield reader
 
     @contextmanager
@@ -263,6 +269,9 @@ class PostgreSQLSession:
         info = self.info
         with self._asking():
             setup = read_setup(self.connection, info, self.source.pipeline)
+        if self._log is not None and setup.ddl is not None:
+            noted = setup.ddl.noted
+            self._log.all_noted = noted.complete and noted.table_oid == self._log.scanner.ddl_table
         return preflight(setup, self.source.pipeline, Position.of(at) if at is not None else None)
 
     def replication_findings(self) -> list[Finding]:
@@ -271,7 +280,8 @@ class PostgreSQLSession:
 
     def require_ready(self, at: Offset | None) -> None:
         """Raise the first error of the pre-flight; log its warnings."""
-        raise_first(self.preflight(at), f"source {self.source.pipeline.source.connection} ({self.info.version})")
+        found = [replace(one, fix=SHOWN) if one.setting == DDL_SETTING else one for one in self.preflight(at)]
+        raise_first(found, f"source {self.source.pipeline.source.connection} ({self.info.version})")
 
     def missing(self) -> list[str]:
         """Return the statements that make the slot and the publication, in order; nothing if both are there."""
@@ -413,7 +423,16 @@ class PostgreSQLSession:
             start=position.lsn,
             origin=self.source.pipeline.source.origin,
         )
-        return OpenLog(stream, Scanner(position, marks=self.source.loads), RelationPlans.empty())
+        noted = self._noted_ddl()
+        scanner = Scanner(position, marks=self.source.loads, ddl_table=noted.table_oid, ddl_column=ddl_trigger.CONTENT)
+        return OpenLog(stream, scanner, RelationPlans.empty(), all_noted=noted.complete)
+
+    def _noted_ddl(self) -> ddl_trigger.NotedDdl:
+        """Return what may be believed of noted statements; nothing unless the pipeline asks for them."""
+        if not self.source.pipeline.source.ddl:
+            return ddl_trigger.NotedDdl()
+        with self._asking():
+            return ddl_trigger.read_ddl_trigger(self.connection, publication_name(self.source.pipeline)).noted
 
     def _type(self, oid: int, modifier: int) -> tuple[str, tuple[str, ...]]:
         """Return a type's words, and the labels of an enumerated one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.errors import DecodeError
-from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.targets.port import SchemaChange
 
 NAMES = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN})
@@ -18,7 +18,7 @@ def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChang
     assert one.before is not None
     assert one.after is not None
     if not set(one.kinds) & NAMES:
-        return column_changes(one.before, one.after)
+        return one.compared_columns()
     try:
         found = change.meaning.altered_columns(one)
     except DecodeError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sluice.errors import DecodeError, LoadError
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.policy import Followed, Tables, followed, never_seen, not_followed, require_told_columns
@@ -226,7 +226,7 @@ class Planner:
         there = self._columns(table)
         assert there is not None
         require_told_columns(self._change, part)
-        parts = self._parts(part, before, after)
+        parts = self._parts(part)
         drops = tuple(self._drops(one, [p for p in parts if p.kind in kinds & {K.DROP_COLUMN}], there))
         renames, clash = self._renames(one, [p for p in parts if p.kind in kinds & {K.RENAME_COLUMN}], there)
         was = {new.casefold(): old for old, new in renames}
@@ -268,13 +268,13 @@ class Planner:
             clash=clash,
         )
 
-    def _parts(self, part: Followed, before: TableDefinition, after: TableDefinition) -> tuple[ColumnChange, ...]:
+    def _parts(self, part: Followed) -> tuple[ColumnChange, ...]:
         """Return what became of the columns, one by one. Which was renamed, only the statement tells."""
         one = part.one
         if part.cut_over:
             return one.columns
         if K.RENAME_COLUMN not in one.kinds and not one.reuses_names:
-            return column_changes(before, after)
+            return one.compared_columns()
         try:
             found = self._change.meaning.altered_columns(one)
         except DecodeError as error:

@@ -89,7 +89,7 @@ class Log:
             self, self.sealed.append, events=7, max_changes=max_changes, max_bytes=10**9, max_message=10**6, stop=stop
         )
 
-    def relation(self, relation: Relation, lsn: int) -> TablePlan | None:
+    def relation(self, relation: Relation, lsn: int, *, has_rows: bool) -> TablePlan | None:
         if self.needs_first:
             self.scanner.require_first()
             self.said.append("changed")
@@ -101,6 +101,9 @@ class Log:
     def truncate(self, oids: tuple[int, ...], lsn: int) -> bool:
         self.said.append("emptied")
         return True
+
+    def statement(self, content: bytes, lsn: int) -> None:
+        self.said.append(f"{content.decode()} at {lsn} behind {self.scanner.changes} rows")
 
     def feed(self, *messages: bytes) -> int:
         for message in messages:
@@ -200,6 +203,36 @@ def test_what_a_transaction_wrote_before_it_emptied_the_table_is_left_out() -> N
     log.feed(relation(), begin(200), insert("1", "a", "b"), truncate, insert("2", "a", "b"), commit(200))
     assert [(row["id"], row["_seq"]) for row in log.rows()] == [("2", 0)]
     assert (log.said, log.scanner.changes) == (["emptied"], 1)
+
+
+def test_a_noted_statement_is_told_in_its_place() -> None:
+    """Its row is deleted again by the trigger; neither is a row, and both count in the numbers of the rows."""
+    noted = 16_500
+    log = Log(Scanner(Position("postgresql:1", 1, 100), arena_bytes=4096, ddl_table=noted, ddl_column="v"))
+    row = struct.pack(">I", noted)
+    log.feed(
+        begin(200), relation(), insert("1", "a", None), relation(noted),
+        data(b"I" + row + b"N" + values("7", "what", None)), data(b"D" + row + b"K" + values("7", None, None)),
+        insert("2", "b", None), commit(200),
+    )  # fmt: skip
+    assert log.said == ["what at 200 behind 1 rows"]
+    assert [(one["id"], one["_row"]) for one in log.rows()] == [("1", 0), ("2", 3)]
+    assert log.scanner.skipped() == {}
+
+
+def test_rows_of_a_large_transaction_are_remembered() -> None:
+    """Also of those that were handed over already; not those of another transaction."""
+    log = Log()
+    log.feed(begin(200), relation(), insert("0", "x", None), commit(200), begin(300))
+    assert not log.scanner.has_rows_of(OID)
+    for number in range(100):
+        log.feed(insert(str(number), "x" * 100, None))
+    assert log.sealed
+    assert log.scanner.has_rows_of(OID)
+    assert not log.scanner.has_rows_of(OID + 1)
+    assert not log.scanner.take_back(OID)
+    log.feed(commit(300), begin(400))
+    assert not log.scanner.has_rows_of(OID)
 
 
 def test_rows_that_do_not_fit_one_arena_are_all_there() -> None:

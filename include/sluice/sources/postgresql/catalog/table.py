@@ -18,17 +18,14 @@ PRIMARY = "PRIMARY"
 KEPT = "n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'"
 """The condition for schemas of users."""
 
-_TABLES = f"""
-SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relispartition, c.relreplident::text,
-       c.relpersistence::text, greatest(c.reltuples, 0)::bigint, c.relpages::bigint * 8192,
-       coalesce(obj_description(c.oid, 'pg_class'), ''), c.relrowsecurity
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND {KEPT}"""  # noqa: S608 - a fixed condition
-_COLUMNS = """
-SELECT a.attrelid::bigint, a.attnum::int, a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnotnull,
-       a.attgenerated::text, a.attidentity::text, pg_get_expr(d.adbin, d.adrelid),
-       coalesce(col_description(a.attrelid, a.attnum), ''), format_type(b.type, b.mod), l.labels
-FROM pg_attribute a
+_TABLE_FIELDS = """c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relispartition,
+  c.relreplident::text, c.relpersistence::text, greatest(c.reltuples, 0)::bigint, c.relpages::bigint * 8192,
+  coalesce(obj_description(c.oid, 'pg_class'), ''), c.relrowsecurity"""
+_TABLE_ROWS = "pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+_COLUMN_FIELDS = """a.attnum::int, a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnotnull, a.attgenerated::text,
+  a.attidentity::text, pg_get_expr(d.adbin, d.adrelid), coalesce(col_description(a.attrelid, a.attnum), ''),
+  format_type(b.type, b.mod), l.labels"""
+_COLUMN_ROWS = """pg_attribute a
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 CROSS JOIN LATERAL (
   WITH RECURSIVE base(type, mod, step) AS (
@@ -40,17 +37,33 @@ CROSS JOIN LATERAL (
 LEFT JOIN LATERAL (
   SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) AS labels FROM pg_enum e WHERE e.enumtypid = b.type
 ) l ON true
-WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attrelid, a.attnum"""
-_INDEXES = """
-SELECT i.indrelid::bigint, x.relname::text, i.indisprimary, i.indisreplident, i.indisunique, i.indimmediate,
-       i.indpred IS NOT NULL, m.amname::text, i.indnkeyatts::int,
-       (SELECT array_agg(coalesce(a.attname::text, '') ORDER BY k.place) FROM unnest(i.indkey) WITH ORDINALITY
-          AS k(number, place) LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number),
-       i.indoption::text
-FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
-WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid AND i.indislive
-ORDER BY i.indrelid, NOT i.indisprimary, x.relname"""
+WHERE a.attnum > 0 AND NOT a.attisdropped"""
+_INDEX_FIELDS = """x.relname::text, i.indisprimary, i.indisreplident, i.indisunique, i.indimmediate,
+  i.indpred IS NOT NULL, m.amname::text, i.indnkeyatts::int,
+  (SELECT array_agg(coalesce(a.attname::text, '') ORDER BY k.place) FROM unnest(i.indkey) WITH ORDINALITY
+     AS k(number, place) LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number),
+  i.indoption::text"""
+_INDEX_ROWS = """pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
+WHERE i.indisvalid AND i.indislive"""
+_INDEX_ORDER = "NOT i.indisprimary, x.relname"
+
+_TABLES = f"SELECT {_TABLE_FIELDS} FROM {_TABLE_ROWS} WHERE c.relkind IN ('r', 'p') AND {KEPT}"  # noqa: S608 - fixed
+_COLUMNS = (
+    f"SELECT a.attrelid::bigint, {_COLUMN_FIELDS} FROM {_COLUMN_ROWS} AND a.attrelid = ANY(%s::oid[]) "  # noqa: S608
+    "ORDER BY a.attrelid, a.attnum"
+)
+_INDEXES = (
+    f"SELECT i.indrelid::bigint, {_INDEX_FIELDS} FROM {_INDEX_ROWS} AND i.indrelid = ANY(%s::oid[]) "  # noqa: S608
+    f"ORDER BY i.indrelid, {_INDEX_ORDER}"
+)
+DEFINITIONS_AS_JSON = f"""SELECT json_agg(json_build_object(
+  'table', json_build_array({_TABLE_FIELDS}),
+  'columns', (SELECT coalesce(json_agg(json_build_array({_COLUMN_FIELDS}) ORDER BY a.attnum), '[]'::json)
+    FROM {_COLUMN_ROWS} AND a.attrelid = c.oid),
+  'indexes', (SELECT coalesce(json_agg(json_build_array({_INDEX_FIELDS}) ORDER BY {_INDEX_ORDER}), '[]'::json)
+    FROM {_INDEX_ROWS} AND i.indrelid = c.oid)) ORDER BY c.oid)
+FROM {_TABLE_ROWS} WHERE c.relkind IN ('r', 'p') AND {KEPT}"""  # noqa: S608
+"""The query whose one value is a list of definitions, each for :func:`table_from_json`; a condition may follow."""
 _TABLES_A_QUERY = 1_000
 
 
@@ -137,6 +150,13 @@ def read_tables(connection: Connection, wants: Callable[[TableId], bool]) -> lis
     for at in range(0, len(found), _TABLES_A_QUERY):
         made += _completed(connection, found[at : at + _TABLES_A_QUERY])
     return sorted(made, key=lambda one: one.id)
+
+
+def table_from_json(data: Mapping[str, Any]) -> CatalogTable:
+    """Return a table that :data:`DEFINITIONS_AS_JSON` gave."""
+    return _table(
+        tuple(data["table"]), [tuple(row) for row in data["columns"]], [_index(row) for row in data["indexes"]]
+    )
 
 
 def schema_of(definition: TableDefinition) -> TableSchema:
@@ -237,7 +257,7 @@ def _column(row: tuple[Any, ...]) -> ColumnDefinition:
     )
 
 
-def _index(row: tuple[Any, ...]) -> Index:
+def _index(row: Sequence[Any]) -> Index:
     name, primary, identity, unique, immediate, partial, method, keys, columns, options = row
     unfit = ""
     own = tuple(columns[:keys])
@@ -253,4 +273,15 @@ def _index(row: tuple[Any, ...]) -> Index:
     return Index(name, own, primary, identity, whole, unfit)
 
 
-__all__ = ["KEPT", "PRIMARY", "Attribute", "CatalogTable", "Index", "read_table", "read_tables", "schema_of"]
+__all__ = [
+    "DEFINITIONS_AS_JSON",
+    "KEPT",
+    "PRIMARY",
+    "Attribute",
+    "CatalogTable",
+    "Index",
+    "read_table",
+    "read_tables",
+    "schema_of",
+    "table_from_json",
+]

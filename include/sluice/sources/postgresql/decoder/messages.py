@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
 
-RELATION, TRUNCATE, MESSAGE, ORIGIN = b"R", b"T", b"M", b"O"
+RELATION, TRUNCATE, MESSAGE, ORIGIN, INSERT = b"R", b"T", b"M", b"O", b"I"
 
 _NAMES = {
     b"S": "a transaction in progress (streaming)", b"E": "a transaction in progress (streaming)",
@@ -111,6 +111,15 @@ def parse_message(data: bytes) -> LogicalMessage:
     read = _Bytes(data)
     flags, lsn, prefix = read.number(1), read.number(8), read.text()
     return LogicalMessage(bool(flags & 1), lsn, prefix, read.bytes(read.number(4)))
+
+
+def parse_insert(data: bytes) -> list[bytes | None]:
+    """Parse an Insert message; return the text of each value. Raises DecodeError."""
+    read = _Bytes(data)
+    read.number(4)
+    if read.bytes(1) != b"N":
+        raise DecodeError("an inserted row of the log has no values")
+    return [read.bytes(read.number(4)) if read.bytes(1) == b"t" else None for _ in range(read.number(2))]
 
 
 def message_name(kind: bytes) -> str:

@@ -59,6 +59,10 @@ TXN_FIELDS = 3
 
 NOT_WANTED = -1
 """The slot of a relation that is not captured."""
+NOTED_DDL = -3
+"""The slot of the table in which statements are noted: Python reads its inserts."""
+AT_FIRST_ROW = -4
+"""The slot of a relation that Python looks at when a row of it comes."""
 
 _EPOCH_US = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970."""
@@ -131,6 +135,18 @@ def scan(arena: Any, s: Any, rows: Any, txns: Any, oids: Any, slots: Any) -> Any
             oid = be32(arena, m + 1)
             slot = find_slot(oids, slots, oid)
             if slot == -2:
+                s[S_OID] = oid
+                return CODE_NO_RELATION
+            if slot == NOTED_DDL:
+                s[S_NUMBER] += 1
+                s[S_BYTES] += size
+                s[S_POS] = end
+                if what != 73:
+                    continue
+                s[S_MESSAGE] = m
+                s[S_MESSAGE_END] = end
+                return CODE_MESSAGE
+            if slot == AT_FIRST_ROW:
                 s[S_OID] = oid
                 return CODE_NO_RELATION
             op = OP_INSERT if what == 73 else (OP_UPDATE if what == 85 else OP_DELETE)

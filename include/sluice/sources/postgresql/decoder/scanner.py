@@ -30,20 +30,34 @@ _REPORT = (
 
 
 class BeginsBatch(Exception):
-    """A change of a definition stands in a transaction that has to begin a batch."""
+    """A change of a definition stands in a transaction that has to begin a batch: the one committed at ``lsn``."""
+
+    def __init__(self, lsn: int) -> None:
+        super().__init__(lsn)
+        self.lsn = lsn
+
+
+class NotBeforeRows(Exception):
+    """A relation may be one of which no rows come, as it is a partition; it is looked at again with the first one."""
 
 
 class RelationReader(Protocol):
     """Says how the rows of a relation are decoded."""
 
-    def relation(self, relation: pg.Relation, lsn: int) -> TablePlan | None:
-        """Return the plan of a relation's rows; None if they are not wanted."""
+    def relation(self, relation: pg.Relation, lsn: int, *, has_rows: bool) -> TablePlan | None:
+        """Return the plan of a relation's rows; None if they are not wanted.
+
+        Raises NotBeforeRows unless it ``has_rows``.
+        """
 
     def truncate(self, oids: tuple[int, ...], lsn: int) -> bool:
         """Note a TRUNCATE. Return True if a captured table is emptied."""
 
     def emptied(self, oids: tuple[int, ...]) -> set[int]:
         """Return those of ``oids`` that are captured."""
+
+    def statement(self, content: bytes, lsn: int) -> None:
+        """Take a statement that an event trigger noted."""
 
 
 class Scanner:
@@ -52,9 +66,19 @@ class Scanner:
     Attributes:
         s: the kernel's state.
         partner: what marks said of loads by the channel's other pipeline.
+        ddl_table: OID of the table in which statements are noted, 0 if there is none; ``ddl_column``: its column with
+            them.
     """
 
-    def __init__(self, position: Position, *, marks: MarkRules | None = None, arena_bytes: int = _ARENA_BYTES) -> None:
+    def __init__(
+        self,
+        position: Position,
+        *,
+        marks: MarkRules | None = None,
+        arena_bytes: int = _ARENA_BYTES,
+        ddl_table: int = 0,
+        ddl_column: str = "",
+    ) -> None:
         self.s = np.zeros(sc.STATE_SIZE, np.int64)
         self.s[sc.S_LAST_END] = self.s[sc.S_WAL_END] = position.lsn
         self.s[sc.S_LAST_TS] = position.commit_time_us
@@ -69,6 +93,11 @@ class Scanner:
         self._oids = np.zeros(256, np.int64)
         self._slots = np.zeros(256, np.int64)
         self._known = 0
+        self.ddl_table, self._ddl_column, self._ddl_at = ddl_table, ddl_column, 0
+        self._waiting: dict[int, pg.Relation] = {}
+        self._slots_of: dict[int, set[int]] = {}
+        self._sealed: set[int] = set()
+        self._sealed_of = 0
         self._plans: list[TablePlan | None] = []
         self._seal: Callable[[RowMessages], None] = lambda _: None
         self._relations: RelationReader | None = None
@@ -203,6 +232,10 @@ class Scanner:
             return False
         rows = self._rows[:, :count].copy()
         first = int(rows[sc.R_TXN].min())
+        if s[sc.S_IN_TXN]:
+            if self._sealed_of != self._txn_lsn():
+                self._sealed, self._sealed_of = set(), self._txn_lsn()
+            self._sealed.update(np.unique(rows[sc.R_SLOT, int(s[sc.S_TXN_ROWS]) :]).tolist())
         self._seal(
             RowMessages(
                 arena=self.arena,
@@ -241,6 +274,11 @@ class Scanner:
                 self._txns = _grown(self._txns)
             elif code == sc.CODE_MESSAGE:
                 self._message(bytes(self.arena[int(s[sc.S_MESSAGE]) : int(s[sc.S_MESSAGE_END])]))
+            elif code == sc.CODE_NO_RELATION and int(s[sc.S_OID]) in self._waiting:
+                assert self._relations is not None
+                relation = self._waiting[int(s[sc.S_OID])]
+                self._put(relation.oid, self._relations.relation(relation, self._txn_lsn(), has_rows=True))
+                del self._waiting[relation.oid]
             elif code == sc.CODE_NO_RELATION:
                 raise DecodeError(
                     f"a row change names relation {int(s[sc.S_OID])}, which the log did not describe",
@@ -258,7 +296,14 @@ class Scanner:
         assert self._relations is not None
         if kind == pg.RELATION:
             relation = pg.parse_relation(data)
-            self._put(relation.oid, self._relations.relation(relation, self._txn_lsn()))
+            if relation.oid == self.ddl_table:
+                names = [column.name for column in relation.columns]
+                self._ddl_at = names.index(self._ddl_column) if self._ddl_column in names else 0
+                self._place(relation.oid, sc.NOTED_DDL if self._ddl_column in names else sc.NOT_WANTED)
+            else:
+                self._describe(relation)
+        elif kind == pg.INSERT:
+            self._relations.statement(pg.parse_insert(data)[self._ddl_at] or b"", self._txn_lsn())
         elif kind == pg.TRUNCATE:
             self._truncate(pg.parse_truncate(data))
         elif kind == pg.MESSAGE:
@@ -267,6 +312,15 @@ class Scanner:
             raise UnknownEvent(
                 f"the log contains {pg.message_name(kind)}, which was not asked for", where=self._where(), hint=_REPORT
             )
+
+    def _describe(self, relation: pg.Relation) -> None:
+        assert self._relations is not None
+        self._waiting.pop(relation.oid, None)
+        try:
+            self._put(relation.oid, self._relations.relation(relation, self._txn_lsn(), has_rows=False))
+        except NotBeforeRows:
+            self._waiting[relation.oid] = relation
+            self._place(relation.oid, sc.AT_FIRST_ROW)
 
     def _txn_lsn(self) -> int:
         """Return the place of the commit record of the transaction at hand."""
@@ -284,16 +338,22 @@ class Scanner:
         emptied = self._relations.emptied(truncate.oids)
         if self.s[sc.S_DROPS] or not emptied:
             return
-        slots = [int(sc.find_slot(self._oids, self._slots, oid)) for oid in emptied]
         self.require_first()
-        self._take_back([slot for slot in slots if slot >= 0])
+        self._take_back({slot for oid in emptied for slot in self._slots_of.get(oid, ())})
         self._relations.truncate(truncate.oids, self._txn_lsn())
 
-    def _take_back(self, slots: list[int]) -> None:
+    def take_back(self, oid: int) -> bool:
+        """Forget the changes that the transaction at hand made to a table which is gone; False if that is too late."""
+        if self.s[sc.S_TXN_POS] < 0:
+            return False
+        self._take_back(self._slots_of.get(oid, set()))
+        return True
+
+    def _take_back(self, slots: set[int]) -> None:
         """Forget the changes that the transaction at hand made to tables which it empties now."""
         s = self.s
         first, count = int(s[sc.S_TXN_ROWS]), int(s[sc.S_ROWS])
-        gone = np.isin(self._rows[sc.R_SLOT, first:count], slots)
+        gone = np.isin(self._rows[sc.R_SLOT, first:count], list(slots))
         if s[sc.S_TXN_POS] < 0:
             raise UnknownEvent(
                 "a large transaction changes a table and then empties it",
@@ -334,20 +394,22 @@ class Scanner:
             error = UnknownEvent("a large transaction changes a definition", where=self._where())
             error.whole_until = self.whole_until().as_offset()
             raise error
+        lsn = self._txn_lsn()
         s[sc.S_POS], s[sc.S_ROWS], s[sc.S_CHANGES] = s[sc.S_TXN_POS], s[sc.S_TXN_ROWS], s[sc.S_TXN_CHANGES]
         s[sc.S_BYTES] = s[sc.S_TXN_BYTES]
         s[sc.S_TXNS] -= 1
         s[sc.S_IN_TXN] = 0
-        raise BeginsBatch
+        raise BeginsBatch(lsn)
 
     def has_rows_of(self, oid: int) -> bool:
         """Return True if the transaction at hand has changed rows of a relation already."""
-        s = self.s
-        slot = int(sc.find_slot(self._oids, self._slots, oid))
-        if slot < 0:
+        s, slots = self.s, self._slots_of.get(oid)
+        if not slots:
             return False
+        if s[sc.S_TXN_POS] < 0 and self._sealed_of == self._txn_lsn() and slots & self._sealed:
+            return True
         first, count = int(s[sc.S_TXN_ROWS]), int(s[sc.S_ROWS])
-        return s[sc.S_TXN_POS] < 0 or bool((self._rows[sc.R_SLOT, first:count] == slot).any())
+        return bool(np.isin(self._rows[sc.R_SLOT, first:count], list(slots)).any())
 
     def _put(self, oid: int, plan: TablePlan | None) -> None:
         """Give a relation a slot for the rows that follow."""
@@ -358,6 +420,10 @@ class Scanner:
                 return
             slot = len(self._plans)
             self._plans.append(plan)
+            self._slots_of.setdefault(oid, set()).add(slot)
+        self._place(oid, slot)
+
+    def _place(self, oid: int, slot: int) -> None:
         if 2 * (self._known + 1) > len(self._oids):
             self._rehash()
         self._known += _insert(self._oids, self._slots, oid, slot)

@@ -105,6 +105,14 @@ def _take(get: Any, free: Any, connection: Any, arena: Any, bounds: Any, pointer
     return FULL
 
 
+def compile_for_libpq() -> None:
+    """Compile what needs a connection to run, for the types that :class:`Library` calls it with."""
+    take: Any = _take
+    put: Any = _put
+    take.compile((types.int64, types.int64, types.int64, types.uint8[::1], types.int64[::1], types.int64[::1]))
+    put.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
     """Addresses of libpq's functions."""
@@ -159,4 +167,4 @@ def library_of(connection: pq.abc.PGconn) -> Library | None:
     return library if int(handle.PQsocket(pointer)) == connection.socket else None
 
 
-__all__ = ["ENDED", "FAILED", "FULL", "NEEDS_ROOM", "NOTHING", "Library", "library_of"]
+__all__ = ["ENDED", "FAILED", "FULL", "NEEDS_ROOM", "NOTHING", "Library", "compile_for_libpq", "library_of"]

@@ -52,6 +52,8 @@ class OpenLog:
     stream: ReplicationStream
     scanner: Scanner
     plans: RelationPlans
+    all_noted: bool = False
+    """Every DDL statement is in the log."""
 
     def close(self) -> None:
         """End the connection."""
@@ -127,6 +129,7 @@ class _Reader(Generic[M]):
             types=lookups.types,
             definitions=definitions,
             note=self._note,
+            all_noted=log.all_noted,
         )
         self.scanner.begin(
             self.relations,
@@ -185,17 +188,21 @@ class _Reader(Generic[M]):
         scanner, limits = self.scanner, self.limits
         try:
             code = scanner.scan()
-        except BeginsBatch:
+        except BeginsBatch as begins:
+            self.relations.step_back(begins.lsn)
             return "ddl"
         except CaptureError as error:
-            if scanner.transactions or self.statements:
-                error.whole_until = error.whole_until or scanner.whole_until().as_offset()
+            whole = scanner.whole_until()
+            if whole.lsn > self.start.lsn and (scanner.transactions or self.statements):
+                error.whole_until = error.whole_until or whole.as_offset()
             else:
                 error.whole_until = None
             raise
         self.stream.seen(scanner.position().lsn)
         if scanner.asks():
             self.stream.asked()
+        if self.scanner.between_transactions and self.relations.end_transaction():
+            return "ddl"
         if code == sc.CODE_STOP or scanner.reached_stop():
             return "head"
         if code == sc.CODE_END:

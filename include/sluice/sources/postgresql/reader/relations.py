@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import structlog
@@ -17,9 +17,10 @@ from sluice.sources.postgresql.catalog.changed_definition import table_change
 from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable, PostgreSQLDefinitions
 from sluice.sources.postgresql.catalog.table import PRIMARY, Attribute, CatalogTable, schema_of
 from sluice.sources.postgresql.decoder.messages import Relation
-from sluice.sources.postgresql.decoder.scanner import Scanner
+from sluice.sources.postgresql.decoder.scanner import NotBeforeRows, Scanner
 from sluice.sources.postgresql.decoder.table_plan import TablePlan
 from sluice.sources.postgresql.position import Position, lsn_text
+from sluice.sources.postgresql.reader.noted_ddl import parse_noted
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
@@ -33,11 +34,16 @@ TypeLookup = Callable[[int, int], tuple[str, tuple[str, ...]]]
 class RelationPlans:
     """Plans of one connection to the log, which sends each relation once, and again when something of it changes.
 
-    ``names``: table of each relation that is captured, by OID.
+    Attributes:
+        names: table of each relation that is captured, by OID.
+        noted: relations of which a statement was noted since their last description. doubted: those that may have
+            changed without one.
     """
 
     by_relation: dict[Relation, TablePlan]
     names: dict[int, TableId]
+    noted: set[int] = field(default_factory=set)
+    doubted: set[int] = field(default_factory=set)
 
     @classmethod
     def empty(cls) -> RelationPlans:
@@ -60,6 +66,7 @@ class RelationTracker:
         definitions: gives the history as of the batch's start; called when it is needed. None: there is none, and the
             catalog is believed.
         note: takes a statement that changed definitions.
+        all_noted: every statement is in the log, so that a description that fits what is known says nothing new.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class RelationTracker:
         types: TypeLookup,
         definitions: Callable[[], PostgreSQLDefinitions] | None,
         note: Callable[[SchemaStatement], None],
+        all_noted: bool = False,
     ) -> None:
         self._scanner = scanner
         self._plans = plans
@@ -83,6 +91,11 @@ class RelationTracker:
         self._load = definitions
         self._known: PostgreSQLDefinitions | None = None
         self._note = note
+        self._all_noted = all_noted
+        self._before: dict[TableId, KnownTable | None] = {}
+        self._before_of = 0
+        self._late: list[tuple[TableChange, str]] = []
+        self._late_forms: dict[int, KnownTable | None] = {}
 
     @property
     def changed(self) -> PostgreSQLDefinitions | None:
@@ -96,35 +109,67 @@ class RelationTracker:
         return self._known
 
     # -- relations -----------------------------------------------------------------------------------------------------
-    def relation(self, relation: Relation, lsn: int) -> TablePlan | None:
+    def relation(self, relation: Relation, lsn: int, *, has_rows: bool = True) -> TablePlan | None:
         """Return the plan of a relation's rows, and note what changed since it was known; None if it is not wanted.
 
-        Raises SchemaUnknown, UnknownEvent, UnsupportedType; BeginsBatch if the change has to stand first in a batch.
+        The server describes partitions, too, though their rows come as those of the partitioned table.
+
+        Raises SchemaUnknown, UnknownEvent, UnsupportedType; BeginsBatch if the change has to stand first in a batch;
+        NotBeforeRows unless it ``has_rows``, if nothing is known of it.
         """
         table, where = relation.table, f"the transaction committed at {lsn_text(lsn)}"
-        met_before = relation.oid in self._plans.names
+        plans = self._plans
+        asks = relation.oid in plans.names and (
+            relation.oid in plans.doubted or not (self._all_noted or relation.oid in plans.noted)
+        )
+        plans.noted.discard(relation.oid)
+        plans.doubted.discard(relation.oid)
         renamed_from = self._plans.names.get(relation.oid, table)
         if not self._selection.wants(table) and not self._selection.wants(renamed_from):
             return None
-        stored = self._definitions.known.get(table)
-        if stored is None or (stored.oid and stored.oid != relation.oid):
-            other = self._definitions.by_oid(relation.oid)
-            stored = other if other is not None else stored
-        if stored is not None and not met_before and _fits(stored, relation):
+        stored = self._stored(relation.oid, table)
+        if relation.oid in self._late_forms:
+            now = self._form_before(relation, where)
+        elif stored is not None and not asks and _fits(stored, relation):
             now = stored
         else:
-            now = self._present(relation, stored)
-            self._change(relation, stored, now, where)
+            live = self._live(relation)
+            if stored is None and not has_rows and (live is None or live.partition):
+                raise NotBeforeRows
+            now = self._present(relation, stored, live)
+            self._change(relation.oid, stored, now, where)
         self._plans.names[relation.oid] = table
         plan = _plan(relation, now, where)
         if not self._selection.wants(table):
             return None
         return self._plans.remembered(relation, plan)
 
-    def _present(self, relation: Relation, stored: KnownTable | None) -> KnownTable:
-        """Return the definition as of the rows that follow: the catalog's, if the log says the same."""
+    def _stored(self, oid: int, table: TableId) -> KnownTable | None:
+        """Return what is known of a table, under its name or an earlier one."""
+        stored = self._definitions.known.get(table)
+        if stored is None or (stored.oid and stored.oid != oid):
+            other = self._definitions.by_oid(oid)
+            stored = other if other is not None else stored
+        return stored
+
+    def _form_before(self, relation: Relation, where: str) -> KnownTable:
+        """Return the definition with which rows are read behind a statement that waits for the end of the transaction.
+
+        Raises UnknownEvent if they have another form than those before the statement.
+        """
+        before = self._late_forms[relation.oid]
+        if before is None or not _fits(before, relation):
+            raise _between_rows(relation.table, where)
+        return before
+
+    def _live(self, relation: Relation) -> CatalogTable | None:
+        """Return the table as the catalog has it now, None if it is gone or has another name."""
         live = self._catalog(relation.table)
-        if live is not None and live.oid == relation.oid:
+        return live if live is not None and live.oid == relation.oid else None
+
+    def _present(self, relation: Relation, stored: KnownTable | None, live: CatalogTable | None) -> KnownTable:
+        """Return the definition as of the rows that follow: the catalog's, if the log says the same."""
+        if live is not None:
             found = KnownTable.of(live)
             if _fits(found, relation):
                 return found
@@ -157,37 +202,124 @@ class RelationTracker:
         definition = TableDefinition(relation.table, tuple(columns), indexes)
         return KnownTable(relation.oid, definition, tuple(attributes))
 
-    def _change(self, relation: Relation, stored: KnownTable | None, now: KnownTable, where: str) -> None:
-        """Note what made ``now`` of the stored definition."""
+    def _change(self, oid: int, stored: KnownTable | None, now: KnownTable, where: str, *, noted: bool = False) -> None:
+        """Note what made ``now`` of the stored definition.
+
+        It stands in front of the batch's rows. If the log has the statement (``noted``), and the transaction changed
+        rows of the table before it, it stands behind them.
+        """
         if self._load is None:
             return
         if stored is not None and not stored.attributes:  # set by a person, without numbers
             stored = None if stored.definition.columns != now.definition.columns else replace(now)
             if stored is None:
-                self._definitions.put_known(now)
+                self._put(now)
                 return
         found = table_change(stored, now, where)
         if found is None:
             if stored is None or stored != now:
-                self._definitions.put_known(now)
+                self._put(now)
             return
         change, sql = found
         if self._selection.ddl:
-            self._scanner.require_first()
-            if stored is not None and self._scanner.has_rows_of(relation.oid):
-                raise UnknownEvent(
-                    f"a transaction changes rows of {relation.table}, then its definition, then rows again",
-                    where=where,
-                    hint="such a transaction cannot be captured: `sluice seek PIPELINE` to the position behind it, "
-                    "then `sluice verify run PIPELINE --repair`",
-                )
-            self._say(change, sql)
+            if noted and (self._scanner.has_rows_of(oid) or self._is_late(change)):
+                self._say_late(change, sql, oid, stored)
+            else:
+                self._scanner.require_first()
+                if stored is not None and self._scanner.has_rows_of(oid):
+                    raise _between_rows(now.definition.table, where)
+                self._say(change, sql)
         if change.renamed_to is not None:
-            self._definitions.forget(change.table)
-        self._definitions.put_known(now)
-        _log.info("definition_changed", table=str(relation.table), statement=sql[:500], position=where)
+            self._forget(change.table)
+        self._put(now)
+        _log.info("definition_changed", table=str(now.definition.table), statement=sql[:500], position=where)
 
-    def _say(self, change: TableChange, sql: str) -> None:
+    # -- noted statements ----------------------------------------------------------------------------------------------
+    def statement(self, content: bytes, lsn: int) -> None:
+        """Take a statement that an event trigger noted, with the definitions after it.
+
+        Raises DecodeError; BeginsBatch if it has to stand first in a batch.
+        """
+        noted, where = parse_noted(content), f"the transaction committed at {lsn_text(lsn)}"
+        if noted.failed:
+            self._plans.doubted.update(self._plans.names)
+            _log.warning("statement_not_noted", statement=noted.tag, error=noted.failed, position=where)
+        for oid, table in noted.dropped:
+            self._dropped(oid, table, where)
+        for live in noted.tables:
+            if live.partition or not live.logged:
+                continue
+            known = self._stored(live.oid, live.id)
+            if self._selection.wants(live.id) or (known and self._selection.wants(known.definition.table)):
+                self._plans.noted.add(live.oid)
+                self._plans.doubted.discard(live.oid)
+                self._change(live.oid, known, KnownTable.of(live), where, noted=True)
+
+    def _dropped(self, oid: int, table: TableId, where: str) -> None:
+        """Note that a table is gone. Rows that the same transaction changed before it went are left out."""
+        known = self._definitions.by_oid(oid) or self._definitions.known.get(table)
+        if known is None or known.oid not in {0, oid}:
+            return
+        name = known.definition.table
+        if self._selection.wants(name) and self._selection.ddl:
+            change = TableChange(name, (ChangeKind.DROP_TABLE,), known.definition, None)
+            sql = f"DROP TABLE {quoted_table(name)}"
+            if self._is_late(change):
+                self._say_late(change, sql, oid, known)
+            else:
+                self._scanner.require_first()
+                if self._scanner.has_rows_of(oid) and not self._scanner.take_back(oid):
+                    self._say_late(change, sql, oid, known)
+                else:
+                    self._say(change, sql)
+            _log.info("definition_changed", table=str(name), statement=sql, position=where)
+        self._forget(name)
+
+    def _is_late(self, change: TableChange) -> bool:
+        """Return True if the change concerns a table of one that waits for the end of the transaction."""
+        waiting = {table for one, _ in self._late for table in one.tables}
+        return any(table in waiting for table in change.tables)
+
+    def _say_late(self, change: TableChange, sql: str, oid: int, before: KnownTable | None) -> None:
+        self._late.append((change, sql))
+        self._late_forms.setdefault(oid, before)
+        self._scanner.stop_at_end()
+
+    def end_transaction(self) -> bool:
+        """Note the statements that waited for the rows in front of them. Return True if there are some."""
+        found, self._late = self._late, []
+        self._late_forms.clear()
+        for change, sql in found:
+            self._say(change, sql, seq=self._scanner.changes)
+        return bool(found)
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+    def _put(self, now: KnownTable) -> None:
+        self._remember(now.definition.table)
+        self._definitions.put_known(now)
+
+    def _forget(self, table: TableId) -> None:
+        self._remember(table)
+        self._definitions.forget(table)
+
+    def _remember(self, table: TableId) -> None:
+        """Keep what was known at the begin of the transaction at hand."""
+        lsn = self._scanner.txn[0]
+        if self._before_of != lsn:
+            self._before, self._before_of = {}, lsn
+        self._before.setdefault(table, self._definitions.known.get(table))
+
+    def step_back(self, lsn: int) -> None:
+        """Return to what was known in front of the transaction committed at ``lsn``, which begins the next batch."""
+        self._late, self._late_forms = [], {}
+        if self._before_of == lsn:
+            for table, known in self._before.items():
+                self._definitions.forget(table)
+                if known is not None:
+                    self._definitions.put_known(known)
+            self._before = {}
+
+    def _say(self, change: TableChange, sql: str, seq: int = 0) -> None:
         lsn, time_us, xid = self._scanner.txn
         wanted = next((one for one in change.tables if self._selection.wants(one)), change.table)
         self._note(
@@ -196,7 +328,7 @@ class RelationTracker:
                 schema=wanted.schema,
                 table=wanted,
                 sql=sql,
-                seq=0,
+                seq=seq,
                 gtid=xid,
                 commit_time_us=time_us,
                 changes=(change,),
@@ -218,6 +350,15 @@ class RelationTracker:
                 change = TableChange(table, (ChangeKind.TRUNCATE_TABLE,), found, found)
                 self._say(change, f"TRUNCATE TABLE {quoted_table(table)}")
         return bool(tables)
+
+
+def _between_rows(table: TableId, where: str) -> UnknownEvent:
+    return UnknownEvent(
+        f"a transaction changes rows of {table}, then its definition, then rows again",
+        where=where,
+        hint="such a transaction cannot be captured: `sluice seek PIPELINE` to the position behind it, "
+        "then `sluice verify run PIPELINE --repair`",
+    )
 
 
 def _place(known: KnownTable | None, name: str, type_oid: int, typmod: int) -> int | None:

@@ -72,7 +72,7 @@ def copy_rows(connection: Connection, sql: str, columns: Sequence[Column]) -> It
 
     Raises what psycopg raises; UnsupportedType and DecodeError, see :func:`decode`.
     """
-    schema = pa.schema([pa.field(stored_name(column.name), column.arrow_type) for column in columns])
+    schema = _schema_of(columns)
     held: list[bytes] = []
     size, begun = 0, False
     with connection.cursor() as cursor, cursor.copy(f"COPY ({sql}) TO STDOUT (FORMAT binary)".encode()) as copy:
@@ -100,6 +100,15 @@ def _without_head(data: bytes, begun: bool) -> tuple[bytes, bool]:
     return data[_HEAD_BYTES:], True
 
 
+def read_rows(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, bytes]:
+    """Return the whole rows of a copy without its head, and the bytes after them."""
+    return _rows(data, columns, _schema_of(columns))
+
+
+def _schema_of(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([pa.field(stored_name(column.name), column.arrow_type) for column in columns])
+
+
 def _rows(data: bytes, columns: Sequence[Column], schema: pa.Schema) -> tuple[pa.Table, bytes]:
     """Return the whole rows, and the bytes after them."""
     view = np.frombuffer(data, np.uint8)
@@ -113,4 +122,4 @@ def _rows(data: bytes, columns: Sequence[Column], schema: pa.Schema) -> tuple[pa
     return pa.Table.from_arrays(arrays, schema=schema), data[int(end) :]
 
 
-__all__ = ["copy_rows"]
+__all__ = ["copy_rows", "read_rows"]

@@ -1,0 +1,213 @@
+"""The event triggers that write the definition after each statement into a table of the publication.
+
+Anybody may write logical messages, so that a message is no proof of a statement. A row of this table is one: only the
+function of the triggers can insert it, which runs as its owner, and row security keeps everybody else out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.model.tables import TableId
+from sluice.postgresql.connection import Connection
+from sluice.postgresql.names import quoted, quoted_table
+from sluice.sources.postgresql.catalog.table import DEFINITIONS_AS_JSON
+from sluice.sources.postgresql.server.connection import SESSION, rows_of
+
+SCHEMA = "sluice_ddl"
+TABLE = TableId(SCHEMA, "_sluice_ddl")
+CONTENT = "said"
+"""The column with the JSON; the other one numbers the rows."""
+FUNCTION = "note"
+TRIGGERS = {"sluice_ddl_end": "ddl_command_end", "sluice_ddl_drop": "sql_drop"}
+_TAGS = ("CREATE TABLE", "CREATE TABLE AS", "SELECT INTO", "CREATE SCHEMA", "CREATE EXTENSION", "ALTER TABLE",
+         "ALTER TYPE", "ALTER SCHEMA", "ALTER EXTENSION")  # fmt: skip
+"""The statements after which the first trigger looks; none of them makes temporary work for each query."""
+_ADMINISTRATORS = ("rds_superuser", "cloudsqlsuperuser", "alloydbsuperuser", "azure_pg_admin", "neon_superuser")
+"""Roles of managed services whose members may make event triggers."""
+_TEXT_CHARACTERS = 8_192
+
+_SETTINGS = "".join(
+    f"\nSET {name} = {value}"
+    for name, value in {
+        **{name: f"'{value}'" for name, value in SESSION.items() if name != "row_security"},
+        "search_path": "pg_catalog, pg_temp",
+        "datestyle": "ISO, YMD",
+    }.items()
+)
+_BODY = f"""
+#variable_conflict use_column
+DECLARE
+  touched oid[];
+  gone json;
+  made json;
+  number bigint;
+BEGIN
+  IF TG_EVENT = 'sql_drop' THEN
+    SELECT json_agg(json_build_array(o.objid::bigint, o.schema_name, o.object_name)) INTO gone
+    FROM pg_event_trigger_dropped_objects() o WHERE o.object_type = 'table' AND NOT o.is_temporary;
+    SELECT array_agg(DISTINCT o.objid) INTO touched FROM pg_event_trigger_dropped_objects() o
+    WHERE o.object_type = 'table column' AND NOT o.is_temporary AND TG_TAG <> 'ALTER TABLE';
+  ELSE
+    SELECT array_agg(DISTINCT r.id) INTO touched FROM pg_event_trigger_ddl_commands() o CROSS JOIN LATERAL (
+      SELECT o.objid WHERE o.object_type IN ('table', 'table column')
+      UNION ALL SELECT a.attrelid FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE o.object_type = 'type' AND o.command_tag = 'ALTER TYPE' AND o.objid IN (t.oid, t.typbasetype)
+      UNION ALL SELECT k.oid FROM pg_class k
+        WHERE o.object_type = 'schema' AND o.command_tag = 'ALTER SCHEMA' AND k.relnamespace = o.objid
+    ) r(id);
+  END IF;
+  IF touched IS NOT NULL THEN
+    WITH RECURSIVE heirs(id) AS (
+      SELECT unnest(touched) UNION SELECT i.inhrelid FROM pg_inherits i JOIN heirs h ON i.inhparent = h.id
+    ) SELECT array_agg(id) INTO touched FROM heirs;
+    made := ({DEFINITIONS_AS_JSON}
+      AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid = ANY(touched));
+  END IF;
+  IF gone IS NULL AND made IS NULL THEN
+    RETURN;
+  END IF;
+  INSERT INTO {SCHEMA}.{TABLE.table} ({CONTENT}) VALUES (json_build_object(
+    'version', 1, 'tag', TG_TAG, 'text', left(current_query(), {_TEXT_CHARACTERS}), 'tables', coalesce(made, '[]'),
+    'dropped', coalesce(gone, '[]'))::text) RETURNING id INTO number;
+  DELETE FROM {SCHEMA}.{TABLE.table} WHERE id = number;
+EXCEPTION WHEN OTHERS THEN
+  RAISE WARNING 'Sluice did not note % (%). It finds the new definition with the next row', TG_TAG, SQLERRM;
+  BEGIN
+    INSERT INTO {SCHEMA}.{TABLE.table} ({CONTENT})
+    VALUES (json_build_object('version', 1, 'tag', TG_TAG, 'failed', SQLERRM)::text) RETURNING id INTO number;
+    DELETE FROM {SCHEMA}.{TABLE.table} WHERE id = number;
+  EXCEPTION WHEN OTHERS THEN
+    NULL;
+  END;
+END
+"""  # noqa: S608 - fixed names
+
+CREATE_SCHEMA = f"CREATE SCHEMA {SCHEMA}"
+CREATE_TABLE = (
+    f"CREATE TABLE {SCHEMA}.{TABLE.table} (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {CONTENT} text NOT NULL)"
+)
+SECURE_TABLE = f"ALTER TABLE {SCHEMA}.{TABLE.table} ENABLE ROW LEVEL SECURITY"
+CREATE_FUNCTION = (
+    f"CREATE OR REPLACE FUNCTION {SCHEMA}.{FUNCTION}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER"
+    f"{_SETTINGS}\nAS $sluice${_BODY}$sluice$"
+)
+REVOKE_FUNCTION = f"REVOKE ALL ON FUNCTION {SCHEMA}.{FUNCTION}() FROM PUBLIC"
+REMOVAL = f"DROP SCHEMA {SCHEMA} CASCADE"
+"""The statement that removes all of it, the event triggers among them."""
+
+_STATE = """
+SELECT n.oid IS NOT NULL, pg_get_userbyid(n.nspowner)::text,
+  coalesce(t.oid, 0)::bigint, pg_get_userbyid(t.relowner)::text, t.relrowsecurity AND t.relkind = 'r',
+  f.oid IS NOT NULL, pg_get_userbyid(f.proowner)::text, f.prosrc, f.prosecdef,
+  (SELECT rolsuper FROM pg_roles WHERE oid = coalesce(f.proowner, t.relowner, n.nspowner)),
+  current_user::text,
+  (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+    OR EXISTS (SELECT FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'MEMBER')),
+  EXISTS (SELECT FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s),
+  (SELECT array_agg(pubname::text ORDER BY pubname) FROM pg_publication WHERE puballtables AND pubname <> %s)
+FROM (SELECT 1) AS one
+LEFT JOIN pg_namespace n ON n.nspname = %s
+LEFT JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = %s
+LEFT JOIN pg_proc f ON f.pronamespace = n.oid AND f.proname = %s AND f.pronargs = 0"""
+_TRIGGERS_NOW = """
+SELECT e.evtname::text, e.evtenabled::text, pg_get_userbyid(e.evtowner)::text
+FROM pg_event_trigger e JOIN pg_proc f ON f.oid = e.evtfoid JOIN pg_namespace n ON n.oid = f.pronamespace
+WHERE n.nspname = %s AND f.proname = %s"""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedDdl:
+    """What a capture reads of noted statements.
+
+    Attributes:
+        table_oid: of the table, 0 if its rows prove nothing.
+        complete: no statement passes without a row, as far as the server tells now.
+    """
+
+    table_oid: int = 0
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DdlTrigger:
+    """What of the triggers a server has.
+
+    Attributes:
+        missing: the statements that make what it lacks, in order, without the publication.
+        stranger: who owns a part of it and may not be trusted, "" if nobody.
+        outdated: the function is not that of this version. disabled: names of triggers that do not fire.
+        published: the table is in the publication.
+        installs: the login may make event triggers.
+        others: other publications that send every table.
+        noted: what a capture may believe.
+    """
+
+    missing: tuple[str, ...]
+    stranger: str
+    outdated: bool
+    disabled: tuple[str, ...]
+    published: bool
+    installs: bool
+    others: tuple[str, ...]
+    noted: NotedDdl
+
+
+def read_ddl_trigger(connection: Connection, publication: str) -> DdlTrigger:
+    """Ask the server what it has."""
+    [row] = rows_of(
+        connection,
+        _STATE,
+        (list(_ADMINISTRATORS), publication, TABLE.schema, TABLE.table, publication, SCHEMA, TABLE.table, FUNCTION),
+    )
+    has_schema, schema_owner, table_oid, table_owner, secured, has_function, function_owner, body, definer = row[:9]
+    superuser, login, installs, published, others = row[9:]
+    triggers = {name: (state, owner) for name, state, owner in rows_of(connection, _TRIGGERS_NOW, (SCHEMA, FUNCTION))}
+    owners = {owner for owner in (schema_owner, table_owner, function_owner) if owner is not None}
+    proven = len(owners) == 1 and (superuser or owners == {owner for _, owner in triggers.values()})
+    ours = owners == {login} and installs
+    stranger = "" if not owners or proven or ours else ", ".join(sorted(owners))
+    outdated = has_function and not (body == _BODY and definer)
+    made = {
+        CREATE_SCHEMA: has_schema,
+        CREATE_TABLE: bool(table_oid),
+        SECURE_TABLE: bool(secured),
+        CREATE_FUNCTION: has_function and not outdated,
+        REVOKE_FUNCTION: has_function,
+        **{_create(name): name in triggers for name in TRIGGERS},
+        **{_enable(name): triggers.get(name, ("", ""))[0] == "A" for name in TRIGGERS},
+    }
+    believed = bool(proven and table_oid and secured and has_function)
+    disabled = tuple(name for name, (state, _) in triggers.items() if name in TRIGGERS and state not in {"O", "A"})
+    fires = set(TRIGGERS) <= triggers.keys() and not disabled and not outdated
+    return DdlTrigger(
+        missing=tuple(statement for statement, there in made.items() if not there),
+        stranger=stranger,
+        outdated=outdated,
+        disabled=disabled,
+        published=published,
+        installs=installs,
+        others=tuple(others or ()),
+        noted=NotedDdl(table_oid if believed else 0, believed and fires and published),
+    )
+
+
+def _create(trigger: str) -> str:
+    tags = f" WHEN TAG IN ({', '.join(map(repr, _TAGS))})" if TRIGGERS[trigger] == "ddl_command_end" else ""
+    return f"CREATE EVENT TRIGGER {quoted(trigger)} ON {TRIGGERS[trigger]}{tags} EXECUTE FUNCTION {SCHEMA}.{FUNCTION}()"
+
+
+def _enable(trigger: str) -> str:
+    """Return the statement after which it fires for sessions that restore or replicate, too."""
+    return f"ALTER EVENT TRIGGER {quoted(trigger)} ENABLE ALWAYS"
+
+
+def publish(publication: str) -> str:
+    """Return the statement that adds the table to a publication."""
+    return f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {quoted_table(TABLE)}"
+
+
+__all__ = [
+    "CONTENT", "FUNCTION", "REMOVAL", "SCHEMA", "TABLE", "TRIGGERS", "DdlTrigger", "NotedDdl", "publish",
+    "read_ddl_trigger",
+]  # fmt: skip

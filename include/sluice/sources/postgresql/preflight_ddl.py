@@ -1,0 +1,76 @@
+"""What a server lacks of the event triggers that write DDL into its log; see
+:mod:`sluice.sources.postgresql.ddl_trigger`.
+
+Without them nothing is lost: a changed definition is noticed at the next row of its table. So they are warnings.
+"""
+
+from __future__ import annotations
+
+from sluice.model.findings import Finding
+from sluice.sources.postgresql.ddl_trigger import CREATE_TABLE, SCHEMA, DdlTrigger, publish
+
+DDL_SETTING = "source.ddl"
+SHOWN = "`sluice check PIPELINE` prints the statements"
+_UNTIL = "a changed definition is noticed at the next row of its table"
+
+
+def ddl_findings(trigger: DdlTrigger, publication: str) -> list[Finding]:
+    """Return what keeps statements out of the log, with the statements that help; empty: nothing."""
+    if trigger.stranger:
+        return [
+            Finding(
+                "warning",
+                DDL_SETTING,
+                trigger.stranger,
+                f"schema {SCHEMA}, or a part of it, belongs to {trigger.stranger}, who could write statements that "
+                f"never ran: it is not used, and {_UNTIL}",
+                f"a superuser looks at it, then: DROP SCHEMA {SCHEMA} CASCADE; then `sluice check PIPELINE --apply`",
+            )
+        ]
+    lacking = _lacking(trigger, publication)
+    if not lacking:
+        return []
+    if trigger.disabled:
+        why = f"event trigger {', '.join(trigger.disabled)} is disabled"
+    elif trigger.outdated:
+        why = "the function of the event triggers is not that of this version"
+    elif trigger.missing:
+        why = "the event triggers that write statements into the log are missing, or a part of them"
+    else:
+        why = f"publication {publication} lacks the table of noted statements"
+    if _disturbs(trigger):
+        made = (
+            f"publication {', '.join(trigger.others)} is FOR ALL TABLES, and would send this table, too: make it at "
+            "the subscribers first (the first two statements), then run at the source, as a superuser:\n"
+            + _as_script(lacking)
+        )
+    elif trigger.installs:
+        made = "`sluice check PIPELINE --apply` makes it"
+    else:
+        made = f"as a superuser:\n{_as_script(lacking)}"
+    return [Finding("warning", DDL_SETTING, "not noted", f"{why}; until then {_UNTIL}", made)]
+
+
+def made_for_ddl(trigger: DdlTrigger, publication: str, *, has_publication: bool) -> list[str]:
+    """Return the statements that this login may run; nothing if it may make no event trigger.
+
+    Nothing either if subscribers of a publication FOR ALL TABLES would get rows of a table that they lack, and stop.
+    """
+    if trigger.stranger or not trigger.installs or _disturbs(trigger):
+        return []
+    return [one for one in _lacking(trigger, publication) if has_publication or one != publish(publication)]
+
+
+def _disturbs(trigger: DdlTrigger) -> bool:
+    return bool(trigger.others) and CREATE_TABLE in trigger.missing
+
+
+def _lacking(trigger: DdlTrigger, publication: str) -> list[str]:
+    return [*trigger.missing, *([] if trigger.published else [publish(publication)])]
+
+
+def _as_script(statements: list[str]) -> str:
+    return "\n".join(f"{statement};" for statement in statements)
+
+
+__all__ = ["DDL_SETTING", "SHOWN", "ddl_findings", "made_for_ddl"]
