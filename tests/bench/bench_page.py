@@ -3,7 +3,8 @@
 Run by ``make bench-page`` (``python tests/bench/bench_page.py``): a MySQL source, a ZooKeeper, an Airflow API server
 with its metadata in PostgreSQL, 200 pipelines of 50 tables, each with a delivered batch of every table, and Chromium.
 SLUICE_BENCH_SCALE makes it smaller, SLUICE_BENCH_TABLES sets the tables alone: with 50 the pipelines take most of an
-hour to begin, as each reads the definitions of all 10,000 tables of its server. The other components of Airflow do not run, so that what is read is the page's.
+hour to begin, as each reads the definitions of all 10,000 tables of its server. The other components of Airflow do not
+run, so that what is read is the page's.
 
 - *first paint*: from the navigation of a logged-in browser until all pipelines are listed, or the pipeline's figures
   and its tab are there; the page's servers are asked, no answer is older than a few seconds.
