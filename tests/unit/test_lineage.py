@@ -6,12 +6,15 @@ import json
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import structlog
@@ -95,7 +98,33 @@ def write(one: Pipe) -> None:
     one.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
 
 
+def facets_of(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for part in (event["run"], event["job"], *event["inputs"], *event["outputs"]):
+        for key in ("facets", "inputFacets", "outputFacets"):
+            yield from part.get(key, {}).values()
+
+
+def follow_the_specification(*events: dict[str, Any]) -> None:
+    """A run has one START and one end, and events have what OpenLineage's specification requires of them."""
+    for run in {event["run"]["runId"] for event in events}:
+        uuid.UUID(run)
+        kinds = [event["eventType"] for event in events if event["run"]["runId"] == run]
+        assert kinds[0] == "START"
+        assert len(kinds) == 2
+        assert kinds[1] in {"COMPLETE", "FAIL", "ABORT"}
+    for event in events:
+        assert datetime.fromisoformat(event["eventTime"]).tzinfo
+        assert {"run", "job", "eventTime", "producer", "schemaURL"} <= event.keys()
+        assert event["job"]["namespace"]
+        addresses = [event["producer"], event["schemaURL"]]
+        for facet in facets_of(event):
+            addresses += [facet["_producer"], facet["_schemaURL"]]
+        assert all(urlsplit(address).scheme in {"urn", "https"} for address in addresses)
+        assert all(one["namespace"] and one["name"] for one in (*event["inputs"], *event["outputs"]))
+
+
 def check(*events: dict[str, Any]) -> None:
+    follow_the_specification(*events)
     start, sent = events
     assert (start["eventType"], sent["eventType"]) == ("START", "COMPLETE")
     assert start["run"]["runId"] == sent["run"]["runId"]
@@ -198,7 +227,8 @@ def test_sluice_run_tells_of_its_failure_before_the_first_batch(
     one.commit(("insert", "a", (1, "bad")))
     with pytest.raises(SluiceError):
         one.sluice("run", "p", "--until-head")
-    start, failed = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+    start, failed = events = [*map(json.loads, log.read_text(encoding="utf-8").splitlines())]
+    follow_the_specification(*events)
     assert (start["eventType"], failed["eventType"]) == ("START", "FAIL")
     assert "no such value" in failed["run"]["facets"]["errorMessage"]["message"]
 
@@ -229,6 +259,7 @@ def test_each_interval_has_a_run_of_its_own_and_a_long_batch_keeps_its_run(one: 
     reporter.close(timeout_s=60)
     assert sent.kinds == ["START", "COMPLETE"] * 2
     assert len({event["run"]["runId"] for event in sent.events}) == 2
+    follow_the_specification(*sent.events)
 
 
 def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe) -> None:

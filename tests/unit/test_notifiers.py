@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import email
-import json
-import socketserver
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from email.message import Message
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +18,7 @@ from sluice.operations import alerts
 from sluice.operations.alerts import check_lag
 from sluice.operations.status import status
 from sluice.orchestration import metrics, notifiers
+from tests.support.servers.smtp import MailBox, mail_box
 from tests.support.twins.pipes import Pipe, pipe
 
 SECRET = "xoxb-t0ken"
@@ -165,43 +162,14 @@ def test_a_class_has_to_be_a_path() -> None:
         NotifierConfig.model_validate({"class": "Pager"})
 
 
-class _Mail(socketserver.StreamRequestHandler):
-    """As much of SMTP as one message takes."""
-
-    def handle(self) -> None:
-        self.say("220 loopback")
-        while line := self.rfile.readline().decode().strip():
-            word = line.partition(" ")[0].upper()
-            if word == "DATA":
-                self.say("354 go on")
-                text = b""
-                while (part := self.rfile.readline()) != b".\r\n":
-                    text += part
-                self.server.mails.append(email.message_from_bytes(text))  # type: ignore[attr-defined]
-            self.say("221 bye" if word == "QUIT" else "250 ok")
-            if word == "QUIT":
-                return
-
-    def say(self, line: str) -> None:
-        self.wfile.write(f"{line}\r\n".encode())
-
-
 @pytest.fixture
-def mails(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Message]]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Mail) as server:
-        server.daemon_threads = True
-        server.mails = found = list[Message]()  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        connection = {
-            "conn_type": "smtp", "host": "127.0.0.1", "port": server.server_address[1],
-            "extra": {"disable_tls": True, "disable_ssl": True, "from_email": "sluice@example.com"},
-        }  # fmt: skip
-        monkeypatch.setenv("AIRFLOW_CONN_MAIL", json.dumps(connection))
+def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[MailBox]:
+    with mail_box() as found:
+        monkeypatch.setenv("AIRFLOW_CONN_MAIL", found.connection)
         yield found
-        server.shutdown()
 
 
-def test_airflows_smtp_notifier_sends_the_alert_as_a_mail(tmp_path: Path, mails: list[Message]) -> None:
+def test_airflows_smtp_notifier_sends_the_alert_as_a_mail(tmp_path: Path, box: MailBox) -> None:
     smtp = notifier(
         "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
         smtp_conn_id="mail",
@@ -212,7 +180,7 @@ def test_airflows_smtp_notifier_sends_the_alert_as_a_mail(tmp_path: Path, mails:
     with told_by(tmp_path, smtp) as one:
         name = one.made.runtime().name
         assert logged(one) == []
-    [mail] = mails
+    [mail] = box.mails
     assert (mail["Subject"], mail["To"], mail["From"]) == (f"raised: {name}", "data@example.com", "sluice@example.com")
     [body] = [part for part in mail.walk() if part.get_content_type() == "text/html"]
     assert b"dead letters wait: 2" in body.get_payload(decode=True)

@@ -980,6 +980,11 @@ class DumpConfig(StrictModel):
         max_length=64,
         description="Schema of that table. Default: the connection's schema, else sluice.",
     )
+    connection: ConnectionId | None = Field(
+        None,
+        description="PostgreSQL: the connection of a standby that rows are copied from. The log stays that of the "
+        "source.",
+    )
     chunk_rows: Integer = Field(50_000, ge=1, le=5_000_000, description="Rows a chunk, at most.")
     parallelism: Integer = Field(2, ge=1, le=64, description="Chunks read at the same time.")
     delay: Span = Field(timedelta(0), le=timedelta(days=1), description="Pause between two chunks of a worker.")
@@ -1319,6 +1324,12 @@ class PipelineConfig(StrictModel):
                 raise _at(("workers", "stages", key), f"there is no target {name!r}{meant(name, names)}")
             if kind in self.stages_of_drain:
                 raise _at(("workers", "stages", key), f"{key} has no place of its own: {self._why_in_drain}")
+        return self
+
+    @model_validator(mode="after")
+    def _copies_from_a_standby(self) -> PipelineConfig:
+        if self.dump.connection is not None and self.source.type == "mysql":
+            raise _at(("dump", "connection"), "connection is for a PostgreSQL source; a MySQL replica is one itself")
         return self
 
     @model_validator(mode="after")

@@ -110,8 +110,8 @@ def unset() -> Iterator[pytest.MonkeyPatch]:
 
 
 @contextmanager
-def otlp_receiver(**variables: str) -> Iterator[Receiver]:
-    """A receiver that the environment names, with further variables."""
+def receiver() -> Iterator[Receiver]:
+    """A receiver; other processes find it by its URL."""
     made: list[Receiver] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -130,10 +130,16 @@ def otlp_receiver(**variables: str) -> Iterator[Receiver]:
     made.append(Receiver(f"http://127.0.0.1:{server.server_port}"))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        with unset() as patch:
-            for name, value in {"OTEL_EXPORTER_OTLP_ENDPOINT": made[0].url, **variables}.items():
-                patch.setenv(name, value)
-            yield made[0]
+        yield made[0]
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def otlp_receiver(**variables: str) -> Iterator[Receiver]:
+    """A receiver that the environment of this process names, with further variables."""
+    with receiver() as made, unset() as patch:
+        for name, value in {"OTEL_EXPORTER_OTLP_ENDPOINT": made.url, **variables}.items():
+            patch.setenv(name, value)
+        yield made

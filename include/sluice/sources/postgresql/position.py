@@ -37,6 +37,11 @@ def file_of(timeline: int) -> str:
     return f"{_BASE}{timeline}.{_FILE_NUMBER:06d}"
 
 
+def timeline_of(file: str) -> int:
+    """Return the timeline of a ``_file``."""
+    return int(split_file(file)[0].removeprefix(_BASE))
+
+
 def place_of(timeline: int, lsn: int) -> str:
     """Return the place of an LSN as segments and chunks of dumps store it."""
     return f"{file_of(timeline)}:{lsn}"

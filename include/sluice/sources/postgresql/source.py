@@ -155,8 +155,12 @@ class PostgreSQLSource:
 
     @contextmanager
     def open_chunks(self, marking: Marking, owner: str) -> Iterator[PostgresChunkReader]:
-        """Open two connections: one for questions, one for the rows of chunks."""
-        with open_chunk_reader(self.endpoint, marking, self.pipeline.pipeline) as reader:
+        """Open two connections: one for questions, one for the rows of chunks; at the standby of ``dump.connection``,
+        if the pipeline has one.
+        """
+        named = self.pipeline.dump.connection
+        standby = self.resolver(named) if named is not None else None
+        with open_chunk_reader(self.endpoint, marking, self.pipeline.pipeline, standby=standby) as reader:
             yield reader
 
     @contextmanager

@@ -35,7 +35,8 @@ _QUESTION: Mapping[str, str] = {
     "default_transaction_read_only": "on",
 }
 """The deadlines of a session for questions."""
-_CANCELED = "57014"
+_CANCELED = frozenset({"57014", "40001", "40P01"})
+"""A deadline; at a standby a conflict with what it replays; a deadlock."""
 _NOT_READ = "42501"
 
 
@@ -110,7 +111,7 @@ def _ours(endpoint: Endpoint, doing: str, error: psycopg.Error) -> SluiceError:
             where=where,
             hint=f"check sslmode, sslrootcert, sslcert and sslkey in the extra of connection {endpoint.connection_id}",
         )
-    if code == _CANCELED or driver.is_gone(error):
+    if code in _CANCELED or driver.is_gone(error):
         return SourceUnavailable(
             f"{doing}: {text or 'the connection was lost'}{f' ({code})' if code else ''}", where=where
         )

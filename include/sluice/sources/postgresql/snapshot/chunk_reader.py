@@ -29,7 +29,7 @@ from sluice.sources.postgresql.snapshot.chunk_queries import (
 from sluice.sources.postgresql.snapshot.chunk_table import present
 from sluice.sources.postgresql.snapshot.copy_rows import copy_rows
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText, after, among, upto
-from sluice.sources.postgresql.snapshot.watermarks import SnapshotMarks, end_of_log
+from sluice.sources.postgresql.snapshot.watermarks import SnapshotMarks, StandbyMarks, end_of_log, require_standby
 
 _ROWS = {
     "statement_timeout": "0",
@@ -78,17 +78,26 @@ class PostgresChunkReader(PostgresLoad):
     """See :class:`sluice.sources.base.ChunkReader`."""
 
     def __init__(
-        self, endpoint: Endpoint, connection: Connection, reader: Connection, watermarks: Watermarker, *, pipeline: str
+        self,
+        endpoint: Endpoint,
+        connection: Connection,
+        reader: Connection,
+        watermarks: Watermarker,
+        *,
+        pipeline: str,
+        primary: Connection | None = None,
     ) -> None:
+        """``primary``: the connection that is asked for the end of the log, if rows come from a standby."""
         super().__init__(endpoint, connection, "asking the source")
         self.watermarks = watermarks
+        self._primary = primary if primary is not None else connection
         self._reader = reader
         self._pipeline = pipeline
         self._live: CatalogTable | None = None
 
     def end_of_log(self) -> str:
         """Ask the server for a place in its log that all that is visible stands before."""
-        return end_of_log(self.connection)
+        return end_of_log(self._primary)
 
     def schema(self, table: TableId) -> TableSchema:
         """Read the present definition, which the next :meth:`rows` of this table uses too."""
@@ -166,11 +175,27 @@ class PostgresChunkReader(PostgresLoad):
 
 
 @contextmanager
-def open_chunk_reader(endpoint: Endpoint, marking: Marking, pipeline: str) -> Iterator[PostgresChunkReader]:
-    """Open a reader for one thread of a dump. Raises ConfigError for another marking than this kind of source has."""
+def open_chunk_reader(
+    endpoint: Endpoint, marking: Marking, pipeline: str, *, standby: Endpoint | None = None
+) -> Iterator[PostgresChunkReader]:
+    """Open a reader for one thread of a dump. ``standby``: where rows come from, None for the source itself.
+
+    Raises ConfigError for another marking than this kind of source has, and for a server that is no standby of it.
+    """
     if marking is not Marking.SNAPSHOT:
         raise ConfigError(f"dumps of a PostgreSQL source are marked by snapshots, not by {marking.value}")
     application = f"sluice {pipeline} copy"[:63]
+    if standby is not None:
+        with (
+            connected(endpoint, application) as primary,
+            connected(standby, application) as connection,
+            connected(standby, application, **_ROWS) as reader,
+            source_errors(standby, "copying rows from the standby"),
+        ):
+            require_standby(primary, connection, f"connection {standby.connection_id}, {standby.address}")
+            marks = StandbyMarks(primary, reader)
+            yield PostgresChunkReader(standby, connection, reader, marks, pipeline=pipeline, primary=primary)
+        return
     with (
         connected(endpoint, application) as connection,
         connected(endpoint, application, **_ROWS) as reader,

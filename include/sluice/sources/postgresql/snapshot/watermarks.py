@@ -5,6 +5,10 @@ after that; between the two it may wait for a synchronous standby, for any time.
 a select sees, and a mark that is written there (``pg_logical_emit_message``) does not, either. The snapshot itself says
 it exactly: :func:`after_low` tells for the transaction of each change whether the select saw it.
 
+A standby does not know the transactions that run at its primary. There the log itself is the order in which
+transactions become visible, so that the place up to which it is replayed stands for what a select sees at least
+(:class:`StandbyMarks`). The changes behind it are those of the log, whether the select saw them or not.
+
 :func:`end_of_log` is a place that all that is visible stands before. As the beginning of a window it has to be before
 all that the next snapshot does not see; so it waits for transactions that are in the log and not yet visible.
 """
@@ -19,11 +23,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.errors import SourceUnavailable
+from sluice.errors import ConfigError, SourceUnavailable
 from sluice.model.dumps import Chunk, Marking
 from sluice.model.tables import one_chunk
 from sluice.postgresql.connection import Connection
-from sluice.sources.postgresql.position import lsn_number, place_of
+from sluice.sources.postgresql.position import lsn_number, place_of, timeline_of
 from sluice.sources.postgresql.server.connection import rows_of
 
 _PAGE, _PAGE_HEADS = 8_192, frozenset({24, 40})
@@ -32,6 +36,7 @@ _COMMIT_S = 0.2
 _STANDBY_S = 60.0
 _LOOK_S = 0.005
 _EPOCH = 1 << 32
+_BASE = "timeline"
 
 _PLACE = (
     "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text, "
@@ -72,6 +77,71 @@ class SnapshotMarks:
         return
 
 
+class StandbyMarks:
+    """See :class:`sluice.sources.base.Watermarker`, of a standby. ``reader``: the connection that reads the rows."""
+
+    def __init__(self, primary: Connection, reader: Connection) -> None:
+        self._primary = primary
+        self._reader = reader
+
+    def low(self, chunk: Chunk) -> str:
+        """Return "": the place does not exist before :meth:`reading`."""
+        return ""
+
+    @contextmanager
+    def reading(self, chunk: Chunk) -> Iterator[str | None]:
+        """Wait until the standby has what the primary has now, open a snapshot, and yield the place in the log that all
+        it surely sees stands before.
+
+        Raises SourceUnavailable if the standby does not get there within a minute, or is no standby any more.
+        """
+        [(_, flushed, timeline)] = rows_of(self._primary, _PLACE)
+        place = place_of(int(timeline, 16), self._replayed(_without_head(lsn_number(flushed))))
+        rows_of(self._reader, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield place
+        finally:
+            if not self._reader.closed:
+                self._reader.rollback()
+
+    def _replayed(self, wanted: int) -> int:
+        deadline = time.monotonic() + _STANDBY_S
+        while True:
+            [(standby, lsn)] = rows_of(self._reader, "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text")
+            if not standby:
+                raise SourceUnavailable(
+                    "the server that rows are copied from was promoted: it is no standby of the source any more",
+                    hint="name another one in dump.connection, or take it out of the pipeline file",
+                )
+            if lsn_number(lsn or "0/0") >= wanted:
+                return lsn_number(lsn)
+            if time.monotonic() > deadline:
+                raise SourceUnavailable(
+                    f"the standby that rows are copied from has replayed the log up to {lsn}, {_STANDBY_S:.0f} s after "
+                    f"the source was further",
+                    hint="look at pg_stat_replication at the source and pg_stat_wal_receiver at the standby; the copy "
+                    "goes on by itself",
+                )
+            time.sleep(_LOOK_S)
+
+    def high(self, chunk: Chunk) -> None:
+        """Do nothing: the end of the log, asked after the select, closes the window."""
+        return
+
+
+def require_standby(primary: Connection, standby: Connection, where: str) -> None:
+    """Raise ConfigError unless a server is a standby of another one."""
+    asked = "SELECT (SELECT system_identifier::text FROM pg_control_system()), pg_is_in_recovery()"
+    [(system, _)], [(theirs, recovering)] = rows_of(primary, asked), rows_of(standby, asked)
+    if system != theirs or not recovering:
+        why = "is no standby" if system == theirs else "is a standby of another server, or none"
+        raise ConfigError(
+            f"dump.connection {why}, and rows that it has may not be those of the source",
+            where=where,
+            hint="name a standby of the source, or take dump.connection out of the pipeline file",
+        )
+
+
 def choose_marking(connection: Connection) -> Marking:
     """Return the only way in which a new dump is marked."""
     return Marking.SNAPSHOT
@@ -80,9 +150,12 @@ def choose_marking(connection: Connection) -> Marking:
 def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
     """Return a mask of the changes whose transactions a snapshot does not see.
 
-    ``low``: as ``pg_current_snapshot`` prints it. ``rows``: column ``_gtid``, the number of the transaction, of which
-    the log has the lower 32 bits. A change without one counts as not seen.
+    ``low``: as ``pg_current_snapshot`` prints it, or a place of the log (:class:`StandbyMarks`). ``rows``: ``_gtid``,
+    the number of the transaction, of which the log has the lower 32 bits, ``_file`` and ``_offset``. A change without a
+    number counts as not seen.
     """
+    if low.startswith(_BASE):
+        return _behind(low, rows)
     first, last, running = low.split(":")
     oldest, newest = int(first), int(last)
     open_ = {int(one) for one in running.split(",") if one}
@@ -91,6 +164,16 @@ def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
     which = named.indices.fill_null(len(unseen)).to_numpy(zero_copy_only=False)
     mask: np.ndarray[Any, Any] = np.array([*unseen, True], np.bool_)[which.astype(np.int64)]
     return mask
+
+
+def _behind(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
+    """Return a mask of the changes that committed behind a place of the log, or on a later timeline."""
+    base, _, lsn = low.rpartition(":")
+    files = one_chunk(rows["_file"]).dictionary_encode()
+    timelines = [timeline_of(file) for file in files.dictionary.to_pylist()]
+    timeline = np.array([*timelines, 0], np.int64)[files.indices.fill_null(len(timelines)).to_numpy(False)]
+    offset = one_chunk(rows["_offset"]).to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.asarray((timeline > timeline_of(base)) | ((timeline == timeline_of(base)) & (offset >= int(lsn))))
 
 
 def _is_seen(text: str, oldest: int, newest: int, running: set[int]) -> bool:
@@ -162,4 +245,4 @@ def _await_commits(connection: Connection) -> None:
         time.sleep(_LOOK_S)
 
 
-__all__ = ["SnapshotMarks", "after_low", "choose_marking", "end_of_log"]
+__all__ = ["SnapshotMarks", "StandbyMarks", "after_low", "choose_marking", "end_of_log", "require_standby"]
