@@ -224,6 +224,23 @@ def dropping(case: PostgreSQLCase) -> str:
     return json.dumps({"version": 1, "tag": "DROP TABLE", "dropped": [[oid, case.schema, "a"]]})
 
 
+def test_statements_from_before_what_is_known(case: PostgreSQLCase, tmp_path: Path) -> None:
+    """A pipeline that begins in front of them knows the table of today: it takes no column from the targets.
+
+    What they have already is said once more, and is there."""
+    with case.source.open() as session:
+        assert session.head is not None
+        reader = Reader(case, tmp_path, session.head)
+    case.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (1, 'x')")
+    case.execute("ALTER TABLE a ADD n int", "INSERT INTO a VALUES (2, 'y', 2)", "ALTER TABLE a DROP v")
+    case.execute("ALTER TABLE a ADD m int", "INSERT INTO a VALUES (3, 3, 3)")
+    assert told(reader) == [
+        [("i", {"id": 1, "v": "x"})],
+        ["a: add column", ("i", {"id": 2, "v": "y", "n": 2})],
+        ["a: drop column", "a: add column", ("i", {"id": 3, "n": 3, "m": 3})],
+    ]
+
+
 # -- who may write it --------------------------------------------------------------------------------------------------
 @pytest.fixture
 def plain(case: PostgreSQLCase) -> Iterator[str]:

@@ -80,3 +80,15 @@ def counted(owner: Any, method: str) -> Iterator[Looks]:
 def waits_for_a_row(server: Any) -> bool:
     """A session of a MySQL waits for a lock on a row."""
     return bool(server.execute("SELECT COUNT(*) FROM performance_schema.data_lock_waits")[0][0])
+
+
+def others_may_act() -> Callable[[], bool]:
+    """Return a function that says whether anybody but this thread, which waits, may act: a thread that began later, or
+    this one where another thread asks.
+    """
+    mine, known = threading.current_thread(), frozenset(threading.enumerate())
+
+    def found() -> bool:
+        return threading.current_thread() is not mine or not known.issuperset(threading.enumerate())
+
+    return found

@@ -229,7 +229,7 @@ def airflow(
             started.keeper.stop()
     finally:
         for component in reversed(components.values()):
-            component.stop()
+            component.kill()  # nobody reads its home again; an orderly end takes it half a minute
 
 
 class Gauges:

@@ -13,6 +13,7 @@ LANES = {
     "tests/integration/kafka/": "kafka",
     "tests/integration/postgresql/": "postgresql",
     "tests/integration/clickhouse/": "clickhouse",
+    "tests/dags/": "dags",
     "tests/integration/airflow/": "airflow",
     "tests/ui/": "airflow",
     "tests/integration/spark/": "spark",
@@ -24,7 +25,9 @@ LANES = {
     "tests/integration/verify/test_verify.py::test_arrow_messages": "kafka",
     "tests/integration/flows/test_rules_route.py": "kafka",
 }
-"""Tests that need one server that the others do without go to one worker, which starts it once."""
+"""Tests that need one server that the others do without go to one worker, which starts it once; and those that need
+Airflow's modules and database, which it loads and makes once.
+"""
 
 _NEW = {"unit": 2.0, "dags": 3.0, "contract": 20.0, "integration": 20.0, "faults": 60.0, "ui": 60.0}
 """Seconds of a file that was not measured yet, by its folder."""

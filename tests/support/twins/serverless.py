@@ -18,6 +18,7 @@ from sluice.model.batches import DrainOutcome
 from sluice.model.changes import Change
 from sluice.model.tables import TableId
 from sluice.segments.reader import iter_changes
+from tests.support.running.waiting import others_may_act
 from tests.support.twins.source_kinds import MemoryCase, memory_case
 
 _claims = itertools.count(1)
@@ -125,6 +126,7 @@ def serverless(folder: Path, **config: Any) -> Iterator[Serverless]:
     """``config``: what the pipeline's file says besides, at the top level."""
     with memory_case() as case:
         case.create("a")
+        case.store.waits_for_more = others_may_act()
         data = case.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
         for name, value in {"capture": {"segments": {"uri": f"file://{folder}/store"}}, **config}.items():
             data[name] = {**data.get(name, {}), **value} if isinstance(value, dict) else value

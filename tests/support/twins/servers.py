@@ -34,6 +34,7 @@ from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, stor
 from sluice.sources.memory.position import FILE
 from sluice.sources.mysql.catalog.stored_table import schema_of
 from sluice.targets.memory import store as targets
+from tests.support.running.waiting import others_may_act
 from tests.support.twins import sql
 
 _DEFAULT_COLLATIONS = {
@@ -424,6 +425,7 @@ def twin_source() -> Iterator[TwinSource]:
     """A source in memory, whose log is kept until a test purges it."""
     made = TwinSource()
     made.store.keeps_all = True
+    made.store.waits_for_more = others_may_act()
     yield made
     made.forget()
 

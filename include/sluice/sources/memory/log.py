@@ -85,9 +85,9 @@ class MemoryStore:
     """Transactions from the beginning of the log that are no longer kept."""
     keeps_all: bool = False
     """What a pipeline was delivered stays in the log, as in that of a server that purges by itself."""
-    waits_for_more: bool = True
-    """A batch with changes stays open for its ``max_wait``; False: it ends where the log does, as nobody writes beside
-    the reader.
+    waits_for_more: Callable[[], bool] = lambda: True
+    """Whether a batch with changes stays open for its ``max_wait`` at the end of the log: not where nobody can write
+    while it is read.
     """
     leaves_out: str = ""
     """The filter of a store that replicates from another one."""

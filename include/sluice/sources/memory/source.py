@@ -444,7 +444,7 @@ class _Reading:
             deadline = first_change + self.limits.max_wait_s if captured else began + self.limits.idle_wait_s
             if self.stop is not None and self.at >= self.stop:
                 reason = "head"
-            elif now >= deadline or (captured and not self.store.waits_for_more and self._is_at_end()):
+            elif now >= deadline or (captured and self._is_at_end() and not self.store.waits_for_more()):
                 reason = "time" if captured else "idle"
             else:
                 transaction = self._next(min(deadline - now, _PROGRESS_EVERY_S))

@@ -57,6 +57,7 @@ _INDEXES = (
     f"ORDER BY i.indrelid, {_INDEX_ORDER}"
 )
 DEFINITIONS_AS_JSON = f"""SELECT json_agg(json_build_object(
+  'numbers', c.relnatts,
   'table', json_build_array({_TABLE_FIELDS}),
   'columns', (SELECT coalesce(json_agg(json_build_array({_COLUMN_FIELDS}) ORDER BY a.attnum), '[]'::json)
     FROM {_COLUMN_ROWS} AND a.attrelid = c.oid),
@@ -109,6 +110,7 @@ class CatalogTable:
         partition, partitioned: it is a part of another table; it has parts.
         logged: its changes are in the log: it is not UNLOGGED.
         guarded: row security is on.
+        numbers: how many columns it ever had, dropped ones among them; 0: not asked.
     """
 
     oid: int
@@ -124,6 +126,7 @@ class CatalogTable:
     partitioned: bool = False
     logged: bool = True
     guarded: bool = False
+    numbers: int = 0
 
     @property
     def id(self) -> TableId:
@@ -154,9 +157,8 @@ def read_tables(connection: Connection, wants: Callable[[TableId], bool]) -> lis
 
 def table_from_json(data: Mapping[str, Any]) -> CatalogTable:
     """Return a table that :data:`DEFINITIONS_AS_JSON` gave."""
-    return _table(
-        tuple(data["table"]), [tuple(row) for row in data["columns"]], [_index(row) for row in data["indexes"]]
-    )
+    columns, indexes = [tuple(row) for row in data["columns"]], [_index(row) for row in data["indexes"]]
+    return replace(_table(tuple(data["table"]), columns, indexes), numbers=int(data["numbers"]))
 
 
 def schema_of(definition: TableDefinition) -> TableSchema:

@@ -253,7 +253,10 @@ class RelationTracker:
             if self._selection.wants(live.id) or (known and self._selection.wants(known.definition.table)):
                 self._plans.noted.add(live.oid)
                 self._plans.doubted.discard(live.oid)
-                self._change(live.oid, known, KnownTable.of(live), where, noted=True)
+                if known is not None and _is_older(live, known):
+                    self._put(KnownTable.of(live))  # the targets' tables were made from what is known
+                else:
+                    self._change(live.oid, known, KnownTable.of(live), where, noted=True)
 
     def _dropped(self, oid: int, table: TableId, where: str) -> None:
         """Note that a table is gone. Rows that the same transaction changed before it went are left out."""
@@ -350,6 +353,15 @@ class RelationTracker:
                 change = TableChange(table, (ChangeKind.TRUNCATE_TABLE,), found, found)
                 self._say(change, f"TRUNCATE TABLE {quoted_table(table)}")
         return bool(tables)
+
+
+def _is_older(noted: CatalogTable, known: KnownTable) -> bool:
+    """Return True if a noted definition is older than the known one: that has a column which came later.
+
+    A pipeline that begins in front of statements begins with the definitions of today.
+    """
+    last = max((one.number for one in known.attributes), default=0)
+    return noted.oid == known.oid and noted.numbers < last
 
 
 def _between_rows(table: TableId, where: str) -> UnknownEvent:
