@@ -55,6 +55,7 @@ def page(open_page: Callable[..., Any], stack: Stack) -> Iterator[Any]:
     if FOR_PEOPLE:
         opened.route(f"**/api/v1/pipelines/{stack.pipeline}", without_this_disk)
     yield opened
+    opened.unroute_all(behavior="wait")  # an answer that is being fetched would outlive its page
     opened.context.close()
 
 
