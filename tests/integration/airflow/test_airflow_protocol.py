@@ -59,13 +59,6 @@ def east(orders: Case, shared_airflow: SharedAirflow) -> Iterator[TestAirflow]:
         yield started
 
 
-@pytest.fixture
-def no_parsing(east: TestAirflow) -> Iterator[None]:
-    """For a test whose DAGs are there and stay as they are."""
-    with east.without_parsing():
-        yield
-
-
 def post(airflow: TestAirflow, path: str, body: Any, token: str | None) -> tuple[int, Any]:
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     request = urllib.request.Request(airflow.url + path, data=json.dumps(body).encode(), headers=headers, method="POST")
@@ -76,7 +69,6 @@ def post(airflow: TestAirflow, path: str, body: Any, token: str | None) -> tuple
         return error.code, error.read().decode()
 
 
-@pytest.mark.usefixtures("no_parsing")
 @pytest.mark.promise("B46")
 def test_the_form_pauses_resumes_restarts_and_rolls_back(
     orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
@@ -109,7 +101,6 @@ def test_the_form_pauses_resumes_restarts_and_rolls_back(
     assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
 
 
-@pytest.mark.usefixtures("no_parsing")
 def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None:
     path = "/sluice/api/pipelines/protocol/pause"
     assert post(east, path, {}, None)[0] == 401
@@ -139,7 +130,6 @@ def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) 
     assert pause_state(orders).open
 
 
-@pytest.mark.usefixtures("no_parsing")
 def test_a_run_tells_of_each_table_once_as_an_asset(orders: Case, east: TestAirflow) -> None:
     """Airflow's own account of the events: address, batches, rows; one per table and run."""
 
@@ -165,7 +155,6 @@ def test_a_run_tells_of_each_table_once_as_an_asset(orders: Case, east: TestAirf
         assert all(before[1] < after[0] for before, after in pairwise(ranges)), "a batch is told once"
 
 
-@pytest.mark.usefixtures("no_parsing")
 def test_lag_and_positions_are_metrics(orders: Case, east: TestAirflow, shared_airflow: SharedAirflow) -> None:
     """Those of a pipeline at rest; of one that is paused, see the form."""
     gauges = shared_airflow.gauges.last
@@ -228,7 +217,6 @@ def xcom(east: TestAirflow, run: str, task: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.usefixtures("no_parsing")
 @pytest.mark.promise("B4", "B7")
 def test_a_run_carries_a_loop_of_batches(orders: Case, east: TestAirflow) -> None:
     """One run, many batches; each task of it says what it is about, and Clear of any of them delivers nothing twice."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import socket
 import threading
 import time
@@ -90,19 +88,6 @@ class TestAirflow:
         meanwhile()
         _start(self.components)
         self.keeper = Keeper(self.components)
-
-    @contextlib.contextmanager
-    def without_parsing(self) -> Iterator[None]:
-        """Let the DAG processor stand still for the block: it reads the same files again every five seconds, for which
-        it takes a third of a core.
-        """
-        process = self.components["dag-processor"].handle
-        assert process is not None
-        os.kill(process.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(process.pid, signal.SIGCONT)
 
     @property
     def url(self) -> str:
