@@ -13,13 +13,11 @@ import os
 import secrets
 import shutil
 import sqlite3
-import ssl
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ import httpx
 from devstack import debian, paths, ports
 from devstack.processes import ServerFailed
 from devstack.server import Server
+from sluice.config.connections import httpx_tls
 from sluice.errors import RetryableError
 
 COMPONENTS = ("api-server", "scheduler", "triggerer", "dag-processor")
@@ -95,7 +94,7 @@ if "scheduler" in sys.argv:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     with contextlib.suppress(Exception):
-        importlib.import_module("sluice.sources.mysql.reader.batch_reader").warm_up()  # else each drain reads the kernels from disk, 0.2 s
+        importlib.import_module("sluice.sources.mysql.reader.warm_up").compile_kernels()  # else each drain reads the kernels from disk, 0.2 s
 '''  # noqa: E501
 
 
@@ -271,17 +270,11 @@ class AirflowComponent(Server):
         self._wait_ready(lambda: health(self.port).get(word) == "healthy", timeout_s, poll_s=0.3)
 
 
-@cache
-def _tls() -> ssl.SSLContext:
-    """Return httpx's own settings, made once: reading the certificates takes 70 ms of a processor, also for http."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
 def health(port: int) -> dict[str, str]:
     """Return component -> healthy or not, as the API server says; empty while it does not answer."""
     with contextlib.suppress(httpx.HTTPError, ValueError):
         url = f"http://{ports.LOOPBACK}:{port}/api/v2/monitor/health"
-        answer = httpx.get(url, timeout=5, trust_env=False, verify=_tls())
+        answer = httpx.get(url, timeout=5, trust_env=False, verify=httpx_tls())
         if answer.is_success:
             return {name: str((part or {}).get("status")) for name, part in answer.json().items()}
     return {}
@@ -318,7 +311,7 @@ class AirflowApi:
                 headers=headers,
                 timeout=timeout_s,
                 trust_env=False,
-                verify=_tls(),
+                verify=httpx_tls(),
             )
         except httpx.HTTPError as error:
             raise RetryableError(f"Airflow does not answer: {error}", where=self.address) from None

@@ -87,16 +87,29 @@ class ZooKeeperServer(Server):
 
     def mode(self) -> str | None:
         """Return ``standalone``, ``leader`` or ``follower``; None while it does not serve."""
-        with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=2) as connection:
-            connection.sendall(b"srvr")
-            connection.settimeout(2)
-            answer = b""
-            while piece := connection.recv(4096):
-                answer += piece
-            for line in answer.decode("utf-8", "replace").splitlines():
+        with contextlib.suppress(OSError):
+            for line in self._say(b"srvr"):
                 if line.startswith("Mode: "):
                     return line.removeprefix("Mode: ").strip()
         return None
+
+    def counters(self) -> dict[str, float]:
+        """Return what ``mntr`` counts, without ``zk_``, and the ``transactions`` so far. Raises OSError."""
+        found = {}
+        for line in self._say(b"mntr"):
+            name, _, value = line.partition("\t")
+            with contextlib.suppress(ValueError):
+                found[name.removeprefix("zk_")] = float(value)
+        for line in self._say(b"srvr"):
+            if line.startswith("Zxid:"):
+                found["transactions"] = float(int(line.split()[1], 16))
+        return found
+
+    def _say(self, word: bytes) -> list[str]:
+        """Return the lines that the node answers to one of its words. Raises OSError."""
+        with socket.create_connection((self.host, self.port), timeout=2) as connection:
+            connection.sendall(word)
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode("utf-8", "replace").splitlines()
 
     def _configuration(self, data: Path) -> str:
         lines = [

@@ -27,7 +27,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 from devstack import processes  # noqa: E402
-from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.figures import save  # noqa: E402
 
@@ -233,7 +233,7 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no figure {', '.join(sorted(unknown))}; there are {', '.join(FIGURES)}")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    warm_up()
+    compile_kernels()
     profiler = cProfile.Profile() if given.profile else None
     with ap.servers(spark=not given.local) as on:
         on.batch, on.degrees = given.batch, tuple(given.degrees)

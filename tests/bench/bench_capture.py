@@ -23,7 +23,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
-from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from tests.support.capture.capturing import draining, head  # noqa: E402
 
 FILES = 8
@@ -233,7 +233,7 @@ RESULTS = _ROOT / "tests/bench/results/capture.json"
 def main() -> None:
     processes.tether()
     changes = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
-    warm_up()
+    compile_kernels()
     lines: list[dict[str, Any]] = []
 
     def report(

@@ -47,7 +47,7 @@ from sluice.flows.load.load import load  # noqa: E402
 from sluice.flows.runtime import Runtime  # noqa: E402
 from sluice.flows.transform.merge import merge  # noqa: E402
 from sluice.segments.changeset import read_changeset, read_changeset_file  # noqa: E402
-from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.demo_stack import stack_of_its_own, wait  # noqa: E402
 from tests.support.pipelines.channels import Network  # noqa: E402
@@ -368,7 +368,7 @@ def main() -> None:
     )
     asked = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    warm_up()
+    compile_kernels()
     figures = asked.only or FIGURES
     if "overhead" in figures:
         overhead(max(asked.rounds // 3, 1), asked.changes)

@@ -32,7 +32,7 @@ import structlog  # noqa: E402
 
 from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
-from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.figures import Line, figure, save  # noqa: E402
 from tests.support.pipelines.case import Case  # noqa: E402
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="large backlogs near and far, in turn")
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    warm_up()
+    compile_kernels()
     lines: list[Line] = []
     with ap.servers(spark=False) as on, ap.pipeline(on, SCHEMA) as made:
         links = {"case_source": Link(on.source), "case_target": Link(on.target)}

@@ -33,7 +33,7 @@ from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.spark import SparkConnectServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.stored import manifest_of  # noqa: E402
-from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from tests.support.pipelines.case import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/memory.json"
@@ -281,7 +281,7 @@ def main() -> None:
     unknown = set(given.workloads) - set(WORKLOADS)
     if unknown:
         parser.error(f"there is no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
-    warm_up()
+    compile_kernels()
     lines: list[dict[str, Any]] = []
     for workload in given.workloads:
         with tempfile.TemporaryDirectory(prefix="sluice-memory-", dir=given.folder, ignore_cleanup_errors=True) as made:

@@ -186,7 +186,7 @@ def _reads(world: World, schema: str, meanwhile: Callable[[], None]) -> dict[str
 
     def counters() -> dict[str, float]:
         asked = metadata.server.execute(question, database="postgres")[0][0]
-        return {"zookeeper": world.of_zookeeper["packets_received"], "metadata": float(asked)}
+        return {"zookeeper": world.zookeeper.counters()["packets_received"], "metadata": float(asked)}
 
     before, began = counters(), time.monotonic()
     meanwhile()

@@ -23,7 +23,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -158,26 +157,6 @@ class World:
         for server in (self.source, self.target):
             server.execute(f"CREATE DATABASE {name}")
         return name
-
-    @property
-    def of_zookeeper(self) -> dict[str, float]:
-        """What ``mntr`` says, and the transactions so far."""
-        host, _, port = self.zookeeper.hosts.partition(":")
-
-        def say(word: bytes) -> str:
-            with socket.create_connection((host, int(port)), 10) as opened:
-                opened.sendall(word)
-                return b"".join(iter(lambda: opened.recv(65536), b"")).decode()
-
-        found = {}
-        for line in say(b"mntr").splitlines():
-            name, _, value = line.partition("\t")
-            with contextlib.suppress(ValueError):
-                found[name.removeprefix("zk_")] = float(value)
-        for line in say(b"srvr").splitlines():
-            if line.startswith("Zxid:"):
-                found["transactions"] = float(int(line.split()[1], 16))
-        return found
 
 
 @contextlib.contextmanager
@@ -315,9 +294,9 @@ def _idle(world: World, many: ManyPipelines, root: Path, schema: str) -> dict[st
         with Writer(world, schema, ["other"], 100.0) as writer:
             writer._over.wait(0)
             next(answers)
-            asked, began = world.of_zookeeper, time.monotonic()
+            asked, began = world.zookeeper.counters(), time.monotonic()
             time.sleep(SECONDS / 2)
-            after, took = world.of_zookeeper, time.monotonic() - began
+            after, took = world.zookeeper.counters(), time.monotonic() - began
             found: dict[str, float] = next(answers)
         child.wait()
     found["requests"] = (after["packets_received"] - asked["packets_received"]) / took
@@ -363,13 +342,13 @@ def growth() -> list[Line]:
                 _wait_for_first(writer)
                 before, asked, began, used = (
                     _size(started, many, world, schema),
-                    world.of_zookeeper,
+                    world.zookeeper.counters(),
                     time.monotonic(),
                     _cpu(started),
                 )
                 time.sleep(SECONDS if shape else max(SECONDS, GROWTH_S))  # whole runs of a minute
                 took, after = time.monotonic() - began, _size(started, many, world, schema)
-                told, spent = world.of_zookeeper, _cpu(started)
+                told, spent = world.zookeeper.counters(), _cpu(started)
                 hourly = {name: (after[name] - before[name]) / took * 3600 for name in after}
                 batches = max(after["batches"] - before["batches"], 1)
                 hourly["zookeeper requests a batch"] = (told["packets_received"] - asked["packets_received"]) / batches
@@ -405,7 +384,7 @@ def _size(started: TestAirflow, many: ManyPipelines, world: World, schema: str) 
         "log bytes": float(sum(path.stat().st_size for path in logs)),
         "segment files": float(len(store)),
         "segment bytes": float(sum(path.stat().st_size for path in store)),
-        "znodes": world.of_zookeeper["znode_count"],
+        "znodes": world.zookeeper.counters()["znode_count"],
     }
 
 

@@ -165,7 +165,7 @@ def ages(source: PostgreSQLServer, target: PostgreSQLServer, database: str) -> l
 
 
 def pg_freshness(made: PgCase, source: PostgreSQLServer, target: PostgreSQLServer) -> list[dict[str, Any]]:
-    """Of `sluice run` in a process, then of the subscription."""
+    """Measure `sluice run` in a process, then the subscription."""
     process = subprocess.Popen(
         made.command("run", made.name), env=made.environment, cwd=made.folder, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -55,7 +54,7 @@ rules:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was used so far: seconds of a processor, and requests."""
+    """Seconds of a processor, and requests, up to now."""
 
     own_s: float
     servers_s: float
@@ -89,30 +88,14 @@ class Place:
     s3: S3Server
 
     def spent(self) -> Spent:
-        """What was used until now."""
-        told = {name: float(value) for name, value in self._mntr()}
+        """Return the counts up to now."""
+        told = self.zookeeper.counters()
         asked = _REQUEST.findall((self.s3.folder / "s3.log").read_text(errors="replace"))
         writes = sum(one in {"PUT", "POST", "DELETE"} for one in asked)
         servers = sum(processor_s(one.handle.pid) for one in (self.source, self.target) if one.handle is not None)
         return Spent(
-            time.process_time(), servers, self._transactions(), told["zk_packets_received"], writes, len(asked) - writes
+            time.process_time(), servers, told["transactions"], told["packets_received"], writes, len(asked) - writes
         )
-
-    def _mntr(self) -> Iterator[tuple[str, str]]:
-        for line in self._ask(b"mntr").splitlines():
-            name, _, value = line.partition("\t")
-            if re.fullmatch(r"[0-9.]+", value):
-                yield name, value
-
-    def _transactions(self) -> float:
-        [zxid] = re.findall(r"Zxid: 0x([0-9a-f]+)", self._ask(b"srvr"))
-        return float(int(zxid, 16) & 0xFFFFFFFF)
-
-    def _ask(self, word: bytes) -> str:
-        host, _, port = self.zookeeper.hosts.partition(":")
-        with socket.create_connection((host, int(port)), 10) as opened:
-            opened.sendall(word)
-            return b"".join(iter(lambda: opened.recv(65536), b"")).decode()
 
 
 def main() -> None:

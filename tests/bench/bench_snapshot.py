@@ -32,7 +32,7 @@ from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.flows.capture.drain import drain  # noqa: E402
-from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.rows_in_memory import planned_table  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
@@ -53,7 +53,7 @@ TABLES = (1_000_000, 10_000_000)
 
 def main() -> None:
     processes.tether()
-    warm_up()
+    compile_kernels()
     upkeep()
     rows = size(5_000_000)
     with ap.servers(spark=False) as on:

@@ -32,7 +32,7 @@ from devstack.kafka import KafkaServer  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.postgresql import PostgreSQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
-from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.figures import figure, processor_s, save, size  # noqa: E402
 from tests.support.pipelines.case import Case, case  # noqa: E402
@@ -197,7 +197,7 @@ def measured(store: Store, made: Case) -> Measured:
 def main() -> None:
     processes.tether()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    warm_up()
+    compile_kernels()
     wanted = os.environ.get("SLUICE_BENCH_KINDS", " ".join(KINDS)).split()
     each = -(-size(CHANGES) // (4 * ap.TABLES * FILLED)) * FILLED
     changes = 4 * each * ap.TABLES

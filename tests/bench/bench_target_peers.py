@@ -31,7 +31,7 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.postgresql import PostgreSQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
-from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.bench_target_end_to_end import (  # noqa: E402
     AT_ONCE,
@@ -178,7 +178,7 @@ def report(kind: str, own: Measured, changes: int, workload: str, peer: str, rat
 def main() -> None:
     processes.tether()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    warm_up()
+    compile_kernels()
     each = -(-size(CHANGES) // (5 * ap.TABLES * AT_ONCE)) * AT_ONCE
     changes = 5 * each * ap.TABLES
     with ExitStack() as stack:

@@ -237,7 +237,7 @@ def table(costs: Costs, limits: Limits) -> str:
 
 @dataclass(frozen=True)
 class Prices:
-    """In dollars: assumed, of the order of what clouds ask on demand. Put in your own."""
+    """Assumed prices in dollars, of the order of what clouds ask on demand. Put in your own."""
 
     core_hour: float = 0.05
     store_writes_million: float = 5.0

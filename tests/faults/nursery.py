@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any
 
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from tests.faults import crew
 
 PRELOADED = (
@@ -48,7 +48,7 @@ def bear(order: dict[str, Any]) -> int:
 def main() -> None:
     for name in PRELOADED:
         __import__(name)
-    warm_up()
+    compile_kernels()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the dead
     for line in sys.stdin:
         print(bear(json.loads(line)), flush=True)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from sluice.errors import Fault, MappingError, SourceUnavailable
-from sluice.operations.metrics import METRICS, STATES, VERSION_METRIC, Looks, Seen, exposition, gauges
+from sluice.operations.metrics import METRICS, STATES, VERSION_METRIC, Looks, Seen, exposition, gauges, samples
 from sluice.operations.status import Status
 from sluice.serve.monitor import MonitorServer, look
 from tests.support.documents import metrics_table
@@ -197,7 +197,7 @@ def test_airflows_api_server_gives_metrics_to_who_has_the_token(
 
 
 def test_airflows_own_gauges_keep_their_names() -> None:
-    found = gauges(EVERYTHING)
+    found = gauges(samples(EVERYTHING))
     assert found["sluice.p.up"] == 1.0
     assert found["sluice.p.t.lag_seconds"] == 0.007
     assert found["sluice.p.rules.r.seconds"] == 0.5

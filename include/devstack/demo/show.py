@@ -7,9 +7,10 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymysql
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from devstack.kinds import Kind
     from devstack.progress import Progress
     from sluice.operations.status import Status
+
+_T = TypeVar("_T")
 
 PIPELINE = "shop_to_reporting"
 HEARTBEAT = """CREATE TABLE IF NOT EXISTS `{schema}`.heartbeat (
@@ -147,10 +150,21 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
         finally:
             workload.stop()
         meter.write_no_more()
-        caught_up = _wait_until_equal(stack, patience_s)
+        caught_up = _arrives(
+            partial(checksums, stack.target, TARGET_SCHEMA),
+            partial(checksums, stack.source, SOURCE_SCHEMA),
+            patience_s,
+            lambda _: None,
+        )
     tally.add(done)
-    if caught_up and stack.kind:
-        caught_up = _wait_until_counted(stack, stack.kind, patience_s, progress)
+    if caught_up and (kind := stack.kind):
+        wanted = _counts(stack)
+
+        def tell(now: dict[str, int]) -> None:
+            progress(f"{sum(now.values())} of {sum(wanted.values())} rows at {kind.name}")
+
+        look = partial(kind.rows, stack.other, TARGET_SCHEMA, TABLES)
+        caught_up = _arrives(look, lambda: wanted, patience_s, tell)
     progress("the target has caught up" if caught_up else f"the target has NOT caught up within {patience_s:.0f} s")
     return _report(stack, progress, tally.changes, meter, caught_up=caught_up, ready_s=ready_s, write=write)
 
@@ -192,15 +206,18 @@ def _watch(workload: Workload, stack: Stack, progress: Progress) -> None:
             progress(f"{workload.tally.changes} changes written, {rows} rows at the target")
 
 
-def _wait_until_equal(stack: Stack, patience_s: float) -> bool:
-    """Wait until both sides are equal; the patience begins anew with each change of the target."""
-    end, last = time.monotonic() + patience_s, None
+def _arrives(look: Callable[[], _T], wanted: Callable[[], _T], patience_s: float, tell: Callable[[_T], None]) -> bool:
+    """Wait until a target has what is wanted; the patience begins anew with each change. ``tell``: each ten seconds."""
+    end, next_line, last = time.monotonic() + patience_s, time.monotonic() + 10, None
     while time.monotonic() < end:
-        now = checksums(stack.target, TARGET_SCHEMA)
-        if checksums(stack.source, SOURCE_SCHEMA) == now:
+        now = look()
+        if now == wanted():
             return True
         if now != last:
             last, end = now, time.monotonic() + patience_s
+        if time.monotonic() >= next_line:
+            next_line += 10
+            tell(now)
         time.sleep(0.3)
     return False
 
@@ -221,26 +238,6 @@ def _counts(stack: Stack) -> dict[str, int]:
     """Return the number of rows of each table of the demo at the MySQL target."""
     beats = stack.target.execute(f"SELECT COUNT(*) FROM `{TARGET_SCHEMA}`.heartbeat")  # noqa: S608 - a fixed name
     return shop.counts(stack.target, TARGET_SCHEMA) | {"heartbeat": int(beats[0][0])}
-
-
-def _wait_until_counted(stack: Stack, kind: Kind, patience_s: float, progress: Progress) -> bool:
-    """Wait until the other target has as many rows of each table as the MySQL one; return whether it has.
-
-    A slow server gets the time that it needs: the patience begins anew with each change of the counts.
-    """
-    wanted, last = _counts(stack), dict[str, int]()
-    end, next_line = time.monotonic() + patience_s, time.monotonic() + 10
-    while time.monotonic() < end:
-        now = kind.rows(stack.other, TARGET_SCHEMA, TABLES)
-        if now == wanted:
-            return True
-        if now != last:
-            last, end = now, time.monotonic() + patience_s
-        if time.monotonic() >= next_line:
-            next_line += 10
-            progress(f"{sum(now.values())} of {sum(wanted.values())} rows at {kind.name}")
-        time.sleep(0.5)
-    return False
 
 
 def settled(pipeline: str = PIPELINE, patience_s: float = 30.0) -> Status | None:

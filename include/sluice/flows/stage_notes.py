@@ -121,9 +121,8 @@ class StageNotes:
             _add(self._minute(pipeline).stages, stage, rows, seconds)
         self._write_if_due(pipeline)
 
-    def delivered(self, pipeline: HasStore, target: str, first_commit_us: int) -> None:
-        """Note that a target has acknowledged a batch. ``first_commit_us``: 0 where that is not known."""
-        lag_ms = max(int(time.time() * 1000) - first_commit_us // 1000, 0) if first_commit_us else 0
+    def delivered(self, pipeline: HasStore, target: str, lag_ms: int) -> None:
+        """Note that a target has acknowledged a batch. ``lag_ms``: 0 where it is not known."""
         with self._lock:
             known = self._minute(pipeline).delivered.setdefault(target, DeliveryNote())
             known.batches += 1

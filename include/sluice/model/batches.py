@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NewType
@@ -84,6 +85,11 @@ class Batch:
     def needs_merge(self) -> bool:
         """True if it has no changeset yet, and a merge makes it."""
         return not self.changeset and not self.snapshot
+
+    def age_ms(self) -> int | None:
+        """Return the milliseconds since its first commit; None if that is not known."""
+        first_us = self.first_commit_time_us
+        return max(int(time.time() * 1000) - first_us // 1000, 0) if first_us else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the batch's node, without its version."""

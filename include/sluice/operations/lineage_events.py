@@ -99,13 +99,19 @@ def _input_field(given: DataSet, origin: ColumnOrigin) -> Any:
     return lineage.InputField(namespace=given.namespace, name=given.name, field=origin.column, transformations=[step])
 
 
+def _new_id() -> str:
+    from openlineage.client.uuid import generate_new_uuid
+
+    return str(generate_new_uuid())
+
+
 @dataclass(frozen=True, slots=True)
 class RunOfJob:
     """A run of the job ``sluice.PIPELINE.TARGET``: what its events have in common."""
 
     pipeline: str
     target: str
-    run_id: str = field(default_factory=lambda: _new_id())
+    run_id: str = field(default_factory=_new_id)
 
     def event(self, kind: str, tables: Sequence[TableLineage] = (), error: str = "") -> Any:
         """Return an event of the run. ``kind``: START, COMPLETE, FAIL or ABORT; ``error``: why it failed."""
@@ -131,12 +137,6 @@ class RunOfJob:
             inputs=inputs,
             outputs=outputs,
         )
-
-
-def _new_id() -> str:
-    from openlineage.client.uuid import generate_new_uuid
-
-    return str(generate_new_uuid())
 
 
 class LineageReporter:

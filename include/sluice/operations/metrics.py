@@ -273,12 +273,7 @@ def _sample(name: str, labels: Mapping[str, str], value: float) -> Sample:
     return Sample(_BY_NAME[f"sluice_{name}"], labels, float(value))
 
 
-def gauges(now: Status) -> dict[str, float]:
-    """Return what Airflow's StatsD and OpenTelemetry get of a status, by name below Airflow's own prefix."""
-    return by_airflows_names(samples(now))
-
-
-def by_airflows_names(found: Iterable[Sample]) -> dict[str, float]:
+def gauges(found: Iterable[Sample]) -> dict[str, float]:
     """Return the values that Airflow's StatsD and OpenTelemetry get, by name below Airflow's own prefix."""
     return {f"sluice.{one.metric.statsd.format(**one.labels)}": one.value for one in found if one.metric.statsd}
 

@@ -17,7 +17,7 @@ import structlog
 
 from sluice.errors import SluiceError
 from sluice.operations import otel_metrics
-from sluice.operations.metrics import Sample, by_airflows_names, down_sample, quiet_samples, samples
+from sluice.operations.metrics import Sample, down_sample, gauges, quiet_samples, samples
 from sluice.telemetry.settings import is_wanted
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _send(found: Iterable[Sample]) -> None:
     from airflow.sdk.observability import stats
 
     found = list(found)
-    for name, value in by_airflows_names(found).items():
+    for name, value in gauges(found).items():
         stats.gauge(name, value)
     otel_metrics.report(found)
 

@@ -95,7 +95,7 @@ def _endpoint(signal: Signal) -> str:
 
 @dataclass
 class _Process:
-    """What this process sends by.
+    """The providers, gates and flushes of this process.
 
     Attributes:
         over: set when a flush has nothing left to wait for.

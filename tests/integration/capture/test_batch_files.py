@@ -20,7 +20,7 @@ from sluice.operations.control import rollback, skip
 from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters
 from sluice.segments.packed import parted
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from tests.support.pipelines.case import Case, as_older_versions_write, case
 
 TABLES = SMALL_FILES + 2
@@ -29,7 +29,7 @@ TABLES = SMALL_FILES + 2
 
 @pytest.fixture
 def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
-    warm_up()
+    compile_kernels()
     schema = fresh_schema(mysql_source, mysql_target)
     for server in (mysql_source, mysql_target):
         for number in range(TABLES):

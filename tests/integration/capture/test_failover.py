@@ -26,7 +26,7 @@ from sluice.operations.status import status
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.sources.mysql.position import Position
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from tests.support.pipelines.case import Case, assert_same_rows, case
 from tests.support.pipelines.dumping import delivering
 from tests.support.pipelines.znodes import znodes
@@ -84,7 +84,7 @@ class Group:
 
 @pytest.fixture(scope="module", params=[MySQLServer, MariaDBServer], ids=["mysql", "mariadb"])
 def group(request: Any, tmp_path_factory: Any) -> Iterator[Group]:
-    warm_up()
+    compile_kernels()
     folder = tmp_path_factory.mktemp("group")
     options = {} if request.param is MySQLServer else {"log_slave_updates": "ON"}
     with (

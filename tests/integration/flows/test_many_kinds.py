@@ -18,7 +18,7 @@ import pytest
 from sluice.flows.capture.drain import head_of
 from sluice.model.offset import Offset
 from sluice.model.tables import TableSchema
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from sluice.targets.contract import Bench, people
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import ended, wait_until
@@ -276,7 +276,7 @@ def test_each_target_fails_in_turn_and_all_end_equal(
     zookeeper: Any,
     fresh_schema: Any,
 ) -> None:
-    warm_up()
+    compile_kernels()
     dice = random.Random(20261126)
     schema = fresh_schema(mysql_source, mysql_target)
     tables = [people(schema), people(schema, "friends")]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from tests.support.pipelines.case import Case, case
 from tests.support.running.command_line import printed
 from tests.support.running.waiting import wait_until
@@ -177,7 +177,7 @@ class Kafka:
 
 @pytest.fixture(params=["postgresql", "delta", "iceberg", "kafka"])
 def side(request: pytest.FixtureRequest, tmp_path: Path, mysql_source: Any, fresh_schema: Any) -> Any:
-    warm_up()
+    compile_kernels()
     schema = fresh_schema(mysql_source)
     mysql_source.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
     if request.param == "postgresql":

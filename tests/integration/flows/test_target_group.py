@@ -16,7 +16,7 @@ from sluice.errors import CheckpointError, SluiceError
 from sluice.operations import target_switch
 from sluice.operations.status import status
 from sluice.operations.target_switch import switch
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import ended, wait_until
 from tests.support.servers.fixtures import UNSAFE
@@ -41,7 +41,7 @@ def replica(mysql_target: Any, tmp_path: Path) -> Iterator[MySQLServer]:
 def made(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, replica: Any, zookeeper: Any, fresh_schema: Any
 ) -> Iterator[Case]:
-    warm_up()
+    compile_kernels()
     schema = fresh_schema(mysql_source, mysql_target)
     for server in (mysql_source, mysql_target):
         server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")

@@ -21,7 +21,7 @@ from sluice.flows.load.load import LoadOutcome
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.operations.retention import prune
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from tests.support.pipelines.case import Case, case
 from tests.support.servers.proxy import TcpProxy
 
@@ -76,7 +76,7 @@ def two(
     zookeeper: Any,
     fresh_schema: Callable[..., str],
 ) -> Iterator[Two]:
-    warm_up()  # compiling the kernels takes longer than this pipeline's ZooKeeper session
+    compile_kernels()  # compiling the kernels takes longer than this pipeline's ZooKeeper session
     schema = fresh_schema(mysql_source, mysql_target, archive)
     for server in (mysql_source, mysql_target, archive):
         server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")

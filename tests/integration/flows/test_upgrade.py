@@ -22,7 +22,7 @@ from sluice.flows.dump.progress import one_view
 from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters
 from sluice.operations.status import status
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from tests.support.pipelines.case import REPOSITORY, Case, case
 from tests.support.running.waiting import waits_for_a_row
 from tests.support.servers.airflows import airflow, wait_until
@@ -120,7 +120,7 @@ def test_a_pipeline_killed_in_the_middle_of_a_load_continues(made: Case, earlier
     """With a dead letter, a dump half done, a batch half loaded and batches behind it, all made by the earlier
     version.
     """
-    warm_up()
+    compile_kernels()
     before = Earlier(made, earlier)
     before.run("run", "case", "--until-head")
     many = ",".join(f"({i}, 'name {i}', {i}.25)" for i in range(400))

@@ -70,7 +70,7 @@ def kinds(record: Any) -> str:
 
 
 def test_every_statement_arrives_without_a_row(case: PostgreSQLCase, reader: Reader) -> None:
-    """With the definition as it was after each, though the catalog knows only the last one."""
+    """Each comes with the definition as it was after it, though the catalog knows only the last one."""
     case.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v varchar(10), n int)",
         "ALTER TABLE t ADD COLUMN paid numeric(8,2) NOT NULL DEFAULT 1.50, ALTER COLUMN n TYPE bigint",
@@ -118,7 +118,7 @@ def test_every_statement_arrives_without_a_row(case: PostgreSQLCase, reader: Rea
 
 @pytest.mark.parametrize("between", ["VACUUM ANALYZE t", "ALTER TABLE t SET (fillfactor = 90)"])
 def test_a_column_that_was_replaced_between_rows(case: PostgreSQLCase, reader: Reader, between: str) -> None:
-    """Of the same name and type: the log alone does not show it, and the catalog shows it too early."""
+    """A column of the same name and type: the log alone does not show it, and the catalog shows it too early."""
     case.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
     case.execute(between, "INSERT INTO t VALUES (2, 2)", "ALTER TABLE t DROP v, ADD v int", "UPDATE t SET v = 3")
     assert told(reader) == [
@@ -219,7 +219,7 @@ def test_partitioned_tables(case: PostgreSQLCase, reader: Reader) -> None:
 
 
 def dropping(case: PostgreSQLCase) -> str:
-    """What the trigger writes for a dropped table."""
+    """The row that the trigger writes for a dropped table."""
     [(oid,)] = case.server.execute(f"SELECT '{case.schema}.a'::regclass::oid::bigint")
     return json.dumps({"version": 1, "tag": "DROP TABLE", "dropped": [[oid, case.schema, "a"]]})
 

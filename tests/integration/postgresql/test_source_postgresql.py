@@ -136,7 +136,7 @@ def test_definitions_follow(shop: PgCase) -> None:
 
 
 def columns(server: Any, database: str, schema: str) -> list[tuple[Any, ...]]:
-    """What a server says of the tables of a schema."""
+    """The answer of a server about the tables of a schema."""
     return list(
         server.execute(
             "SELECT table_name, column_name, data_type, is_nullable, numeric_precision FROM information_schema.columns "

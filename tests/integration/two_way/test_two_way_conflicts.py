@@ -21,7 +21,7 @@ from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.flows.run import run
 from sluice.model.dumps import Chunk
-from sluice.operations.metrics import gauges
+from sluice.operations.metrics import gauges, samples
 from sluice.operations.status import status
 from sluice.segments.changeset import Changeset, read_changeset, read_changeset_file
 from sluice.targets.mysql import target
@@ -118,8 +118,8 @@ def test_a_row_written_by_both_sites_goes_back_and_is_listed(pair: Network) -> N
     assert (found["1"]["table"], found["1"]["main"], found["1"]["other"]) == ("items", {"n": "2"}, {"n": "3"})
     assert (found["4"]["main"], found["4"]["other"]) == (None, {"id": "4", "site": "***", "n": "3"})
     assert "2 conflicts; site_a won" in pair.cli("channel", "conflicts", name).stdout
-    assert gauges(status(pair.runtime("b_to_a")))["sluice.b_to_a.conflicts"] == 2
-    assert "sluice.a_to_b.conflicts" not in gauges(status(pair.runtime("a_to_b")))
+    assert gauges(samples(status(pair.runtime("b_to_a"))))["sluice.b_to_a.conflicts"] == 2
+    assert "sluice.a_to_b.conflicts" not in gauges(samples(status(pair.runtime("a_to_b"))))
     assert f"sluice channel conflicts {name}" in pair.cli("status", "b_to_a").stdout
 
 

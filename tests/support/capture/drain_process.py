@@ -27,8 +27,9 @@ from sluice.segments.store import MIN_FREE_BYTES, SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.sources.base import StreamLimits, StreamResult
 from sluice.sources.mysql.position import Position
-from sluice.sources.mysql.reader.batch_reader import capture, warm_up
+from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.log_part import Backlog, LogReading
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from sluice.sources.table_filter import Selection
 from tests.support.capture.capturing import log_files
 
@@ -51,7 +52,7 @@ class Watch(threading.Thread):
 def main(asked: dict[str, Any]) -> dict[str, Any]:
     if "cores" in asked:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked["cores"]])
-    warm_up()
+    compile_kernels()
     watch = Watch()
     try:
         results = [drain(asked, f"{asked['store']}{run or ''}") for run in range(asked.get("runs", 1))]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sluice.sources.mysql.reader.batch_reader import warm_up
+from sluice.sources.mysql.reader.warm_up import compile_kernels
 from tests.support.pipelines.case import Case, case
 from tests.support.running.command_line import printed
 from tests.support.twins.servers import Twin
@@ -22,7 +22,7 @@ def numbered_pipeline(
     ``begin``: it has been drained once, so that what is inserted from now on is delivered.
     """
     if not isinstance(source, Twin):
-        warm_up()
+        compile_kernels()
     schema = fresh_schema(source, target)
     for server in (source, target):
         server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")

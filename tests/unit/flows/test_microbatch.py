@@ -25,7 +25,7 @@ from sluice.flows.load.load import LoadOutcome
 from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome, run_microbatches, sums_of, table, unfinished
 from sluice.flows.transform.merge import merge
 from sluice.operations import control
-from sluice.operations.metrics import gauges
+from sluice.operations.metrics import gauges, samples
 from sluice.operations.status import stages_claimed, status
 from sluice.sources.memory.log import RowChange
 from tests.support.running.waiting import ended
@@ -134,7 +134,7 @@ def test_each_fused_rule_is_seen_in_what_the_merge_did_and_in_the_metrics(one: P
     stages = {one["stage"]: one for one in stages_claimed(one.made.runtime(), "test:one:1")}
     assert list(stages) == ["drain", "merge", "load.copy", "ack.copy"]
     assert (stages["merge"]["rows"], stages["load.copy"]["rows"], stages["merge"]["rules"]) == (3, 3, [rule])
-    found = gauges(status(one.made.runtime()))
+    found = gauges(samples(status(one.made.runtime())))
     base = f"sluice.{one.made.runtime().name}.rules.up"
     assert [found[f"{base}.{name}"] for name in ("rows_in", "rows_out", "changed", "errors", "dead_letters")] == [
         2,

@@ -28,7 +28,7 @@ from sluice.model.tables import TableId
 from sluice.operations.check import check
 from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters
-from sluice.operations.metrics import gauges
+from sluice.operations.metrics import gauges, samples
 from sluice.operations.rule_stats import files_in_words, newest_files
 from sluice.operations.status import status
 from sluice.row_files.local_folder import LocalFolder
@@ -407,8 +407,8 @@ def test_progress_and_bytes_per_second_are_in_log_status_and_metrics(
     assert "batch 1: 3 copied (2.9 KiB, " in files_in_words(now.files)
     assert "files, batch 1: 3 copied" in shop.shop.cli("status", "case").stdout
     assert json.loads(shop.shop.cli("status", "case", "--json").stdout)
-    assert gauges(now)["sluice.case.files.copied"] == 3.0
-    assert gauges(now)["sluice.case.files.bytes_per_s"] > 0
+    assert gauges(samples(now))["sluice.case.files.copied"] == 3.0
+    assert gauges(samples(now))["sluice.case.files.bytes_per_s"] > 0
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def deliver(made: StageNotes, pipeline: Any, batch: int, *, changes: int = 10, l
     """Note a batch that was captured, merged and delivered."""
     made.captured(pipeline, batch=batch, claim=f"run-{batch}", changes=changes, size_bytes=1000, seconds=0.5)
     made.passed(pipeline, "merge", rows=changes, seconds=0.25)
-    made.delivered(pipeline, "copy", int((notes.time.time() - lag_s) * 1e6))
+    made.delivered(pipeline, "copy", int(lag_s * 1000))
 
 
 def test_points_are_what_all_processes_noted(pipeline: Any, clock: Any) -> None:

@@ -15,7 +15,7 @@ from sluice.config.pipeline import SubscriptionsConfig
 from sluice.coordination.subscriptions import Subscription
 from sluice.errors import ConfigError, Fenced, SubscriptionOver
 from sluice.operations.alerts import check_lag
-from sluice.operations.metrics import gauges
+from sluice.operations.metrics import gauges, samples
 from sluice.operations.retention import prune
 from sluice.operations.status import status
 from tests.support.twins.pipes import Pipe, pipe
@@ -95,14 +95,14 @@ def test_status_metrics_and_alerts_tell_of_the_lag_and_warn_before_the_end(one: 
     assert seen.connected_at == "2026-09-21T14:13:20Z"
     assert json.loads(json.dumps(now.to_json(), default=str))["subscriptions"][0]["lag_batches"] == 2
     base = f"sluice.{now.pipeline}.subscriptions.reporting"
-    found = gauges(now)
+    found = gauges(samples(now))
     assert (found[f"{base}.lag_batches"], found[f"{base}.alert"]) == (2.0, 0.0)
     assert found[f"{base}.lag_seconds"] == seen.lag_ms / 1000
     assert check_lag(one.made.runtime(), now) == []
     expire(one, timedelta(0))
     late = status(one.made.runtime())
     assert "has not acknowledged batch 2 and expires at" in " ".join(late.warnings)
-    assert gauges(late)[f"{base}.alert"] == 1.0
+    assert gauges(samples(late))[f"{base}.alert"] == 1.0
     assert [alert.raised for alert in check_lag(one.made.runtime(), late)] == [True]
     assert check_lag(one.made.runtime(), late) == []
     acknowledge(one, held, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,6 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stage_notes import stage_notes
 from sluice.flows.tracing import stage_trace
-from sluice.model.batches import Batch
 from sluice.model.offset import Offset
 
 _log = structlog.get_logger()
@@ -32,12 +30,6 @@ class AckOutcome:
     def to_json(self) -> dict[str, Any]:
         """Return what a task hands on and prints."""
         return {"target": self.target, "batch": self.batch, "position": self.position.to_json()}
-
-
-def _lag_seconds(batch: Batch) -> float | None:
-    """Return the time from the first commit of a batch until now; None if that commit is not known."""
-    first_us = batch.first_commit_time_us
-    return round(max(time.time() - first_us / 1e6, 0.0), 3) if first_us else None
 
 
 def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
@@ -72,8 +64,9 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
             record = state.batches.require(process.following if process else batch)
             trace.on(record)
             process = state.acks.acknowledge(target, record, seen=process)
-            stage_notes.delivered(runtime, target, record.first_commit_time_us)
-            trace.passed(record, lag_seconds=_lag_seconds(record))
+            lag_ms = record.age_ms()
+            stage_notes.delivered(runtime, target, lag_ms or 0)
+            trace.passed(record, lag_seconds=None if lag_ms is None else lag_ms / 1000)
         state.forget()
         release_delivered(runtime.source, runtime.pipeline.targets, state, budget=runtime.pipeline.source.slot_budget)
     log_batch(

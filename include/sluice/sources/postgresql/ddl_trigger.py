@@ -118,7 +118,7 @@ WHERE n.nspname = %s AND f.proname = %s"""
 
 @dataclass(frozen=True, slots=True)
 class NotedDdl:
-    """What a capture reads of noted statements.
+    """The noted statements that a capture may believe.
 
     Attributes:
         table_oid: of the table, 0 if its rows prove nothing.
@@ -131,7 +131,7 @@ class NotedDdl:
 
 @dataclass(frozen=True, slots=True)
 class DdlTrigger:
-    """What of the triggers a server has.
+    """The parts of the triggers that a server has.
 
     Attributes:
         missing: the statements that make what it lacks, in order, without the publication.

@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.slow
 def test_kernels_on_disk_are_loaded_without_the_compiler():
     code = (
-        "import sys; from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up()\n"
+        "import sys; from sluice.sources.mysql.reader.warm_up import compile_kernels; compile_kernels()\n"
         "from sluice.sources.mysql.decoder import column_kernels, scan_kernel\n"
         "stats = scan_kernel.scan.stats; heavy = [name in sys.modules for name in ('numba.np.linalg', 'pandas')]\n"
         "print(len(stats.cache_hits), len(stats.cache_misses), *heavy)"

@@ -415,11 +415,4 @@ def _no_key(table: TableId, where: str) -> ConfigError:
     )
 
 
-def warm_up() -> None:
-    """Compile every kernel (or load it from Numba's cache), so that no capture pays for it."""
-    from sluice.sources.mysql.reader.warm_up import compile_kernels
-
-    compile_kernels()
-
-
-__all__ = ["ChangeSink", "Selection", "SourceUnavailable", "StreamLimits", "StreamResult", "capture", "warm_up"]
+__all__ = ["ChangeSink", "Selection", "SourceUnavailable", "StreamLimits", "StreamResult", "capture"]

@@ -14,7 +14,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class NotedStatement:
-    """What a statement did to tables.
+    """The effect of a statement on tables.
 
     Attributes:
         tag: its command tag, such as ALTER TABLE.
