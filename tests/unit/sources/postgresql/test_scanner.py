@@ -275,3 +275,15 @@ def test_what_is_not_understood_stops(message: bytes, kind: type[Exception]) -> 
     log = Log()
     with pytest.raises(kind):
         log.feed(relation(), begin(200), message)
+
+
+def test_a_full_arena_has_room_again_once_it_is_scanned() -> None:
+    """Nothing is received into a full one: a transaction that does not fit would stand still."""
+    log = Log()
+    log.feed(relation(), begin(200))
+    for number in range(1000):
+        log.feed(insert(str(number), "x" * 50, None))
+        used, full, _ = log.scanner.bounds
+        assert used <= full
+    log.feed(commit(200))
+    assert [row["id"] for row in log.rows()] == [str(number) for number in range(1000)]
