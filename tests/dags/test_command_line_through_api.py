@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
 from click.testing import CliRunner
 from fastapi import FastAPI, HTTPException, Request
 
@@ -24,7 +22,7 @@ from sluice.errors import ConfigError, CoordinationUnavailable
 from sluice.flows.dump.start import start
 from sluice.operations.control import ActionPlan
 from tests.dags.conftest import WritePipeline
-from tests.support.servers.airflows import wait_until
+from tests.support.servers import pages
 from tests.support.twins.pipes import Pipe, pipe
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
@@ -66,7 +64,7 @@ def done(
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
     monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
     runtime = SimpleNamespace(name="shop")
-    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: runtime)
+    monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: runtime)
     write_pipeline("shop")
 
     def user(request: Request) -> Any:
@@ -83,21 +81,13 @@ def done(
 @contextmanager
 def serving(page: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
     """Serve the page in a stand-in of Airflow, which ``SLUICE_API`` names; yields the stand-in."""
-    airflow = FastAPI()
-    airflow.mount("/sluice", page)
-    port = ports.free_port()
-    server = uvicorn.Server(uvicorn.Config(airflow, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: server.started, "the server", 60.0)
-        monkeypatch.setenv("SLUICE_API", f"http://127.0.0.1:{port}")
+    with pages.serving(page) as (airflow, address):
+        monkeypatch.setenv("SLUICE_API", address)
         monkeypatch.setenv("SLUICE_API_TOKEN", "right")
-        yield airflow
-    finally:
-        server.should_exit = True
-        thread.join(60)
-        service.choose("")
+        try:
+            yield airflow
+        finally:
+            service.choose("")
 
 
 def sluice(*words: str) -> str:
@@ -188,7 +178,7 @@ def shop(tmp_path: Path, write_pipeline: WritePipeline, monkeypatch: pytest.Monk
         made.deliver()
         start(made.made.runtime(), tables=[str(made.made.table)], id_="x")
         write_pipeline("shop")
-        monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: made.made.runtime())
+        monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: made.made.runtime())
         monkeypatch.setattr("sluice.orchestration.runtime.runtime_of", lambda _: made.made.runtime())
 
         def ask(path: str) -> dict[str, Any]:
