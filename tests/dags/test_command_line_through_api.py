@@ -22,7 +22,7 @@ from sluice.errors import ConfigError, CoordinationUnavailable
 from sluice.flows.dump.start import start
 from sluice.operations.control import ActionPlan
 from tests.dags.conftest import WritePipeline
-from tests.support.servers import pages
+from tests.support.servers.pages import api_of, sluice
 from tests.support.twins.pipes import Pipe, pipe
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
@@ -74,28 +74,8 @@ def done(
 
     page = create_app(pipelines, STATIC, ask=lambda path: {})
     page.dependency_overrides[security.get_user] = user
-    with serving(page, monkeypatch):
+    with api_of(page, monkeypatch):
         yield found
-
-
-@contextmanager
-def serving(page: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
-    """Serve the page in a stand-in of Airflow, which ``SLUICE_API`` names; yields the stand-in."""
-    with pages.serving(page) as (airflow, address):
-        monkeypatch.setenv("SLUICE_API", address)
-        monkeypatch.setenv("SLUICE_API_TOKEN", "right")
-        try:
-            yield airflow
-        finally:
-            service.choose("")
-
-
-def sluice(*words: str) -> str:
-    """Run a command; return what it printed. Raises what it raised."""
-    result = CliRunner().invoke(all_commands(), list(words))
-    if result.exception is not None:
-        raise result.exception
-    return str(result.stdout)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -186,7 +166,7 @@ def shop(tmp_path: Path, write_pipeline: WritePipeline, monkeypatch: pytest.Monk
 
         page = create_app(tmp_path / "pipelines", STATIC, ask=ask)
         page.dependency_overrides[security.get_user] = lambda: SimpleNamespace(get_name=lambda: "anna")
-        with serving(page, monkeypatch):
+        with api_of(page, monkeypatch):
             yield made
 
 
@@ -369,7 +349,7 @@ def test_a_connection_with_a_login_gets_its_token_from_airflow(monkeypatch: pyte
         asked.append(request.headers["authorization"])
         return {"entries": []}
 
-    with serving(FastAPI(), monkeypatch) as outer:
+    with api_of(FastAPI(), monkeypatch) as outer:
         outer.router.routes[:0] = airflow.router.routes
         port = urlsplit(os.environ["SLUICE_API"]).port
         monkeypatch.setenv("AIRFLOW_CONN_MY_AIRFLOW", f"http://joe:pw@127.0.0.1:{port}")

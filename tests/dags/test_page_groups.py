@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from sluice.sources.memory.log import store_of
-from tests.dags.test_command_line_through_api import serving, sluice
+from tests.support.servers.pages import api_of, sluice
 from tests.support.twins.source_group import Member, source_group
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
@@ -32,6 +32,9 @@ class Grants:
 
     def __init__(self) -> None:
         self.read, self.act = {"one", "two", "new"}, {"one", "two", "new"}
+
+    def is_authorized_view(self, **_: Any) -> bool:
+        return True
 
     def is_authorized_dag(self, *, method: str, details: Any, **_: Any) -> bool:
         return details.id.split("__")[-1] in (self.read if method == "GET" else self.act)
@@ -120,8 +123,8 @@ def test_who_may_not_change_every_pipeline_does_not_move_the_group(
     ]
     grants.read = set()
     assert client.get("/api/v1/groups").json() == {"groups": []}
-    for path in (MOVE, MOVE.replace("shop", "shpo")):
-        answer = client.post(path, json={"confirm": "shop"})
+    for name in ("shop", "shpo"):
+        answer = client.post(MOVE.replace("shop", name), json={"confirm": name})
         assert answer.status_code == 404
         assert "one" not in answer.json()["detail"].split()
 
@@ -140,7 +143,7 @@ def test_a_group_is_shown_with_the_server_of_each_pipeline(app: FastAPI) -> None
 def test_the_command_moves_a_group_through_the_api(
     app: FastAPI, group: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(app, monkeypatch):
+    with api_of(app, monkeypatch):
         with pytest.raises(SystemExit):
             sluice("failover", "--group", "shop", "--dry-run", "--json")
         assert reads(group) == ["db1", "db1", "db1"]

@@ -1,4 +1,4 @@
-"""The page's application in a stand-in of Airflow's API server, over a socket."""
+"""The page's application in a stand-in of Airflow's API server, over a socket, and commands through it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import uvicorn
+from click.testing import CliRunner
 from fastapi import FastAPI
 
 from devstack import ports
+from sluice.cli import all_commands, service
 from tests.support.servers.airflows import wait_until
 
 
@@ -29,4 +32,24 @@ def serving(page: FastAPI) -> Iterator[tuple[FastAPI, str]]:
         thread.join(60)
 
 
-__all__ = ["serving"]
+@contextmanager
+def api_of(page: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
+    """Let ``SLUICE_API`` name the page, which is served meanwhile; yield the stand-in of Airflow."""
+    with serving(page) as (airflow, address):
+        monkeypatch.setenv("SLUICE_API", address)
+        monkeypatch.setenv("SLUICE_API_TOKEN", "right")
+        try:
+            yield airflow
+        finally:
+            service.choose("")
+
+
+def sluice(*words: str) -> str:
+    """Run a command in this process; return what it printed. Raises what it raised."""
+    result = CliRunner().invoke(all_commands(), list(words))
+    if result.exception is not None:
+        raise result.exception
+    return str(result.stdout)
+
+
+__all__ = ["api_of", "serving", "sluice"]
