@@ -23,7 +23,7 @@ _ORIGIN = 79
 _XID = 4
 
 N_WRITTEN, N_KEPT, N_MARKS, N_LAST, N_TOP = range(5)
-"""Bytes written to ``out``; where the next kept message goes; marks made; the last message's transaction; the top one."""
+"""Bytes written to ``out``; where the next kept message goes; marks made; transactions: the last message's, the top."""
 
 
 @kernel

@@ -275,8 +275,8 @@ class Scanner:
             code = int(sc.scan(self.arena, s, self._rows, self._txns, self._oids, self._slots))
             if code == sc.CODE_STOP:
                 s[sc.S_WAL_END] = max(s[sc.S_WAL_END], s[sc.S_STOP])
-            if code == sc.CODE_MORE and s[sc.S_USED] > self.bounds[1]:
-                self._make_room(0)  # nothing is received into an arena that is full
+            if code == sc.CODE_MORE and self.bounds[0] > self.bounds[1]:
+                self._make_room(0)  # a reader takes no message into an arena that is full
             if code in {sc.CODE_MORE, sc.CODE_END, sc.CODE_STOP}:
                 return code
             if code == sc.CODE_GROW_ROWS:
