@@ -435,7 +435,8 @@ class PostgreSQLSession:
         if not self.source.pipeline.source.ddl:
             return ddl_trigger.NotedDdl()
         with self._asking():
-            return ddl_trigger.read_ddl_trigger(self.connection, publication_name(self.source.pipeline)).noted
+            pipeline = self.source.pipeline
+            return ddl_trigger.read_ddl_trigger(self.connection, publication_name(pipeline), pipeline.capture).noted
 
     def _type(self, oid: int, modifier: int) -> tuple[str, tuple[str, ...]]:
         """Return a type's words, and the labels of an enumerated one."""
