@@ -93,7 +93,7 @@ UV = $$(command -v $(BIN)/uv || command -v uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11
 
 pictures: venv kernels servers ## screenshots of the operator's page, every tab in both schemes, into docs/images
-	@SLUICE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -n 0 -q tests/ui/test_operator_page.py tests/ui/test_pipeline_editor.py tests/ui/test_editor_form.py -k "tab_shows or list_is or dialog_is or by_clicking or edited_in_its_form"
+	@SLUICE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -n 0 -q tests/ui/test_operator_page.py tests/ui/test_pipeline_editor.py tests/ui/test_editor_form.py tests/ui/test_group_page.py -k "tab_shows or list_is or dialog_is or by_clicking or edited_in_its_form or moves_the_group"
 
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt, and the product's part of it into docker/requirements.txt
 	@$(COMPILE) --generate-hashes requirements-dev.in -o requirements.txt
