@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
 from click.testing import CliRunner
 from fastapi import FastAPI, HTTPException, Request
 
@@ -24,7 +22,7 @@ from sluice.errors import ConfigError, CoordinationUnavailable
 from sluice.flows.dump.start import start
 from sluice.operations.control import ActionPlan
 from tests.dags.conftest import WritePipeline
-from tests.support.servers.airflows import wait_until
+from tests.support.servers.pages import api_of, sluice
 from tests.support.twins.pipes import Pipe, pipe
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
@@ -66,7 +64,7 @@ def done(
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
     monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
     runtime = SimpleNamespace(name="shop")
-    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: runtime)
+    monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: runtime)
     write_pipeline("shop")
 
     def user(request: Request) -> Any:
@@ -76,36 +74,8 @@ def done(
 
     page = create_app(pipelines, STATIC, ask=lambda path: {})
     page.dependency_overrides[security.get_user] = user
-    with serving(page, monkeypatch):
+    with api_of(page, monkeypatch):
         yield found
-
-
-@contextmanager
-def serving(page: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
-    """Serve the page in a stand-in of Airflow, which ``SLUICE_API`` names; yields the stand-in."""
-    airflow = FastAPI()
-    airflow.mount("/sluice", page)
-    port = ports.free_port()
-    server = uvicorn.Server(uvicorn.Config(airflow, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: server.started, "the server", 60.0)
-        monkeypatch.setenv("SLUICE_API", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("SLUICE_API_TOKEN", "right")
-        yield airflow
-    finally:
-        server.should_exit = True
-        thread.join(60)
-        service.choose("")
-
-
-def sluice(*words: str) -> str:
-    """Run a command; return what it printed. Raises what it raised."""
-    result = CliRunner().invoke(all_commands(), list(words))
-    if result.exception is not None:
-        raise result.exception
-    return str(result.stdout)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -188,7 +158,7 @@ def shop(tmp_path: Path, write_pipeline: WritePipeline, monkeypatch: pytest.Monk
         made.deliver()
         start(made.made.runtime(), tables=[str(made.made.table)], id_="x")
         write_pipeline("shop")
-        monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: made.made.runtime())
+        monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: made.made.runtime())
         monkeypatch.setattr("sluice.orchestration.runtime.runtime_of", lambda _: made.made.runtime())
 
         def ask(path: str) -> dict[str, Any]:
@@ -196,7 +166,7 @@ def shop(tmp_path: Path, write_pipeline: WritePipeline, monkeypatch: pytest.Monk
 
         page = create_app(tmp_path / "pipelines", STATIC, ask=ask)
         page.dependency_overrides[security.get_user] = lambda: SimpleNamespace(get_name=lambda: "anna")
-        with serving(page, monkeypatch):
+        with api_of(page, monkeypatch):
             yield made
 
 
@@ -379,7 +349,7 @@ def test_a_connection_with_a_login_gets_its_token_from_airflow(monkeypatch: pyte
         asked.append(request.headers["authorization"])
         return {"entries": []}
 
-    with serving(FastAPI(), monkeypatch) as outer:
+    with api_of(FastAPI(), monkeypatch) as outer:
         outer.router.routes[:0] = airflow.router.routes
         port = urlsplit(os.environ["SLUICE_API"]).port
         monkeypatch.setenv("AIRFLOW_CONN_MY_AIRFLOW", f"http://joe:pw@127.0.0.1:{port}")

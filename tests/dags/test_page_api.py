@@ -83,7 +83,7 @@ def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> Any:
         raise ConfigError("there are no servers here")
 
-    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", refuse)
+    monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", refuse)
 
 
 def api_routes(app: FastAPI) -> list[tuple[str, str]]:
@@ -199,7 +199,7 @@ def test_data_at_stake_needs_the_pipelines_name(as_role: AsRole, monkeypatch: py
 
     done: list[Any] = []
     runtime = SimpleNamespace(name="shop")
-    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: runtime)
+    monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: runtime)
     monkeypatch.setattr(
         control,
         "skip",
@@ -237,7 +237,7 @@ def test_what_is_missing_is_made_by_the_statements_of_check(as_role: AsRole, mon
     audit = SimpleNamespace(note=lambda **entry: made.append(entry))
     state = SimpleNamespace(audit=audit)
     runtime = SimpleNamespace(name="shop", state=lambda: nullcontext(state))
-    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: runtime)
+    monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: runtime)
     monkeypatch.setattr(check, "check", lambda asked: report)
     monkeypatch.setattr(check, "make_missing", lambda asked, found: made.append((asked, found)))
     client, path = as_role("USER"), "/api/v1/pipelines/shop/actions/make-missing"
@@ -296,7 +296,7 @@ def test_copies_and_comparisons_are_runs_that_airflow_opens_as_the_user(
     runtime = SimpleNamespace(
         name="shop", pipeline=SimpleNamespace(targets=(), verify=SimpleNamespace(share=1.0), target=lambda name: None)
     )
-    monkeypatch.setattr("sluice.orchestration.page.routes.open_to_act", lambda path: runtime)
+    monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: runtime)
     monkeypatch.setattr("sluice.flows.dump.start.tuned", lambda pipeline, **changes: None)
     monkeypatch.setattr(
         "sluice.flows.dump.start.start",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvicorn
-from fastapi import FastAPI
 
-from devstack import ports
 from sluice.config.loading import load_pipeline
-from tests.support.servers.airflows import wait_until
 from tests.support.servers.browsers import shot
+from tests.support.servers.pages import serving
 from tests.ui.accessibility import findings
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -79,17 +75,8 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "logs.yaml").write_text(FILE.replace("pipeline: shop", "pipeline: logs").replace(r"customers'", "c.*'"))
     page = create_app(tmp_path, STATIC, ask=ask)
     page.dependency_overrides[security.get_user] = lambda: SimpleNamespace(get_name=lambda: "anna")
-    airflow, port = FastAPI(), ports.free_port()
-    airflow.mount("/sluice", page)
-    server = uvicorn.Server(uvicorn.Config(airflow, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: server.started, "the server", 60.0)
-        yield f"http://127.0.0.1:{port}/sluice/"
-    finally:
-        server.should_exit = True
-        thread.join(60)
+    with serving(page) as (_, at):
+        yield f"{at}/sluice/"
 
 
 def saving(folder: Path) -> Any:

@@ -198,11 +198,11 @@ flows/load/redelivery flows/mapped_names flows/microbatch flows/run flows/runtim
 flows/snapshot/rows flows/snapshot/start flows/stage_tasks flows/stage_work flows/standby flows/transform/merge
 flows/transform/read_back flows/transform/stages operations/actions operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
-operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store
+operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store operations/groups
 operations/lineage operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state
 operations/recover/lost_target operations/recover/recapture operations/recover/recover
 operations/recover/segments operations/retention operations/ruledev/tryout operations/schema operations/snapshot
-operations/source_groups operations/status operations/stored operations/subscriptions operations/target_switch
+operations/status operations/stored operations/subscriptions operations/target_switch
 operations/verify/expected_rows
 operations/verify/log_window operations/verify/units operations/verify/verify
 """

@@ -4,7 +4,7 @@ audit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,13 +23,11 @@ from sluice.cli.console import (
     print_json,
     print_plan,
 )
-from sluice.cli.service import require_reach, service
+from sluice.cli.service import service
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sluice.config.pipeline import PipelineConfig
-    from sluice.flows.runtime import Runtime
-    from sluice.operations.source_groups import GroupMove
+    from sluice.operations.groups import GroupMove
 
 PipelineOrChannel = Annotated[
     str, typer.Argument(help="Name of a pipeline or of a channel, or the path of a pipeline's file.")
@@ -147,52 +145,29 @@ def failover(
     if bool(pipeline) == bool(group):
         raise ConfigError("say what fails over", hint="a pipeline, or --group NAME")
     if group:
-        require_reach("failover --group", "the API moves one pipeline at a time")
-        _fail_over_group(group, to, reason, dry_run=dry_run, yes=yes, as_json=as_json)
+        move_group("source", group, {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     planned_action(pipeline, "failover", {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-def _fail_over_group(group: str, to: str, reason: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Fail all pipelines of a source group over."""
-    from sluice.config.folders import pipelines_folder
-    from sluice.operations import control
-    from sluice.operations.source_groups import fail_over_group, pipelines_of
+def move_group(kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Show the plan of each pipeline of a source or target group, ask once, and move those that may be.
 
-    def move(chosen: list[Runtime], dry: bool) -> Iterable[GroupMove]:
-        return fail_over_group(chosen, to, by=control.who(), reason=reason, dry_run=dry)
-
-    move_group(pipelines_of(group, pipelines_folder()), move, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def move_group(
-    pipelines: list[PipelineConfig],
-    move: Callable[[list[Runtime], bool], Iterable[GroupMove]],
-    *,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Show the plan of each pipeline, ask once, and move those that may be; exit 1 if one was refused.
-
-    ``move``: of pipelines, the plan only or not -> the answer of each.
+    Exit 1 if one was refused.
     """
-    from sluice.config.connections import from_environment
-    from sluice.flows.runtime import Runtime
-
-    runtimes = [Runtime.build(one, resolver=from_environment) for one in pipelines]
+    way = service()
     moves: dict[str, GroupMove] = {}
-    for one in move(runtimes, True):
+    for one in way.move_group(kind, group, order, dry_run=True):
         moves[one.pipeline] = one
         for step in () if as_json else one.steps:
             out.print(f"{escape(one.pipeline)}: {escape(step)}", highlight=False)
         if one.error is not None and not as_json:
             print_error(one.error)
-    able = [runtime for runtime in runtimes if moves[runtime.name].error is None]
+    able = [name for name, one in moves.items() if one.error is None]
     if able and not dry_run:
         if not yes:
-            ask(f"Do it in {len(able)} of {len(runtimes)} pipelines?")
-        for one in move(able, False):
+            ask(f"Do it in {len(able)} of {len(moves)} pipelines?")
+        for one in way.move_group(kind, group, {**order, "pipelines": able}, dry_run=False):
             moves[one.pipeline] = one
             if one.error is not None and not as_json:
                 print_error(one.error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
+    from sluice.operations.groups import GroupMove
     from sluice.operations.status import Status
     from sluice.operations.subscriptions import SubscriptionStatus
     from sluice.operations.verify.progress import Told
@@ -54,6 +55,22 @@ class Direct:
         make_missing(self._open(pipeline), report)
         made = [*report.at_source, *(statement for _, statement in report.statements)]
         return ActionPlan("check --apply", tuple(made))
+
+    def move_group(self, kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool) -> Iterator[GroupMove]:
+        """Move the pipelines of a source or target group, and yield each answer."""
+        from sluice.config.connections import from_environment
+        from sluice.config.folders import pipelines_folder
+        from sluice.flows.runtime import Runtime
+        from sluice.operations.control import who
+        from sluice.operations.groups import GroupKind, members, move_group
+
+        side, only = GroupKind(kind), order.get("pipelines")
+        chosen = [one for one in members(side, group, pipelines_folder()) if not only or one.pipeline in only]
+        for one in chosen:
+            if one.pipeline not in self._opened:
+                self._opened[one.pipeline] = Runtime.build(one, resolver=from_environment)
+        runtimes = [self._opened[one.pipeline] for one in chosen]
+        yield from move_group(side, group, runtimes, order, by=who(), dry_run=dry_run)
 
     def audit(self, pipeline: str) -> list[dict[str, Any]]:
         """Return what people did to a pipeline, oldest first."""

@@ -6,7 +6,7 @@ reason, and says so before it does anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
+    from sluice.operations.groups import GroupMove
     from sluice.operations.status import Status
     from sluice.operations.subscriptions import SubscriptionStatus
     from sluice.operations.verify.progress import Told
@@ -80,6 +81,11 @@ class Service(Protocol):
 
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
         """Carry an action out, or return its plan."""
+
+    def move_group(self, kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool) -> Iterator[GroupMove]:
+        """Move the pipelines of a source or target group, and yield each answer. ``order``: see
+        :func:`sluice.operations.groups.move_group`; ``pipelines``: only these of the group.
+        """
 
     def audit(self, pipeline: str) -> list[dict[str, Any]]:
         """Return what people did to a pipeline, oldest first."""

@@ -22,7 +22,6 @@ from sluice.cli.console import (
     print_json,
 )
 from sluice.cli.control import move_group, planned_action
-from sluice.cli.service import require_reach
 from sluice.config.folders import targets_folder
 from sluice.errors import ConfigError, SluiceError
 
@@ -137,23 +136,12 @@ def switch(
     """
     if bool(pipeline) == bool(group) or bool(pipeline) != bool(target):
         raise ConfigError("say which target is switched", hint="a pipeline and its target, or --group NAME")
-    if not group:
-        order = {"target": target, "to": to, "rewind": rewind, "reason": reason}
-        planned_action(pipeline, "switch-target", order, dry_run=dry_run, yes=yes, as_json=as_json)
+    order = {"to": to, "rewind": rewind, "reason": reason}
+    if group:
+        move_group("target", group, order, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    require_reach("targets switch --group", "the API moves one pipeline at a time")
-    from sluice.config.folders import pipelines_folder
-    from sluice.operations import control, target_switch
-
-    move_group(
-        target_switch.pipelines_of(group, pipelines_folder()),
-        lambda chosen, dry: target_switch.switch_group(
-            chosen, group, to, by=control.who(), reason=reason, dry_run=dry, rewind=rewind
-        ),
-        dry_run=dry_run,
-        yes=yes,
-        as_json=as_json,
-    )
+    order = {"target": target, **order}
+    planned_action(pipeline, "switch-target", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @targets_app.command()

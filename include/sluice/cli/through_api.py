@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
+    from sluice.operations.groups import GroupMove
     from sluice.operations.status import Status
     from sluice.operations.subscriptions import SubscriptionStatus
     from sluice.operations.verify.progress import Told
@@ -88,6 +89,17 @@ class PageApi:
     def _pipelines_of(self, name: str) -> list[str]:
         """Return the pipelines of the channel of this name; none: there is no such channel."""
         return [one for channel in self.channels() if channel["channel"] == name for one in channel["pipelines"]]
+
+    def move_group(self, kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool) -> Iterator[GroupMove]:
+        """Move the pipelines of a source or target group; it is confirmed by the group's name, as on the page."""
+        from sluice.operations.groups import GroupMove
+
+        path, doing = f"/groups/{kind}/{quote(group, safe='')}/move", f"moving the {kind} group {group}"
+        if dry_run:
+            found = self._call("POST", f"{path}/plan", f"asking for the plan of {doing}", dict(order))
+        else:
+            found = self._call("POST", path, doing, {**order, "confirm": group})
+        yield from (GroupMove.from_json(one) for one in found["details"]["moves"])
 
     def audit(self, pipeline: str) -> list[dict[str, Any]]:
         """Return what people did to a pipeline, oldest first: the newest 500 entries."""

@@ -1,4 +1,4 @@
-"""Switch: write a target at another server of its group from now on, for one pipeline or for all of a group.
+"""Switch: write a target at another server of its group from now on.
 
 The other server is a copy of the first one, by replication or from a backup, and its checkpoint says what it holds. It
 is written only if it holds everything that was acknowledged; what it lacks is named, and delivered again from the
@@ -10,14 +10,12 @@ other server, which proves that it can be written; then one transaction in ZooKe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
 
-from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
@@ -27,7 +25,6 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again
 from sluice.model.batches import Batch
 from sluice.operations.control import ActionPlan
-from sluice.operations.source_groups import GroupMove, members_of
 from sluice.targets.port import Checkpoint
 
 _log = structlog.get_logger()
@@ -52,38 +49,6 @@ class _Other:
     def held(self) -> int:
         """The last batch that it holds."""
         return self.checkpoint.batch if self.checkpoint else 0
-
-
-def targets_of(group: str, pipeline: PipelineConfig) -> list[str]:
-    """Return the names of the targets of a pipeline that are in the group."""
-    return [target.name for target in pipeline.targets if target.group == group]
-
-
-def pipelines_of(group: str, folder: Path) -> list[PipelineConfig]:
-    """Return the pipelines with a target in a group, by name.
-
-    Raises ConfigError if there is none, or if a file that cannot be read may be one of them.
-    """
-    return members_of(group, folder, lambda one: {target.group for target in one.targets}, "target")
-
-
-def switch_group(
-    runtimes: Iterable[Runtime], group: str, to: str, *, by: str, reason: str, dry_run: bool, rewind: bool = False
-) -> Iterator[GroupMove]:
-    """Switch each target of the group in each pipeline to ``to``, or "" for the first other server that has everything.
-
-    Yield each pipeline's answer as it comes. A pipeline that is refused does not hold up the others.
-    """
-    for runtime in runtimes:
-        steps: list[str] = []
-        try:
-            for target in targets_of(group, runtime.pipeline):
-                plan = switch(runtime, target, to, by=by, reason=reason, dry_run=dry_run, rewind=rewind)
-                steps += plan.steps
-            yield GroupMove(runtime.name, tuple(steps))
-        except SluiceError as error:
-            error.name_pipeline(runtime.name)
-            yield GroupMove(runtime.name, tuple(steps), error)
 
 
 def switch(

@@ -36,8 +36,8 @@ from sluice.orchestration.last_answers import LastAnswers
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import Right, file_for, may_read, verified_file
 from sluice.orchestration.page.headers import SecureHeaders
-from sluice.orchestration.page.imports import import_for
-from sluice.orchestration.page.routes import add_routes, runtime_to_act
+from sluice.orchestration.page.imports import import_for, runtime_to_act
+from sluice.orchestration.page.routes import add_routes
 from sluice.orchestration.page.served import Served, User
 from sluice.orchestration.page_workers import PageWorkers
 

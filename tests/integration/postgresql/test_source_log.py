@@ -80,6 +80,15 @@ def test_a_prepared_transaction_comes_when_it_commits(tmp_path: Path, server_fol
         assert [c.after["id"] for c in reader.changes(reader.all()) if c.after] == [2]
 
 
+def test_a_transaction_larger_than_what_is_scanned_at_a_time(case: PostgreSQLCase, reader: Reader) -> None:
+    """Its bytes are three times those that the reader of the log keeps for one scan."""
+    case.execute(
+        "CREATE TABLE big (id int PRIMARY KEY, v text)",
+        "INSERT INTO big SELECT i, repeat(md5(i::text), 32) FROM generate_series(1, 100000) i",
+    )
+    assert sum(result.changes for result in reader.all()) == 100_000
+
+
 def test_changes_of_partitions_are_those_of_the_table(case: PostgreSQLCase, reader: Reader) -> None:
     case.execute(
         "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",

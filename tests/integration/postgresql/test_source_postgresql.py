@@ -164,7 +164,6 @@ def test_noted_statements_reach_the_target(tmp_path: Path, postgresql_source: An
             )
             shop.run_until_head()
             assert columns(shop.target, COPY, "noted") == columns(shop.source, "postgres", "noted")
-            shop.prepare()  # publishes the new table
             shop.write(
                 "INSERT INTO lines VALUES (1, 'one'), (2, 'two')",
                 "BEGIN",

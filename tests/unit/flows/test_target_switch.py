@@ -23,8 +23,9 @@ from sluice.flows.run import run
 from sluice.flows.transform.merge import merge
 from sluice.operations import target_switch
 from sluice.operations.check import check
+from sluice.operations.groups import GroupKind, members, move_group
 from sluice.operations.status import status
-from sluice.operations.target_switch import pipelines_of, switch, switch_group
+from sluice.operations.target_switch import switch
 from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
 from tests.support.twins.serverless import Serverless, TreeRuntime, serverless
 
@@ -234,7 +235,9 @@ def test_a_group_moves_together_and_one_that_is_refused_holds_up_no_other(made: 
     made.replicate()
     other = made.case.config.model_copy(update={"pipeline": "new"})
     new = Pipeline(replace(made.case, config=other), made.folder)
-    moves = list(switch_group([new.runtime(), made.runtime()], "warehouse", "wh2", by="me", reason="", dry_run=False))
+    order = {"to": "wh2", "reason": "", "rewind": False}
+    runtimes = [new.runtime(), made.runtime()]
+    moves = list(move_group(GroupKind.TARGET, "warehouse", runtimes, order, by="me", dry_run=False))
     assert [(one.pipeline == "new", one.error is None) for one in moves] == [(True, False), (False, True)]
     assert made.written() == "wh2"
 
@@ -251,9 +254,9 @@ targets: [{{name: t, type: memory, connections: [wh1, wh2], group: {group}}}]
 def test_a_group_is_the_pipelines_whose_targets_name_it(tmp_path: Path) -> None:
     for name, group in (("b", "warehouse"), ("a", "warehouse"), ("c", "office")):
         (tmp_path / f"{name}.yaml").write_text(FILE.format(name=name, group=group))
-    assert [one.pipeline for one in pipelines_of("warehouse", tmp_path)] == ["a", "b"]
+    assert [one.pipeline for one in members(GroupKind.TARGET, "warehouse", tmp_path)] == ["a", "b"]
     with pytest.raises(ConfigError, match=r"no pipeline has the target group 'warehuose'; did you mean 'warehouse'"):
-        pipelines_of("warehuose", tmp_path)
+        members(GroupKind.TARGET, "warehuose", tmp_path)
 
 
 @pytest.mark.parametrize(

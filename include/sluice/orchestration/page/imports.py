@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import importlib
 import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import PipelineConfig
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
 
 _MODULES = (
     "sluice.operations.status",
     "sluice.operations.adopt",
+    "sluice.operations.groups",
     "sluice.operations.deadletters.replay",
     "sluice.operations.history",
     "sluice.operations.tables",
@@ -41,3 +48,11 @@ def import_for(pipeline: PipelineConfig) -> None:
 
         load_kind(kind)
         _ready.add(kind)
+
+
+def runtime_to_act(path: Path) -> Runtime:
+    """Open a pipeline's runtime for somebody who controls it. Raises SluiceError."""
+    from sluice.orchestration.dags.control import open_to_act
+
+    import_for(load_pipeline(path))
+    return open_to_act(str(path))

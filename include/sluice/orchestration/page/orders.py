@@ -101,6 +101,30 @@ class SwitchTarget(Order):
     )
 
 
+class GroupOrder(Order):
+    """Move the pipelines of a group to another server."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"to": "db2", "confirm": "shop"}})
+
+    confirm: str = Field(
+        "", max_length=_TEXT, description="The group's name. Required to move it, not for the plan: data is at stake."
+    )
+    to: str = Field(
+        "", max_length=512, description="A connection of the group; empty: the first other one that has everything."
+    )
+    pipelines: list[str] = Field(
+        default_factory=list, max_length=_MANY, description="Only these pipelines of the group; none: all."
+    )
+
+
+class SwitchGroup(GroupOrder):
+    """Move the pipelines of a target group to another server."""
+
+    rewind: bool = Field(
+        False, strict=True, description="Deliver again what the other server lacks, if it is still stored."
+    )
+
+
 class Adopt(Order):
     """Say which side counts where a target and ZooKeeper disagree."""
 

@@ -17,7 +17,6 @@ from sluice.config.loading import load_pipeline
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import dag_id_of
-from sluice.orchestration.dags.control import open_to_act
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import Right, rights, verified_file
 from sluice.orchestration.page.actions import ACTIONS, Action, Told
@@ -25,7 +24,8 @@ from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
 from sluice.orchestration.page.channels import add_channels
 from sluice.orchestration.page.editor import add_editor
 from sluice.orchestration.page.failed_tasks import clear_failed, failed_tasks
-from sluice.orchestration.page.imports import import_for
+from sluice.orchestration.page.groups import add_groups
+from sluice.orchestration.page.imports import runtime_to_act
 from sluice.orchestration.page.served import ROOT, Served, User
 from sluice.orchestration.page.words import in_words, summary, trouble_first
 
@@ -51,6 +51,7 @@ def add_routes(app: FastAPI, served: Served) -> None:
     _add_lists(app, served)
     _add_parts(app, served)
     add_channels(app, served)
+    add_groups(app, served)
     add_editor(app, served)
     for action in ACTIONS.values():
         _add_action(app, served, action)
@@ -305,12 +306,6 @@ async def _do(
         return {"action": action.name, "steps": [f"run {opened['run_id']} of {asked.dag_id} is open"], "run": opened}
     steps = await clear_failed(airflow, dag_id_of(pipeline.pipeline), pipeline.window)
     return {"action": action.name, "steps": steps, "run": None}
-
-
-def runtime_to_act(path: Path) -> Any:
-    """Open a pipeline's runtime for somebody who controls it. Raises SluiceError."""
-    import_for(load_pipeline(path))
-    return open_to_act(str(path))
 
 
 async def _done(served: Served, call: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

@@ -27,6 +27,9 @@ const FIELDS = {
   failover: [["to", "Connection (empty: the first that has all)", "text"], REASON],
   "switch-target": [["target", "Target", "target"], ["to", "Connection (empty: the first that has all)", "text"],
     ["rewind", "Deliver again what that server lacks", "check"], REASON],
+  "source-group": [["to", "Connection (empty: the first that has all)", "text"], REASON],
+  "target-group": [["to", "Connection (empty: the first that has all)", "text"],
+    ["rewind", "Deliver again what that server lacks", "check"], REASON],
   adopt: [["target", "Target", "target"], ["side", "The side that is right", "choice", { options: ["target", "zookeeper"] }], REASON],
   "retry-now": [],
   "make-missing": [REASON], "alert-on": [RULE, REASON], "alert-off": [RULE, REASON],
@@ -42,7 +45,8 @@ const FIELDS = {
 };
 export const TITLES = {
   pause: "Pause", resume: "Resume", restart: "Restart", rollback: "Roll back", skip: "Skip a batch", seek: "Seek",
-  redeliver: "Redeliver", failover: "Fail over", "switch-target": "Switch a target", adopt: "Adopt", "retry-now": "Retry now",
+  redeliver: "Redeliver", failover: "Fail over", "switch-target": "Switch a target",
+  "source-group": "Fail over the group", "target-group": "Switch the group", adopt: "Adopt", "retry-now": "Retry now",
   "make-missing": "Make what is missing", "alert-on": "Switch the alert on", "alert-off": "Switch the alert off", "dump-start": "Copy tables",
   "dump-pause": "Pause the copy", "dump-resume": "Resume the copy", "dump-cancel": "Cancel the copy",
   "dump-tune": "Change the pace", "letters-replay": "Replay", "letters-discard": "Discard", verify: "Verify", repair: "Repair",
@@ -107,21 +111,23 @@ function read(form) {
   return body;
 }
 
-// Shows the form with its plan below; the plan follows the fields, and the deed needs a plan.
+// Shows the form with its plan below; the plan follows the fields, and the deed needs a plan. `pipeline` may be a group of
+// pipelines: it has a kind, and the name of the group.
 export function openAction(pipeline, action, given = {}, after = () => {}) {
   const dialog = document.getElementById("dialog");
-  const where = path("pipelines", pipeline.pipeline, "actions", action);
+  const name = pipeline.kind ? pipeline.name : pipeline.pipeline;
+  const where = pipeline.kind ? path("groups", pipeline.kind, name, "move") : path("pipelines", name, "actions", action);
   const split = FIELDS[action].indexOf(MORE), made = FIELDS[action].map((one) => (one === MORE ? MORE : field(one, given[one[0]], pipeline)));
   const fields = split < 0 ? made : [...made.slice(0, split), el("details", { "data-focus": "more" }, el("summary", {}, "Which rows, how fast"), el("div", { class: "folded" }, ...made.slice(split + 1)))];
   const plan = el("div", { class: "plan", role: "status", "aria-live": "polite" });
   const confirm = el("div", { class: "field", hidden: true },
-    el("label", { for: "field-confirm" }, `Data is at stake. Type the pipeline's name, ${pipeline.pipeline}:`),
+    el("label", { for: "field-confirm" }, `Data is at stake. Type the ${pipeline.kind ? "group" : "pipeline"}'s name, ${name}:`),
     el("input", { id: "field-confirm", type: "text", autocomplete: "off", spellcheck: "false" }));
   const typed = confirm.querySelector("input");
   const go = el("button", { type: "submit", class: "primary", disabled: true, "data-deed": action }, TITLES[action]);
   let current = null, turn = 0;
 
-  const ready = () => { go.disabled = !current || (current.confirm && typed.value !== pipeline.pipeline); };
+  const ready = () => { go.disabled = !current || (current.confirm && typed.value !== name); };
   const ask = async () => {
     const mine = ++turn;
     current = null;
@@ -180,7 +186,7 @@ export function openAction(pipeline, action, given = {}, after = () => {}) {
   });
   const cancel = button("Cancel", () => dialog.close());
   form.append(...fields, plan, confirm, el("div", { class: "buttons" }, cancel, go));
-  dialog.replaceChildren(el("h2", { id: "dialog-title" }, `${TITLES[action]}: ${pipeline.pipeline}`), form);
+  dialog.replaceChildren(el("h2", { id: "dialog-title" }, `${TITLES[action]}: ${name}`), form);
   dialog.dataset.action = action;
   if (!dialog.open) dialog.showModal();
   (form.querySelector("input, textarea, select") || cancel).focus();

@@ -16,7 +16,7 @@ export function show() {
     input: () => { wanted = search.value.trim().toLowerCase(); render(); },
   });
   const list = el("div", { id: "list" });
-  main.replaceChildren(el("div", { class: "tools" }, el("label", { for: "search", class: "unseen" }, "Search"), search, el("span", { id: "make" })), list);
+  main.replaceChildren(el("div", { class: "tools" }, el("label", { for: "search", class: "unseen" }, "Search"), search, el("span", { id: "groups" }), el("span", { id: "make" })), list);
   offer();
   polling = poll(ask, () => (lines.some((one) => one.state === "asked") ? 300 : 2000));
   poll(askCurves, 30_000);
@@ -38,8 +38,11 @@ async function ask() {
   }
 }
 
-// The way to a new pipeline, for those who may make one.
+// The ways to the groups, where there are any, and to a new pipeline, for those who may make one.
 async function offer() {
+  get("groups").then(({ groups }) => {
+    if (groups.length) document.getElementById("groups").replaceChildren(el("a", { href: "?groups", class: "button" }, plural(groups.length, "group")));
+  }).catch(() => { /* the list is there without it */ });
   try {
     if ((await get("editor")).create) document.getElementById("make").replaceChildren(el("a", { href: "?new", class: "button" }, "New pipeline"));
   } catch { /* the list is there without it */ }

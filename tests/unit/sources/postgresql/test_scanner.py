@@ -107,11 +107,14 @@ class Log:
 
     def feed(self, *messages: bytes) -> int:
         for message in messages:
-            at = self.scanner.room(len(message))
-            framed = len(message).to_bytes(4, "little") + message
-            self.scanner.arena[at : at + len(framed)] = np.frombuffer(framed, np.uint8)
-            self.scanner.received(at + len(framed))
+            self.put(message)
         return self.scanner.scan()
+
+    def put(self, message: bytes) -> None:
+        at = self.scanner.room(len(message))
+        framed = len(message).to_bytes(4, "little") + message
+        self.scanner.arena[at : at + len(framed)] = np.frombuffer(framed, np.uint8)
+        self.scanner.received(at + len(framed))
 
     def rows(self) -> list[dict[str, Any]]:
         self.scanner.finish()
@@ -173,6 +176,22 @@ def test_it_stops_in_front_of_what_commits_later() -> None:
     log.begin()
     log.feed(commit(300))
     assert [row["id"] for row in log.rows()] == ["2"]
+
+
+def test_a_transaction_larger_than_the_arena_is_scanned_to_its_end() -> None:
+    """The reader of the log puts messages into the arena until it is full, and then has it scanned."""
+    log = Log()
+    rows = [insert(str(number), "a" * 50, "b") for number in range(200)]
+    waiting = [relation(), begin(20_000), *rows, commit(20_000)]
+    assert sum(map(len, waiting)) > 4 * 4096
+    while waiting:
+        used, full, _ = log.scanner.bounds
+        assert used <= full, "nothing can be put in any more"
+        while waiting and used <= full:
+            log.put(waiting.pop(0))
+            used, full, _ = log.scanner.bounds
+        log.scanner.scan()
+    assert [row["id"] for row in log.rows()] == [str(number) for number in range(200)]
 
 
 def test_a_keepalive_moves_the_position_between_transactions_only() -> None:

@@ -210,6 +210,15 @@ class Scanner:
         end = self._arena_bytes
         return int(self.s[sc.S_USED]), end - (end >> 3), end
 
+    @property
+    def unscanned(self) -> int:
+        """Where the first message stands that was not scanned."""
+        return int(self.s[sc.S_POS])
+
+    def clear(self, size: int) -> None:
+        """Put away what was scanned, so that ``size`` bytes have room."""
+        self._make_room(size)
+
     def _make_room(self, size: int) -> None:
         """Seal the rows found so far, and go on in a new arena with what was not scanned yet."""
         s = self.s
@@ -266,6 +275,8 @@ class Scanner:
             code = int(sc.scan(self.arena, s, self._rows, self._txns, self._oids, self._slots))
             if code == sc.CODE_STOP:
                 s[sc.S_WAL_END] = max(s[sc.S_WAL_END], s[sc.S_STOP])
+            if code == sc.CODE_MORE and self.bounds[0] > self.bounds[1]:
+                self._make_room(0)  # a reader takes no message into an arena that is full
             if code in {sc.CODE_MORE, sc.CODE_END, sc.CODE_STOP}:
                 return code
             if code == sc.CODE_GROW_ROWS:

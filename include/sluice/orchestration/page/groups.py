@@ -1,0 +1,200 @@
+"""The routes of groups: pipelines that share a source or a target, and the order that moves all of them at once."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import JSONResponse
+
+from sluice.config.loading import yaml_files
+from sluice.config.problems import shown
+from sluice.errors import ConfigError, SluiceError
+from sluice.operations.groups import GroupKind, GroupMove, members, move_group, places
+from sluice.orchestration.page import orders, reads
+from sluice.orchestration.page.access import Right, has
+from sluice.orchestration.page.actions import NOTHING, Plan, Stakes
+from sluice.orchestration.page.imports import runtime_to_act
+from sluice.orchestration.page.served import ROOT, Served, User
+from sluice.orchestration.page.words import in_words
+
+_WHAT = {
+    GroupKind.SOURCE: "Read another server of the group from now on, in all pipelines of the group.",
+    GroupKind.TARGET: "Write another server of the group from now on, in all pipelines of the group.",
+}
+_RULES = (
+    "Needs the right `act` at every pipeline of the group. A pipeline whose new server lacks what it read or "
+    "acknowledged is refused, and holds up no other."
+)
+
+
+def add_groups(app: FastAPI, served: Served) -> None:
+    """Add the routes."""
+
+    @app.get(ROOT + "/groups", summary="Groups", tags=["groups"])
+    async def groups(user: User) -> JSONResponse:
+        """Return the source and target groups that you may see a pipeline of: for each of their pipelines the target
+        (empty for a source), the servers, the one that is read or written now (null: not known yet), and its state in
+        words. `may`: you may move the group.
+        """
+        heads = await served.own.run(partial(served.readable, user))
+        found = await served.own.run(partial(_groups_of, served.folder, heads))
+        named = {line["pipeline"] for one in found for line in one["pipelines"]}
+        wanted = {path: head for path, head in heads.items() if head["pipeline"] in named}
+        statuses = {one["pipeline"]: one for one in await served.statuses(wanted, listed=True)}
+        shown_now = await served.own.run(lambda: [_shown(one, statuses, user) for one in found])
+        return JSONResponse({"groups": shown_now})
+
+    _add_move(app, served, GroupKind.SOURCE, orders.GroupOrder)
+    _add_move(app, served, GroupKind.TARGET, orders.SwitchGroup)
+
+
+def _groups_of(folder: Path, heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups with a readable pipeline, sources first. ``hidden``: pipelines that the user may not see."""
+    found: dict[tuple[GroupKind, str], dict[str, Any]] = {}
+    for path in yaml_files(folder):
+        try:
+            pipeline = reads.pipeline_at(path)
+        except SluiceError:  # the list of pipelines says what is wrong with it
+            continue
+        for kind in GroupKind:
+            for name, mine in places(kind, pipeline).items():
+                group = found.setdefault((kind, name), {"kind": kind.value, "name": name, "hidden": 0, "pipelines": []})
+                if str(path) not in heads:
+                    group["hidden"] += 1
+                    continue
+                group["pipelines"] += [
+                    {"pipeline": one.pipeline, "target": one.target, "servers": list(one.servers)} for one in mine
+                ]
+    return [found[key] for key in sorted(found) if found[key]["pipelines"]]
+
+
+def _shown(group: dict[str, Any], statuses: dict[str, dict[str, Any]], user: BaseUser) -> dict[str, Any]:
+    """Return a group with the server and the state of each pipeline, and whether the user may move it."""
+    lines = []
+    for one in group["pipelines"]:
+        status = statuses.get(one["pipeline"], {"state": "asked"})
+        said = in_words(status) if one["pipeline"] in statuses else {"text": "", "tone": "quiet"}
+        lines.append({**one, "server": _server(one["target"], status), "text": said["text"], "tone": said["tone"]})
+    may = not group["hidden"] and all(has(user, name, Right.ACT) for name in {one["pipeline"] for one in lines})
+    return {**group, "pipelines": lines, "may": {Right.ACT.value: may}}
+
+
+def _server(target: str, status: dict[str, Any]) -> str | None:
+    """Return the server of a group that a pipeline reads or writes now; None: its status does not say."""
+    if not target:
+        return status.get("server") or None
+    return next((one.get("server") or None for one in status.get("targets") or () if one["name"] == target), None)
+
+
+def _add_move(app: FastAPI, served: Served, kind: GroupKind, model: type[orders.GroupOrder]) -> None:
+    async def plan(group: str, user: User, order: Any) -> JSONResponse:
+        moves = await _moved(served, kind, group, user, order, dry_run=True)
+        stakes = Stakes("the batches that the plan names" if getattr(order, "rewind", False) else NOTHING)
+        details = {"moves": [one.to_json() for one in moves]}
+        made = Plan(f"{kind}-group", tuple(_steps(moves)), stakes, True, _command(kind, group, order), details)
+        return JSONResponse(made.to_json())
+
+    async def move(group: str, user: User, order: Any) -> JSONResponse:
+        if order.confirm != group:
+            raise HTTPException(409, f"moving the {kind} group {shown(group)} puts data at stake: repeat the group's "
+                                "name in `confirm`")  # fmt: skip
+        moves = await _moved(served, kind, group, user, order, dry_run=False)
+        details = {"moves": [one.to_json() for one in moves]}
+        return JSONResponse({"action": f"{kind}-group", "steps": list(_steps(moves)), "run": None, "details": details})
+
+    path = f"/groups/{kind}/{{group}}/move"
+    for call, where, told in (
+        (plan, f"{path}/plan", "Say what this would do in each pipeline. Changes nothing."),
+        (move, path, _WHAT[kind]),
+    ):
+        call.__annotations__["order"] = model
+        app.add_api_route(
+            ROOT + where,
+            call,
+            methods=["POST"],
+            tags=["groups"],
+            name=f"{call.__name__}_{kind}_group",
+            summary=f"Move a {kind} group" + (": plan" if call is plan else ""),
+            description=f"{told} {_RULES}",
+        )
+
+
+async def _moved(
+    served: Served, kind: GroupKind, group: str, user: BaseUser, order: orders.GroupOrder, *, dry_run: bool
+) -> list[GroupMove]:
+    """Return the answer of each pipeline. Raises a 403, 404, 409 or 503 answer."""
+    names = await served.own.run(partial(_allowed, served.folder, kind, group, user, order.pipelines))
+
+    def call() -> list[GroupMove]:
+        paths = {reads.pipeline_at(path).pipeline: path for path in yaml_files(served.folder)}
+        runtimes = [runtime_to_act(paths[name]) for name in names]
+        by = f"{user.get_name()}@airflow"
+        return list(move_group(kind, group, runtimes, order.model_dump(), by=by, dry_run=dry_run))
+
+    try:
+        return await served.acting.run(call)
+    except SluiceError as error:
+        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None
+
+
+def _allowed(folder: Path, kind: GroupKind, group: str, user: BaseUser, only: list[str]) -> list[str]:
+    """Return the pipelines that are moved, all of which the user may change. Raises a 403, 404 or 409 answer."""
+    unknown = HTTPException(404, f"there is no {kind} group {shown(group)!r} with a pipeline that you may see")
+    try:
+        names = [one.pipeline for one in members(kind, group, folder)]
+    except ConfigError as error:
+        if not any(group in places(kind, one) for one in _readable(folder, user)):
+            raise unknown from None
+        raise HTTPException(409, shown(str(error))) from None
+    seen = [name for name in names if has(user, name, Right.READ)]
+    if not seen:
+        raise unknown
+    strangers = sorted(set(only) - set(seen))
+    if strangers:
+        raise HTTPException(404, f"the {kind} group {shown(group)} has no pipeline {shown(strangers[0])!r} that you "
+                            "may see")  # fmt: skip
+    wanted = [name for name in names if not only or name in only]
+    refused = [name for name in wanted if not has(user, name, Right.ACT)]
+    if refused:
+        named = [name for name in refused if name in seen]
+        what = f": {', '.join(named)}" if named else ""
+        raise HTTPException(403, f"you may not change {len(refused)} of the {len(wanted)} pipelines of the group "
+                            f"{shown(group)}{what}; `pipelines` names those that are to move")  # fmt: skip
+    return wanted
+
+
+def _readable(folder: Path, user: BaseUser) -> Iterator[Any]:
+    for path in yaml_files(folder):
+        try:
+            pipeline = reads.pipeline_at(path)
+        except SluiceError:
+            continue
+        if has(user, pipeline.pipeline, Right.READ):
+            yield pipeline
+
+
+def _steps(moves: list[GroupMove]) -> Iterator[str]:
+    """Yield what was done, a sentence for each pipeline and step; first what is refused."""
+    for one in moves:
+        if one.error is not None:
+            hint = f" ({one.error.hint})" if one.error.hint else ""
+            yield f"{one.pipeline} is REFUSED, and stays where it is: {one.error.message}{hint}"
+    for one in moves:
+        yield from (f"{one.pipeline}: {step}" for step in one.steps)
+
+
+def _command(kind: GroupKind, group: str, order: orders.GroupOrder) -> str:
+    words = ["failover"] if kind is GroupKind.SOURCE else ["targets", "switch"]
+    words = ["sluice", *words, "--group", group, *(["--to", order.to] if order.to else [])]
+    words += ["--rewind"] if getattr(order, "rewind", False) else []
+    words += ["--reason", order.reason] if order.reason else []
+    return "" if order.pipelines else shlex.join(words)
+
+
+__all__ = ["add_groups"]
