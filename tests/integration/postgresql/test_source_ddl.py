@@ -357,7 +357,7 @@ def test_a_login_that_may_not_is_told_the_statements(postgresql_source: Any) -> 
 
 
 def test_statements_that_build_indexes_work(case: PostgreSQLCase, reader: Reader) -> None:
-    """They commit in between; and none of them is a change that is followed."""
+    """They commit in between; and only the index itself is a change that is followed."""
     case.create("a")
     reader.all()
     case.execute(
@@ -366,4 +366,42 @@ def test_statements_that_build_indexes_work(case: PostgreSQLCase, reader: Reader
         "CREATE MATERIALIZED VIEW m AS SELECT * FROM a", "REFRESH MATERIALIZED VIEW m", "DROP MATERIALIZED VIEW m",
         "CREATE VIEW w AS SELECT * FROM a", "DROP VIEW w", "ANALYZE a", "INSERT INTO a VALUES (1, 'x')",
     )  # fmt: skip
-    assert told(reader) == [[("i", {"id": 1, "v": "x"})]]
+    assert told(reader) == [["a: indexes", "a: indexes", ("i", {"id": 1, "v": "x"})]]
+
+
+def test_secondary_indexes_are_followed(case: PostgreSQLCase, reader: Reader) -> None:
+    """Not one of expressions, and not one that goes with its column: a statement says so already."""
+    case.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int)", "INSERT INTO t VALUES (1, 'x', 1)")
+    reader.all()
+    case.execute(
+        "CREATE INDEX t_v ON t (v)", "INSERT INTO t VALUES (2, 'y', 2)", "CREATE INDEX t_e ON t (lower(v))",
+        "CREATE UNIQUE INDEX CONCURRENTLY t_n ON t (n, v)", "ALTER INDEX t_v RENAME TO t_w",
+        "ALTER TABLE t RENAME v TO w", "BEGIN", "UPDATE t SET n = 3 WHERE id = 1", "DROP INDEX t_n",
+        "UPDATE t SET n = 4 WHERE id = 1", "COMMIT", "ALTER TABLE t DROP w", "ALTER TABLE t ADD UNIQUE (n)",
+    )  # fmt: skip
+    results = reader.all()
+    records = [record for result in results for record in result.manifest.ddl]
+    assert [(kinds(record), record.sql.partition("ON ")[2] or record.sql) for record in records] == [
+        ("t: indexes", f'"{case.schema}"."t" ("v")'),
+        ("t: indexes", f'"{case.schema}"."t" ("n", "v")'),
+        ("t: indexes", f'"{case.schema}"."t" ("v")'),
+        ("t: rename column", f'ALTER TABLE "{case.schema}"."t" RENAME COLUMN "v" TO "w"'),
+        ("t: indexes", f'DROP INDEX "{case.schema}"."t_n"'),
+        ("t: drop column", f'ALTER TABLE "{case.schema}"."t" DROP COLUMN "w"'),
+        ("t: indexes", f'"{case.schema}"."t" ("n")'),
+    ]
+    assert [c.after["n"] for c in reader.changes(results) if c.after] == [2, 3, 4]
+
+
+def test_an_index_alone_never_stops_rows(case: PostgreSQLCase, reader: Reader) -> None:
+    """Where the trigger did not note it, it is taken from the catalog, wherever among the rows the log shows it."""
+    case.create("a")
+    reader.all()
+    case.execute("ALTER EVENT TRIGGER sluice_ddl_end DISABLE")
+    with case.server.connect(options=f"-c search_path={case.schema}") as one:
+        one.autocommit = False
+        one.execute("INSERT INTO a VALUES (1, 'x')")
+        one.execute("CREATE INDEX a_v ON a (v)")
+        one.execute("INSERT INTO a VALUES (2, 'y')")
+        one.commit()
+    assert told(reader) == [[("i", {"id": 1, "v": "x"}), ("i", {"id": 2, "v": "y"})]]

@@ -27,7 +27,7 @@ CONTENT = "said"
 FUNCTION = "note"
 TRIGGERS = {"sluice_ddl_end": "ddl_command_end", "sluice_ddl_drop": "sql_drop"}
 _TAGS = ("CREATE TABLE", "CREATE TABLE AS", "SELECT INTO", "CREATE SCHEMA", "CREATE EXTENSION", "ALTER TABLE",
-         "ALTER TYPE", "ALTER SCHEMA", "ALTER EXTENSION")  # fmt: skip
+         "CREATE INDEX", "ALTER INDEX", "ALTER TYPE", "ALTER SCHEMA", "ALTER EXTENSION")  # fmt: skip
 """The statements after which the first trigger looks; none of them makes temporary work for each query."""
 _ADMINISTRATORS = ("rds_superuser", "cloudsqlsuperuser", "alloydbsuperuser", "azure_pg_admin", "neon_superuser")
 """Roles of managed services whose members may make event triggers."""
@@ -81,6 +81,7 @@ _BODY = f"""
 DECLARE
   touched oid[];
   gone json;
+  unindexed json;
   made json;
   number bigint;
   fresh record;
@@ -89,11 +90,15 @@ BEGIN
   IF TG_EVENT = 'sql_drop' THEN
     SELECT json_agg(json_build_array(o.objid::bigint, o.schema_name, o.object_name)) INTO gone
     FROM pg_event_trigger_dropped_objects() o WHERE o.object_type = 'table' AND NOT o.is_temporary;
+    SELECT json_agg(json_build_array(o.schema_name, o.object_name)) INTO unindexed
+    FROM pg_event_trigger_dropped_objects() o
+    WHERE o.object_type = 'index' AND TG_TAG = 'DROP INDEX' AND NOT o.is_temporary;
     SELECT array_agg(DISTINCT o.objid) INTO touched FROM pg_event_trigger_dropped_objects() o
     WHERE o.object_type = 'table column' AND NOT o.is_temporary AND TG_TAG <> 'ALTER TABLE';
   ELSE
     SELECT array_agg(DISTINCT r.id) INTO touched FROM pg_event_trigger_ddl_commands() o CROSS JOIN LATERAL (
       SELECT o.objid WHERE o.object_type IN ('table', 'table column')
+      UNION ALL SELECT i.indrelid FROM pg_index i WHERE o.object_type = 'index' AND i.indexrelid = o.objid
       UNION ALL SELECT a.attrelid FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE o.object_type = 'type' AND o.command_tag = 'ALTER TYPE' AND o.objid IN (t.oid, t.typbasetype)
       UNION ALL SELECT k.oid FROM pg_class k
@@ -109,11 +114,12 @@ BEGIN
     made := ({DEFINITIONS_AS_JSON}
       AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid = ANY(touched));
   END IF;
-  IF gone IS NULL AND made IS NULL THEN
+  IF gone IS NULL AND made IS NULL AND unindexed IS NULL THEN
     RETURN;
   END IF;
   INSERT INTO {SCHEMA}.{TABLE.table} ({CONTENT}) VALUES (json_build_object(
-    'version', 1, 'tag', TG_TAG, 'tables', coalesce(made, '[]'), 'dropped', coalesce(gone, '[]'))::text)
+    'version', 1, 'tag', TG_TAG, 'tables', coalesce(made, '[]'), 'dropped', coalesce(gone, '[]'),
+    'indexes', coalesce(unindexed, '[]'))::text)
     RETURNING id INTO number;
   DELETE FROM {SCHEMA}.{TABLE.table} WHERE id = number;
 EXCEPTION WHEN OTHERS THEN

@@ -19,12 +19,14 @@ class NotedStatement:
     Attributes:
         tag: its command tag, such as ALTER TABLE.
         tables: those that it made or changed, as they are after it. dropped: OID and name of those that are gone.
+        indexes: schema and name of indexes that are gone, while their tables stay.
         failed: why the trigger could not note it, "" if it could.
     """
 
     tag: str
     tables: tuple[CatalogTable, ...] = ()
     dropped: tuple[tuple[int, TableId], ...] = ()
+    indexes: tuple[tuple[str, str], ...] = ()
     failed: str = ""
 
 
@@ -41,6 +43,7 @@ def parse_noted(content: bytes) -> NotedStatement:
             str(data["tag"]),
             tuple(map(table_from_json, data.get("tables", ()))),
             tuple((int(oid), TableId(schema, table)) for oid, schema, table in data.get("dropped", ())),
+            tuple((str(schema), str(name)) for schema, name in data.get("indexes", ())),
             str(data.get("failed", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
