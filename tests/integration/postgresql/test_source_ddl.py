@@ -218,6 +218,32 @@ def test_partitioned_tables(case: PostgreSQLCase, reader: Reader) -> None:
     ]
 
 
+def test_rows_that_come_with_a_partition(case: PostgreSQLCase, reader: Reader) -> None:
+    """They are not in the log: the table is named. Not for an empty one, and not for one whose rows are in the log."""
+    case.execute("CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    for n in range(1, 6):
+        case.execute(f"CREATE TABLE part_{n} (LIKE p INCLUDING ALL)")
+    case.execute("INSERT INTO part_1 VALUES (10, 'a')", "INSERT INTO part_2 VALUES (20, 'a')")
+    reader.all()
+
+    def after(*statements: str) -> list[tuple[Any, ...]]:
+        case.execute(*statements)
+        return [result.filled for result in (reader.once(), reader.once())]
+
+    attach = "ALTER TABLE p ATTACH PARTITION part_{0} FOR VALUES FROM ({0}0) TO ({0}9)".format
+    assert after(attach(1)) == [(case.table("p"),), ()]
+    assert after("BEGIN", "SAVEPOINT s", attach(2), "RELEASE s", "COMMIT") == [(case.table("p"),), ()]
+    assert (
+        after("BEGIN", "INSERT INTO part_3 VALUES (30)", "SAVEPOINT s", attach(3), "ROLLBACK TO s", "COMMIT")[0] == ()
+    )
+    assert after("INSERT INTO part_4 VALUES (40)", "BEGIN", attach(4), "ROLLBACK") == [(), ()]
+    assert after(attach(5), "INSERT INTO p VALUES (51)", "ALTER TABLE p ADD n int") == [(), ()]
+    inner = "CREATE TABLE inner_p PARTITION OF p FOR VALUES FROM (60) TO (90) PARTITION BY RANGE (id)"
+    assert after(inner, "CREATE TABLE part_6 PARTITION OF inner_p FOR VALUES FROM (60) TO (70)") == [(), ()]
+    case.execute("CREATE TABLE part_7 (LIKE p INCLUDING ALL)", "INSERT INTO part_7 VALUES (70)")
+    assert after("ALTER TABLE inner_p ATTACH PARTITION part_7 FOR VALUES FROM (70) TO (80)")[0] == (case.table("p"),)
+
+
 def dropping(case: PostgreSQLCase) -> str:
     """The row that the trigger writes for a dropped table."""
     [(oid,)] = case.server.execute(f"SELECT '{case.schema}.a'::regclass::oid::bigint")

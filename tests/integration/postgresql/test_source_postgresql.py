@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 
 from sluice.errors import LogPurged, LostPosition, PreflightError
 from sluice.flows.capture.drain import drain
+from sluice.operations.status import status
 from sluice.segments.reader import iter_changes
 from sluice.sources.postgresql import ddl_trigger
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
@@ -238,6 +241,44 @@ def test_secondary_indexes_and_comments(tmp_path: Path, postgresql_source: Any, 
             assert indexes(shop.target, COPY, schema) == indexes(shop.source, "postgres", schema)
         finally:
             postgresql_source.execute(ddl_trigger.REMOVAL)
+
+
+def test_rows_of_an_attached_partition_are_named_until_they_are_copied(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any
+) -> None:
+    tables = (
+        "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE p_low PARTITION OF p FOR VALUES FROM (0) TO (10)",
+    )
+    with (
+        dropped_triggers(postgresql_source),
+        pg_case(
+            tmp_path, postgresql_source, zookeeper, schema="attached", tables=tables, source_extra=", ddl: true"
+        ) as shop,
+    ):
+        path = shop.path.read_text(encoding="utf-8").replace("capture:\n", 'capture:\n  exclude: ["attached.p_.*"]\n')
+        shop.path.write_text(path, encoding="utf-8")
+        shop.prepare()
+        shop.run_until_head()
+        attach = "ALTER TABLE p ATTACH PARTITION p_{0} FOR VALUES FROM ({0}0) TO ({0}9)".format
+        for number in (1, 2):
+            shop.write(
+                f"CREATE TABLE p_{number} (LIKE p INCLUDING ALL)", f"INSERT INTO p_{number} VALUES ({number}0, 'before')",
+                attach(number), f"INSERT INTO p VALUES ({number}1, 'after')",
+            )  # fmt: skip
+            shop.run_until_head()
+            ours, theirs = shop.rows("p")
+            assert [row for row in ours if row not in theirs] == [(number * 10, "before")]
+            [said] = status(shop.runtime()).incomplete
+            [command] = re.findall(r"`sluice (dump start [^`]*)`", said)
+            with ThreadPoolExecutor(1) as beside:
+                copying = beside.submit(shop.cli, *command.split())
+                while not copying.done():
+                    shop.run_until_head()
+                assert copying.result().returncode == 0, copying.result()
+            shop.run_until_head()
+            shop.assert_same("p")
+            assert status(shop.runtime()).incomplete == []
 
 
 @pytest.mark.full

@@ -76,12 +76,33 @@ _PUBLISH = f"""
             SQLERRM;
         END;
       END LOOP;"""  # noqa: S608 - fixed names
+_ATTACHED = """
+      own := pg_current_xact_id()::text::bigint;
+      FOR fresh IN
+        SELECT n.nspname AS schema, c.relname AS name, rn.nspname AS root_schema, rc.relname AS root_name
+        FROM pg_event_trigger_ddl_commands() o JOIN pg_inherits h ON h.inhparent = o.objid
+        JOIN pg_class k ON k.oid = h.inhparent AND k.relkind = 'p'
+        JOIN pg_class c ON c.oid = h.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_class rc ON rc.oid = pg_partition_root(h.inhparent) JOIN pg_namespace rn ON rn.oid = rc.relnamespace
+        CROSS JOIN LATERAL (SELECT own + 1048576 - ((own + 1048576 - h.xmin::text::bigint) & 4294967295)) m(id)
+        WHERE o.object_type = 'table' AND CASE WHEN m.id < own THEN false
+          ELSE pg_xact_status(m.id::text::xid8) = 'in progress' END
+      LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %I.%I)', fresh.schema, fresh.name) INTO chosen;
+        IF chosen THEN
+          filled := filled || json_build_array(fresh.root_schema, fresh.root_name);
+        END IF;
+      END LOOP;"""
+"""Rows that come with a partition: its row of pg_inherits is of this transaction, or of a part of it, whose numbers are
+not below that of the transaction."""
 _BODY = f"""
 #variable_conflict use_column
 DECLARE
   touched oid[];
   gone json;
   unindexed json;
+  filled json[] := '{{}}';
+  own bigint;
   made json;
   number bigint;
   fresh record;
@@ -111,15 +132,17 @@ BEGIN
     ) SELECT array_agg(id) INTO touched FROM heirs;
     IF TG_TAG IN ('CREATE TABLE', 'ALTER TABLE') THEN{_PUBLISH}
     END IF;
+    IF TG_TAG = 'ALTER TABLE' THEN{_ATTACHED}
+    END IF;
     made := ({DEFINITIONS_AS_JSON}
       AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid = ANY(touched));
   END IF;
-  IF gone IS NULL AND made IS NULL AND unindexed IS NULL THEN
+  IF gone IS NULL AND made IS NULL AND unindexed IS NULL AND cardinality(filled) = 0 THEN
     RETURN;
   END IF;
   INSERT INTO {SCHEMA}.{TABLE.table} ({CONTENT}) VALUES (json_build_object(
     'version', 1, 'tag', TG_TAG, 'tables', coalesce(made, '[]'), 'dropped', coalesce(gone, '[]'),
-    'indexes', coalesce(unindexed, '[]'))::text)
+    'indexes', coalesce(unindexed, '[]'), 'filled', array_to_json(filled))::text)
     RETURNING id INTO number;
   DELETE FROM {SCHEMA}.{TABLE.table} WHERE id = number;
 EXCEPTION WHEN OTHERS THEN

@@ -95,7 +95,13 @@ class RelationTracker:
         self._before: dict[TableId, KnownTable | None] = {}
         self._before_of = 0
         self._late: list[tuple[TableChange, str]] = []
+        self._filled: list[tuple[int, TableId]] = []
         self._late_forms: dict[int, KnownTable | None] = {}
+
+    @property
+    def filled(self) -> tuple[TableId, ...]:
+        """Tables that got rows which are not in the log."""
+        return tuple(dict.fromkeys(table for _, table in self._filled))
 
     @property
     def changed(self) -> PostgreSQLDefinitions | None:
@@ -246,6 +252,9 @@ class RelationTracker:
             _log.warning("statement_not_noted", statement=noted.tag, error=noted.failed, position=where)
         for oid, table in noted.dropped:
             self._dropped(oid, table, where)
+        for table in filter(self._selection.wants, noted.filled):
+            self._filled.append((lsn, table))
+            _log.warning("rows_not_in_log", table=str(table), statement=noted.tag, position=where)
         for schema, index in noted.indexes:
             self._unindexed(schema, index, where)
         for live in noted.tables:
@@ -325,6 +334,7 @@ class RelationTracker:
     def step_back(self, lsn: int) -> None:
         """Return to what was known in front of the transaction committed at ``lsn``, which begins the next batch."""
         self._late, self._late_forms = [], {}
+        self._filled = [(at, table) for at, table in self._filled if at != lsn]
         if self._before_of == lsn:
             for table, known in self._before.items():
                 self._definitions.forget(table)
