@@ -27,7 +27,7 @@ CONTENT = "said"
 FUNCTION = "note"
 TRIGGERS = {"sluice_ddl_end": "ddl_command_end", "sluice_ddl_drop": "sql_drop"}
 _TAGS = ("CREATE TABLE", "CREATE TABLE AS", "SELECT INTO", "CREATE SCHEMA", "CREATE EXTENSION", "ALTER TABLE",
-         "ALTER TYPE", "ALTER SCHEMA", "ALTER EXTENSION")  # fmt: skip
+         "CREATE INDEX", "ALTER INDEX", "ALTER TYPE", "ALTER SCHEMA", "ALTER EXTENSION")  # fmt: skip
 """The statements after which the first trigger looks; none of them makes temporary work for each query."""
 _ADMINISTRATORS = ("rds_superuser", "cloudsqlsuperuser", "alloydbsuperuser", "azure_pg_admin", "neon_superuser")
 """Roles of managed services whose members may make event triggers."""
@@ -76,11 +76,33 @@ _PUBLISH = f"""
             SQLERRM;
         END;
       END LOOP;"""  # noqa: S608 - fixed names
+_ATTACHED = """
+      own := pg_current_xact_id()::text::bigint;
+      FOR fresh IN
+        SELECT n.nspname AS schema, c.relname AS name, rn.nspname AS root_schema, rc.relname AS root_name
+        FROM pg_event_trigger_ddl_commands() o JOIN pg_inherits h ON h.inhparent = o.objid
+        JOIN pg_class k ON k.oid = h.inhparent AND k.relkind = 'p'
+        JOIN pg_class c ON c.oid = h.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_class rc ON rc.oid = pg_partition_root(h.inhparent) JOIN pg_namespace rn ON rn.oid = rc.relnamespace
+        CROSS JOIN LATERAL (SELECT own + 1048576 - ((own + 1048576 - h.xmin::text::bigint) & 4294967295)) m(id)
+        WHERE o.object_type = 'table' AND CASE WHEN m.id < own THEN false
+          ELSE pg_xact_status(m.id::text::xid8) = 'in progress' END
+      LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %I.%I)', fresh.schema, fresh.name) INTO chosen;
+        IF chosen THEN
+          filled := filled || json_build_array(fresh.root_schema, fresh.root_name);
+        END IF;
+      END LOOP;"""
+"""Rows that come with a partition: its row of pg_inherits is of this transaction, or of a part of it, whose numbers are
+not below that of the transaction."""
 _BODY = f"""
 #variable_conflict use_column
 DECLARE
   touched oid[];
   gone json;
+  unindexed json;
+  filled json[] := '{{}}';
+  own bigint;
   made json;
   number bigint;
   fresh record;
@@ -89,11 +111,15 @@ BEGIN
   IF TG_EVENT = 'sql_drop' THEN
     SELECT json_agg(json_build_array(o.objid::bigint, o.schema_name, o.object_name)) INTO gone
     FROM pg_event_trigger_dropped_objects() o WHERE o.object_type = 'table' AND NOT o.is_temporary;
+    SELECT json_agg(json_build_array(o.schema_name, o.object_name)) INTO unindexed
+    FROM pg_event_trigger_dropped_objects() o
+    WHERE o.object_type = 'index' AND TG_TAG = 'DROP INDEX' AND NOT o.is_temporary;
     SELECT array_agg(DISTINCT o.objid) INTO touched FROM pg_event_trigger_dropped_objects() o
     WHERE o.object_type = 'table column' AND NOT o.is_temporary AND TG_TAG <> 'ALTER TABLE';
   ELSE
     SELECT array_agg(DISTINCT r.id) INTO touched FROM pg_event_trigger_ddl_commands() o CROSS JOIN LATERAL (
       SELECT o.objid WHERE o.object_type IN ('table', 'table column')
+      UNION ALL SELECT i.indrelid FROM pg_index i WHERE o.object_type = 'index' AND i.indexrelid = o.objid
       UNION ALL SELECT a.attrelid FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE o.object_type = 'type' AND o.command_tag = 'ALTER TYPE' AND o.objid IN (t.oid, t.typbasetype)
       UNION ALL SELECT k.oid FROM pg_class k
@@ -106,14 +132,17 @@ BEGIN
     ) SELECT array_agg(id) INTO touched FROM heirs;
     IF TG_TAG IN ('CREATE TABLE', 'ALTER TABLE') THEN{_PUBLISH}
     END IF;
+    IF TG_TAG = 'ALTER TABLE' THEN{_ATTACHED}
+    END IF;
     made := ({DEFINITIONS_AS_JSON}
       AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid = ANY(touched));
   END IF;
-  IF gone IS NULL AND made IS NULL THEN
+  IF gone IS NULL AND made IS NULL AND unindexed IS NULL AND cardinality(filled) = 0 THEN
     RETURN;
   END IF;
   INSERT INTO {SCHEMA}.{TABLE.table} ({CONTENT}) VALUES (json_build_object(
-    'version', 1, 'tag', TG_TAG, 'tables', coalesce(made, '[]'), 'dropped', coalesce(gone, '[]'))::text)
+    'version', 1, 'tag', TG_TAG, 'tables', coalesce(made, '[]'), 'dropped', coalesce(gone, '[]'),
+    'indexes', coalesce(unindexed, '[]'), 'filled', array_to_json(filled))::text)
     RETURNING id INTO number;
   DELETE FROM {SCHEMA}.{TABLE.table} WHERE id = number;
 EXCEPTION WHEN OTHERS THEN

@@ -232,7 +232,8 @@ class _Reader(Generic[M]):
         schema = self.relations.changed
         partner: PartnerLoads = scanner.partner
         if not (scanner.changes or self.statements):
-            return StreamResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason, schema, partner)
+            reached = reason in {"head", "idle"}
+            return StreamResult(last, None, 0, 0, log_bytes, reached, reason, schema, partner, self.relations.filled)
         self._last_seal = True
         scanner.finish()
         self.batch.wait()
@@ -257,6 +258,7 @@ class _Reader(Generic[M]):
             reason,
             schema,
             partner,
+            self.relations.filled,
         )
 
 
