@@ -149,7 +149,8 @@ def _stages(
     spent, asked = dict.fromkeys((stage.name for stage in stages), 0.0), dict.fromkeys((s.name for s in stages), 0.0)
 
     def counted(name: str, work: Callable[[], None]) -> None:
-        began, before = time.process_time(), place.zookeeper.counters()["packets_received"]
+        before = place.zookeeper.counters()["packets_received"]
+        began = time.process_time()
         if profile is not None:
             profile.enable()
         work()
