@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-targets bench-peers faults clean bench-postgresql
+.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,11 +33,17 @@ servers: venv
 
 PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
 
-test: venv ## what CI runs: checks, then a test of each promise on real servers
-	@mkdir -p .sluice; $(BIN)/python -m devstack.fetching >.sluice/fetching.log 2>&1 & fetching=$$!; \
-	trap 'kill $$fetching 2>/dev/null || true' EXIT; \
-	$(MAKE) --no-print-directory -j2 -O kernels check; \
-	SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
+# The servers come while the environment is made, mypy works where the tests wait, and what it found is said at the end.
+test: ## what CI runs: checks, and a test of each promise on real servers
+	@mkdir -p .sluice; python=$$(.ci/python); PYTHONPATH=include $$python -m devstack.packages >.sluice/packages.log 2>&1 & \
+	started=$$!; trap 'kill $$started 2>/dev/null || true' EXIT; \
+	.ci/venv; \
+	$(BIN)/python -m devstack.fetching --make-test >.sluice/fetching.log 2>&1 & started="$$started $$!"; \
+	nice -n 10 $(BIN)/mypy >.sluice/mypy.log 2>&1 & mypy=$$!; started="$$started $$mypy"; \
+	$(MAKE) --no-print-directory -j2 -O kernels check-quick; \
+	tested=0; SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q || tested=$$?; \
+	wait $$mypy || { cat .sluice/mypy.log; exit 1; }; \
+	exit $$tested
 
 test-fast: venv kernels ## unit tests and the contract suites in memory: no server, no Spark, no Airflow
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-quick} $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit tests/contract/test_sources.py tests/contract/test_suite_itself.py
@@ -61,12 +67,14 @@ test-elsewhere: venv kernels ## unit tests in another time zone and language
 durations: venv kernels servers ## measure every file of make test and write tests/durations.json, which shares them among the workers
 	@SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q --write-durations
 
-check: venv ## format, lint, types, import contracts, openings of sentences; what test runs first
+check: check-quick ## format, lint, types, import contracts, openings of sentences; part of test
+	@$(BIN)/mypy
+
+check-quick: venv
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports
 	@$(BIN)/python .ci/openings
+	@$(BIN)/lint-imports
 
 lint: venv ## ruff and mypy only
 	@$(BIN)/ruff check .
@@ -125,6 +133,9 @@ bench-pipelines: venv kernels servers ## how many pipelines one Airflow carries,
 
 bench-scale: venv kernels servers ## what each stage of a batch costs, and with it what a thousand pipelines and 100 TB a day take
 	@$(BIN)/python tests/bench/bench_scale.py
+
+bench-small-batch: venv kernels servers ## processor seconds and ZooKeeper requests of a batch of 500 changes, against the smallest client without promises
+	@$(BIN)/python tests/bench/bench_small_batch.py
 
 bench-page: venv kernels servers ## first paint and refresh of the operator's page with 200 pipelines of 50 tables, and what an open page reads of ZooKeeper and the metadata database
 	@$(BIN)/python tests/bench/bench_page.py

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the profile of properties, and count what the run does."""
     examples.load()
     config.stash[_REPORT] = Report()
+    if worker := getattr(config, "workerinput", {}).get("workerid"):
+        config.args[:] = balance.arguments_of(worker, config.args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """All that is made here stays: a search for garbage would look at it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what ``make test`` would leave out."""
+    if "not full" in config.option.markexpr and collection_path.name.startswith("test_"):
+        return tiers.file_only_in_full(str(collection_path.relative_to(_ROOT))) or None
+    return None
 
 
 class _ByUnit(LoadFileScheduling):

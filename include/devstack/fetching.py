@@ -1,6 +1,7 @@
 """``python -m devstack.fetching``: every server of the tests, fetched at the same time.
 
-What is there already costs nothing. A test that needs a server while it comes waits for it (each place has a lock).
+What is there already costs nothing. A test that needs a server while it comes waits for it (each place has a lock), and
+fetches one that nobody fetches. With ``--make-test`` only those come that ``make test`` starts.
 """
 
 from __future__ import annotations
@@ -38,11 +39,18 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Fetch:
-    """One server: its name, what fetches it and returns where it is, and whether the tests can do without it."""
+    """One server.
+
+    Attributes:
+        find: fetches it and returns where it is.
+        optional: the tests can do without it.
+        in_make_test: ``make test`` starts it, not only ``make test-all``.
+    """
 
     name: str
     find: Callable[[], str]
     optional: bool = True
+    in_make_test: bool = True
 
 
 def _database(found: mysql.Distribution) -> str:
@@ -56,14 +64,15 @@ FETCHES = (
     Fetch("Elasticsearch", lambda: _search("elasticsearch")),
     Fetch("MariaDB", lambda: _database(mariadb.find_mariadb()), optional=False),
     Fetch("ClickHouse engine", lambda: f"{clickhouse.VERSION}: {clickhouse.find_clickhouse().parents[1]}"),
-    Fetch("OpenSearch", lambda: _search("opensearch")),
-    Fetch("PostGIS", lambda: _postgresql(postgresql.find_postgis())),
+    Fetch("OpenSearch", lambda: _search("opensearch"), in_make_test=False),
+    Fetch("PostGIS", lambda: _postgresql(postgresql.find_postgis()), in_make_test=False),
     Fetch("RabbitMQ", lambda: _tree(rabbitmq.find_rabbitmq())),
     Fetch("Schema registry", lambda: str(registry.find_registry())),
     Fetch("Redis", lambda: _tree(redis.find_redis().tree)),
     Fetch(
         "Iceberg REST catalog",
         lambda: f"{iceberg_rest.VERSION}: {iceberg_rest.find_rest_catalog()[0].parent}",
+        in_make_test=False,
     ),
     Fetch("Kafka Connect", lambda: str(kafka.find_connect()[0].parent)),
 )
@@ -114,4 +123,5 @@ def _end(*_: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
-    sys.exit(0 if fetch_all() else 1)
+    wanted = tuple(one for one in FETCHES if one.in_make_test) if "--make-test" in sys.argv[1:] else FETCHES
+    sys.exit(0 if fetch_all(wanted) else 1)

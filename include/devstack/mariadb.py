@@ -7,16 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import structlog
-
-from devstack import debian, paths
+from devstack import packages
 from devstack.mysql import Distribution, MySQLServer, run_as, run_setup
 
-_log = structlog.get_logger()
 _BOOTSTRAP = (
     "{0}_system_tables.sql",
     "{0}_performance_tables.sql",
@@ -34,7 +31,7 @@ def find_mariadb() -> Distribution:
     Where ``SLUICE_MARIADB`` names a Debian suite, that suite's.
     """
     if suite := os.environ.get("SLUICE_MARIADB", ""):
-        return fetched_mariadb(paths.home() / f"mariadb-{suite}", suite=suite)
+        return fetched_mariadb(replace(packages.MARIADB, folder=f"mariadb-{suite}", suite=suite))
     for candidate in (shutil.which("mariadbd"), "/usr/sbin/mariadbd"):
         if candidate is None or not Path(candidate).exists():
             continue
@@ -46,18 +43,12 @@ def find_mariadb() -> Distribution:
             for share in (Path("/usr/share/mariadb"), Path("/usr/share/mysql")):
                 if match and bootstrap_scripts(share):
                     return Distribution("MariaDB", match[1], (candidate, "--no-defaults"), (), candidate, share)
-    return fetched_mariadb(paths.home() / "mariadb", suite=None)
+    return fetched_mariadb(packages.MARIADB)
 
 
-def fetched_mariadb(folder: Path, *, suite: str | None) -> Distribution:
-    """Return the one that was fetched into ``folder``, else fetch it now.
-
-    ``suite``: as in :func:`devstack.debian.fetch`; Debian 13 has MariaDB 11.8.
-    """
-    tree = debian.installed_tree(folder)
-    if tree is None:
-        _log.info("mariadb_fetch_started", into=str(folder))
-        tree = debian.fetch(folder, ["mariadb-server-core", "mariadb-client-core"], suite=suite)
+def fetched_mariadb(wanted: packages.Packages) -> Distribution:
+    """Return the one that was fetched earlier, else fetch it now."""
+    tree = wanted.tree()
     share = next(
         path for path in (tree.root / "usr/share/mariadb", tree.root / "usr/share/mysql") if bootstrap_scripts(path)
     )

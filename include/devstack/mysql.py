@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
-import structlog
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from devstack import debian, paths, ports
+from devstack import packages, ports
 from devstack.processes import ServerFailed
 from devstack.server import Server, copy_template
 
-_log = structlog.get_logger()
 _MINIMUM = (8, 0)
 
 
@@ -55,11 +53,7 @@ def find_mysql() -> Distribution:
     installed = _installed_mysqld()
     if installed is not None:
         return installed
-    folder = paths.home() / "mysql"
-    tree = debian.installed_tree(folder)
-    if tree is None:
-        _log.info("mysql_fetch_started", into=str(folder))
-        tree = debian.fetch(folder, ["mysql-server-core", "mysql-client-core"], suite=_suite_with_mysql())
+    tree = packages.MYSQL.tree()
     share = tree.root / "usr/share/mysql"
     options = (
         f"--basedir={tree.root / 'usr'}",
@@ -69,12 +63,6 @@ def find_mysql() -> Distribution:
     )
     command = (*tree.command("usr/sbin/mysqld"), "--no-defaults")
     return Distribution("MySQL", tree.version, command, options, str(tree.root), share)
-
-
-def _suite_with_mysql() -> str | None:
-    release = Path("/etc/os-release")
-    text = release.read_text(encoding="utf-8") if release.exists() else ""
-    return "unstable" if re.search(r'^ID="?debian"?$', text, re.MULTILINE) else None
 
 
 def _installed_mysqld() -> Distribution | None:

@@ -9,7 +9,8 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -17,19 +18,19 @@ from typing import Any
 
 import psutil
 import psycopg
-import structlog
 from psycopg import sql
 
-from devstack import debian, paths, ports
+from devstack import debian, packages, paths, ports
 from devstack.mysql import run_setup
+from devstack.packages import Packages
 from devstack.processes import ServerFailed
 from devstack.server import Server, copy_template
 
-_log = structlog.get_logger()
 _MINIMUM = 18
-_PACKAGE = "postgresql-18"
 _PROGRAMS = ("initdb", "postgres")
 USER = "postgres"
+_LEFT = b"pre-existing shared memory block"
+"""What a server says that was killed, while one of its processes is not gone yet: it was made after the others died."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def find_postgresql() -> PostgreSQL:
     as_nobody()
     if wanted := os.environ.get("SLUICE_POSTGRESQL", ""):
         version, _, suite = wanted.partition("@")
-        return _fetched(paths.home() / f"postgresql-{version}-{suite}", [f"postgresql-{version}"], suite)
+        return _fetched(Packages(f"postgresql-{version}-{suite}", (f"postgresql-{version}",), suite))
     for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parts[-2], reverse=True):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             said = subprocess.run(
@@ -59,7 +60,7 @@ def find_postgresql() -> PostgreSQL:
             found = re.search(r"\(PostgreSQL\) (\d+)(\S*)", said)
             if found and int(found[1]) >= _MINIMUM and (folder / "initdb").exists():
                 return PostgreSQL(folder, f"{found[1]}{found[2]}", str(folder))
-    return _fetched(paths.home() / "postgresql", [_PACKAGE])
+    return _fetched(packages.POSTGRESQL)
 
 
 def find_postgis() -> PostgreSQL:
@@ -68,20 +69,17 @@ def find_postgis() -> PostgreSQL:
     Raises as :func:`find_postgresql`.
     """
     as_nobody()
-    found = _fetched(paths.home() / "postgis", [_PACKAGE, f"{_PACKAGE}-postgis-3"])
+    found = _fetched(packages.POSTGIS)
     folder = Path(found.origin) / f"usr/share/postgresql/{found.version.split('.')[0]}/extension"
     with contextlib.suppress(FileExistsError):  # the package's own script would make the link when it is installed
         (folder / "postgis.control").symlink_to("postgis-3.control")
     return found
 
 
-def _fetched(folder: Path, packages: Sequence[str], suite: str = "unstable") -> PostgreSQL:
-    tree = debian.installed_tree(folder)
-    if tree is None:
-        _log.info("postgresql_fetch_started", into=str(folder), packages=list(packages))
-        tree = debian.fetch(folder, packages, suite=suite)
+def _fetched(wanted: Packages) -> PostgreSQL:
+    tree = wanted.tree()
     programs = next(tree.root.glob("usr/lib/postgresql/*/bin"))
-    with debian.lock(folder / ".programs.lock"):
+    with debian.lock(paths.home() / wanted.folder / ".programs.lock"):
         for name in _PROGRAMS:
             debian.use_own_loader(tree, programs / name)
     return PostgreSQL(programs, tree.version, str(tree.root))
@@ -146,9 +144,17 @@ class PostgreSQLServer(Server):
         if not self.port:
             self.port = ports.free_port()
         argv = [*as_nobody(), str(distribution.programs / "postgres"), "-D", str(self.data_dir), *self._arguments()]
-        self._spawn(argv, _environment())
-        self._wait_ready(self._answers, timeout_s)
-        return self
+        end = time.monotonic() + timeout_s
+        while True:
+            before = self.log.stat().st_size if self.log.exists() else 0
+            self._spawn(argv, _environment())
+            try:
+                self._wait_ready(self._answers, timeout_s)
+                return self
+            except ServerFailed:
+                if _LEFT not in self.log.read_bytes()[before:] or time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
 
     def stop(self, grace_s: float = 20.0) -> None:
         """Stop at once, like ``pg_ctl stop -m fast``: after a SIGTERM it would wait for every client to leave."""

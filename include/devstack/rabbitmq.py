@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pika
-import structlog
 
-from devstack import debian, paths, ports, processes
+from devstack import debian, packages, paths, ports, processes
 from devstack.processes import Handle, ServerFailed
 from devstack.server import Server
 
-_log = structlog.get_logger()
-_SUITE = "trixie"
 _EXTENSIONS = ("rabbitmq_stream",)
 _USER = "sluice"
 _QUIET_S, _LONGEST_S = 1.0, 60.0
@@ -28,12 +25,8 @@ _ELF = b"\x7fELF"
 
 def find_rabbitmq() -> debian.Tree:
     """Return the broker as fetched earlier, else fetch it now (about 58 MB). Raises ConfigError, FetchFailed."""
-    folder = paths.home() / "rabbitmq"
-    tree = debian.installed_tree(folder)
-    if tree is None:
-        _log.info("rabbitmq_fetch_started", into=str(folder))
-        tree = debian.fetch(folder, ["rabbitmq-server"], suite=_SUITE)
-    with debian.lock(folder / ".programs.lock"):
+    tree = packages.RABBITMQ.tree()
+    with debian.lock(paths.home() / packages.RABBITMQ.folder / ".programs.lock"):
         _adapt(tree)
     return tree
 

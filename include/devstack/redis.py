@@ -6,13 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import structlog
 from redis import Redis, RedisError
 
-from devstack import debian, paths, ports
+from devstack import debian, packages, ports
 from devstack.server import Server
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -29,21 +26,12 @@ class RedisProgram:
 
 def find_redis() -> RedisProgram:
     """Return Redis as fetched earlier, else fetch it now (about 16 MB). Raises ConfigError, FetchFailed."""
-    return _found("redis", "redis-server")
+    return RedisProgram(packages.REDIS.tree(), "redis")
 
 
 def find_valkey() -> RedisProgram:
     """Return Valkey as fetched earlier, else fetch it now (about 16 MB). Raises ConfigError, FetchFailed."""
-    return _found("valkey", "valkey-server")
-
-
-def _found(name: str, package: str) -> RedisProgram:
-    folder = paths.home() / name
-    tree = debian.installed_tree(folder)
-    if tree is None:
-        _log.info("redis_fetch_started", name=name, into=str(folder))
-        tree = debian.fetch(folder, [package], suite="unstable")
-    return RedisProgram(tree, name)
+    return RedisProgram(packages.VALKEY.tree(), "valkey")
 
 
 @dataclass

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ sys.path[:0] = [str(_HERE.parents[1] / "include"), str(_HERE.parents[1])]
 
 from devstack.mariadb import MariaDBServer, fetched_mariadb  # noqa: E402
 from devstack.mysql import Distribution, MySQLServer  # noqa: E402
+from devstack.packages import MARIADB  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.sources.mysql.catalog.information_schema import read_state  # noqa: E402
 from sluice.sources.mysql.server.connection import collations, open_connection, server_info  # noqa: E402
@@ -207,7 +209,7 @@ if __name__ == "__main__":
         record(mysql, "mysql-9.7-bare", steps=BARE_STEPS, bare=True)
     with MariaDBServer(folder / "mariadb-bare", server_id=1, options={"binlog_row_metadata": "NO_LOG"}) as mariadb:
         record(mariadb, "mariadb-10.11-bare", steps=BARE_STEPS, bare=True)
-    newer = fetched_mariadb(folder / "fetched", suite="trixie")
+    newer = fetched_mariadb(replace(MARIADB, folder=str(folder / "fetched"), suite="trixie"))
     with MariaDBServer(folder / "mariadb-11", server_id=1, distribution=newer) as mariadb:
         record(mariadb, "mariadb-11.8")
     without_names = {"binlog_row_metadata": "NO_LOG"}

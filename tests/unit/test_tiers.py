@@ -4,23 +4,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.suite import balance, tiers
 
-FUNCTIONS = list(tiers.functions())
-IDS = {function.nodeid for function in FUNCTIONS}
+
+@pytest.fixture(scope="module")
+def functions() -> list[tiers.Function]:
+    """Every test function; not read where the tests are only collected."""
+    return list(tiers.functions())
 
 
-def test_every_rule_names_tests_that_exist_and_says_why() -> None:
-    files = {balance.file_of(nodeid) for nodeid in IDS}
+@pytest.fixture(scope="module")
+def ids(functions: list[tiers.Function]) -> set[str]:
+    """The id of each, without parameters."""
+    return {function.nodeid for function in functions}
+
+
+def test_every_rule_names_tests_that_exist_and_says_why(ids: set[str]) -> None:
+    files = {balance.file_of(nodeid) for nodeid in ids}
     for rule in tiers.rules():
         whole = rule.id.partition("[")[0]
-        assert any(nodeid.startswith(rule.id) for nodeid in IDS) or whole in IDS | files, rule.id
+        assert any(nodeid.startswith(rule.id) for nodeid in ids) or whole in ids | files, rule.id
         assert len(rule.reason) > 20, rule.id
 
 
-def test_every_exception_of_a_rule_exists() -> None:
+def test_every_exception_of_a_rule_exists(ids: set[str]) -> None:
     """``kept`` belongs to all ids of an entry: each must exist for at least one of them, a case at least by its
     function.
     """
@@ -31,15 +42,17 @@ def test_every_exception_of_a_rule_exists() -> None:
         for kept in of_entry[0].kept:
             named = kept.partition("[")[0]
             found = [
-                n for rule in of_entry for n in IDS if n == f"{rule.id}{named}" or n.startswith(f"{rule.id}{named}::")
+                n for rule in of_entry for n in ids if n == f"{rule.id}{named}" or n.startswith(f"{rule.id}{named}::")
             ]
             assert found, kept
 
 
-def test_every_promise_that_is_kept_has_a_test_in_make_test(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_promise_that_is_kept_has_a_test_in_make_test(
+    functions: list[tiers.Function], capsys: pytest.CaptureFixture[str]
+) -> None:
     promises = tiers.promises()
-    in_test = {number for f in FUNCTIONS if not f.only_in_full for number in f.promises}
-    in_any = {number for f in FUNCTIONS for number in f.promises}
+    in_test = {number for f in functions if not f.only_in_full for number in f.promises}
+    in_any = {number for f in functions for number in f.promises}
     assert in_any <= promises.keys(), "a mark has a number that tests/promises.yaml lacks"
     kept = {number for number, promise in promises.items() if "open" not in promise}
     with capsys.disabled():
@@ -48,9 +61,9 @@ def test_every_promise_that_is_kept_has_a_test_in_make_test(capsys: pytest.Captu
     assert sorted(kept - in_test) == []
 
 
-def test_a_promise_that_is_open_has_no_test() -> None:
+def test_a_promise_that_is_open_has_no_test(functions: list[tiers.Function]) -> None:
     """Who builds it marks the test and takes ``open`` out."""
-    marked = {number for f in FUNCTIONS for number in f.promises}
+    marked = {number for f in functions for number in f.promises}
     assert sorted(n for n, promise in tiers.promises().items() if "open" in promise and n in marked) == []
 
 
@@ -60,6 +73,25 @@ def test_a_case_of_the_other_dialect_goes_only_where_mysql_has_the_same() -> Non
     )
     assert not tiers.only_in_full("tests/integration/load/a.py::test_b[mariadb-x]", frozenset())
     assert not tiers.only_in_full("tests/integration/load/a.py::test_b[mysql-x]", frozenset())
+
+
+def test_a_file_is_left_out_only_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = (
+        tiers.Rule("tests/ui/test_a.py", ""),
+        tiers.Rule("tests/load/", "", kept=("test_c.py::test_one",)),
+        tiers.Rule("tests/dump/test_d.py", "", having="mariadb"),
+        tiers.Rule("tests/dump/test_e.py::test_one", ""),
+        tiers.Rule("tests/dump/test_f.py", "", kept=("::test_one",)),
+        tiers.Rule("tests/dump/test_g.py", "", mark="slow"),
+    )
+    monkeypatch.setattr(tiers, "rules", lambda: rules)
+    tiers._rules_about.cache_clear()
+    try:
+        files = ["ui/test_a", "load/test_b", "load/test_c", *(f"dump/test_{name}" for name in "defg")]
+        left_out = [file for file in files if tiers.file_only_in_full(f"tests/{file}.py")]
+    finally:
+        tiers._rules_about.cache_clear()
+    assert left_out == ["ui/test_a", "load/test_b"]
 
 
 @pytest.mark.parametrize(
@@ -87,3 +119,22 @@ def test_the_longest_unit_comes_first_and_a_units_tests_stay_together(monkeypatc
     got = [ids[place] for place in balance.in_order(ids)]
     assert [balance.file_of(nodeid)[-4] for nodeid in got] == ["b", "b", "a", "a", "c", "c"]
     assert [nodeid[-1] for nodeid in got] == ["1", "2"] * 3
+
+
+def test_the_order_is_the_same_from_whichever_end_the_files_were_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker has its own way through the files, and all must agree on the order of the tests."""
+    files = [f"tests/unit/test_{n}.py" for n in range(40)] + [f"tests/dags/test_{n}.py" for n in range(40)]
+    monkeypatch.setattr(balance, "measured", lambda: {file: 0.1 * n for n, file in enumerate(files)})
+    ids = [f"{file}::test_{n}" for file in files for n in range(3)]
+    turned = [f"{file}::test_{n}" for file in reversed(files) for n in range(3)]
+    assert [ids[place] for place in balance.in_order(ids)] == [turned[place] for place in balance.in_order(turned)]
+
+
+def test_every_other_worker_begins_at_the_other_end(tmp_path: Path) -> None:
+    for name in ("a/test_1.py", "b/test_2.py", "c/other.py", "test_3.py", "__pycache__/test_1.pyc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    whole = [str(tmp_path)]
+    assert balance.arguments_of("gw0", whole) == whole
+    assert balance.arguments_of("gw1", whole) == [str(tmp_path / name) for name in ("test_3.py", "b", "a")]
+    assert balance.arguments_of("gw1", [f"{tmp_path}/test_3.py"]) == [f"{tmp_path}/test_3.py"]

@@ -269,6 +269,11 @@ class SourceConfig(StrictModel):
         description="PostgreSQL: bytes of log that the slot may retain while a target stands still. Beyond it, the log "
         "is captured ahead of the targets, and what is captured is released.",
     )
+    streaming: bool = Field(
+        False,
+        description="PostgreSQL: the server sends large transactions while they are in progress. They wait in the "
+        "temporary folder of the capture for their commit, so that it takes less time to capture them after it.",
+    )
     ddl: bool = Field(
         False,
         description="PostgreSQL: DDL comes from the log, written there by event triggers that `sluice check --apply` "
@@ -296,6 +301,8 @@ class SourceConfig(StrictModel):
     def _has_a_slot(self) -> SourceConfig:
         if self.type == "mysql" and self.slot_budget is not None:
             raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
+        if self.type == "mysql" and self.streaming:
+            raise ValueError("streaming is for a PostgreSQL source: the log of MySQL has a transaction when it commits")
         if self.type == "mysql" and self.ddl:
             raise ValueError("ddl is for a PostgreSQL source: the log of MySQL has DDL by itself")
         if self.type == "mysql" and self.origin != "any":

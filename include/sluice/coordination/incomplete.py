@@ -22,7 +22,8 @@ class IncompleteTable:
     """A source table whose rows at ``target`` may lack the values of ``columns``; no columns: rows of it may be
     missing.
 
-    ``since_ms``: when that was met, milliseconds since 1970. A copy that began later ends it.
+    ``since_ms``: when that was met, milliseconds since 1970. A copy that began later ends it. ``why``: the cause, "" if
+    the table or the columns were missing at the target.
     """
 
     target: str
@@ -30,6 +31,7 @@ class IncompleteTable:
     table: str
     columns: tuple[str, ...] = ()
     since_ms: int = 0
+    why: str = ""
 
     @property
     def source(self) -> TableId:
@@ -48,10 +50,10 @@ class IncompleteTables:
         """Return the notes in the order in which they were met."""
         return self._read()[0]
 
-    def add(self, target: str, missing: Sequence[tuple[TableId, tuple[str, ...]]]) -> None:
+    def add(self, target: str, missing: Sequence[tuple[TableId, tuple[str, ...]]], *, why: str = "") -> None:
         """Note tables that ``target`` lacks (no columns), or that lack columns there.
 
-        What is noted already keeps its time.
+        What is noted already keeps its time, unless there is a ``why``: then it happened once more.
         """
         now = int(time.time() * 1000)
 
@@ -59,8 +61,8 @@ class IncompleteTables:
             found = {(one.target, one.source): one for one in held}
             for source, columns in missing:
                 before = found.get((target, source))
-                if before is None:
-                    found[target, source] = IncompleteTable(target, source.schema, source.table, columns, now)
+                if before is None or why:
+                    found[target, source] = IncompleteTable(target, source.schema, source.table, columns, now, why)
                 elif before.columns and (not columns or not set(columns) <= set(before.columns)):
                     names = tuple(dict.fromkeys((*before.columns, *columns))) if columns else ()
                     found[target, source] = replace(before, columns=names, since_ms=now)

@@ -22,10 +22,12 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Dump
 from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
 from sluice.segments.store import SegmentStore
 from sluice.sources.base import Source
 from sluice.targets.port import TableFinding, Target
 
+FILLED = "it got a partition that had rows, which are not in the log"
 SHOWN_TABLES = 5
 """Tables whose statements are in one hint, at most."""
 
@@ -88,6 +90,12 @@ def note_absent(
         state.incomplete.add(target, missing)
 
 
+def note_filled(state: PipelineState, targets: Sequence[str], tables: Sequence[TableId]) -> None:
+    """Note tables that got rows at the source which its log lacks: every target lacks them until they are copied."""
+    for target in targets:
+        state.incomplete.add(target, [(table, ()) for table in tables], why=FILLED)
+
+
 def way_back(pipeline: str, target: str, findings: Sequence[TableFinding], plans: Sequence[PlannedTable]) -> str:
     """Return the commands that add what is missing, then copy the values that the rows lack."""
     tables = list(dict.fromkeys(finding.table for finding in findings))
@@ -107,6 +115,11 @@ def way_back(pipeline: str, target: str, findings: Sequence[TableFinding], plans
 
 def sentence(pipeline: str, one: IncompleteTable) -> str:
     """Return the warning: what may be missing, and which command ends it."""
+    if one.why:
+        return (
+            f"table {one.source} at target {one.target} may lack rows: {one.why}: "
+            f"`{copy_command(pipeline, one)}` copies it"
+        )
     what = f"columns {', '.join(one.columns)} of it were" if one.columns else "the table was"
     lacks = "values" if one.columns else "rows"
     return (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.default_values import DefaultValue
-from sluice.model.definitions import ColumnDefinition, IndexDefinition
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.dialects import UNKNOWN, Dialect
 from sluice.model.tables import TableId
 
@@ -63,6 +63,15 @@ class CreatedTable:
     comment: str = ""
     comments: tuple[tuple[str, str], ...] = ()
     indexes: tuple[IndexDefinition, ...] = ()
+
+
+def created_by(definition: TableDefinition) -> CreatedTable:
+    """Return what a definition says, of a source that prints no statement."""
+    return CreatedTable(
+        definition.comment,
+        tuple((column.name, column.comment) for column in definition.columns if column.comment),
+        tuple(index for index in definition.indexes if not index.primary),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions
 from sluice.model.dialects import UNKNOWN, Dialect
-from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.planned import PlannedColumn, PlannedTable, created_by
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of, read_changeset
@@ -307,8 +307,14 @@ def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTabl
     if not route.keeps_columns:
         return plan
     sql = source.create_statement(table.id, plan.target)
-    made = words_of(plan.dialect).created_table(sql, plan.target.schema)
-    return replace(plan, create_sql=sql, created=made)
+    if sql:
+        return replace(plan, create_sql=sql, created=words_of(plan.dialect).created_table(sql, plan.target.schema))
+    if source.history is None or source.head is None:
+        return plan
+    try:
+        return replace(plan, created=created_by(source.history.definition(table.id, source.head)))
+    except SchemaUnknown:  # the table was changed after it was read
+        return plan
 
 
 def _copy(

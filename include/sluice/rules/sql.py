@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _local = threading.local()
+_free: list[duckdb.DuckDBPyConnection] = []
+"""Connections that no thread uses: opening one takes longer than the queries of a small batch."""
 MEMORY_LIMIT = "1GB"
 
 
@@ -21,23 +23,23 @@ def select(text: str, rows: pa.Table, params: Mapping[str, Any], lookups: Mappin
 
     DECIMAL columns of more than 38 digits are text to the query: DuckDB has no such numbers.
     """
-    connection = _connection()
-    named = set(duckdb.extract_statements(text)[0].named_parameters)
-    tables = {"rows": rows, **lookups}
-    for name, table in tables.items():
-        connection.register(name, _narrow(table))
-    given = {n: v for n, v in params.items() if n in named} or None
-    try:
+    with _connection() as connection:
+        named = set(duckdb.extract_statements(text)[0].named_parameters)
+        tables = {"rows": rows, **lookups}
+        for name, table in tables.items():
+            connection.register(name, _narrow(table))
+        given = {n: v for n, v in params.items() if n in named} or None
         try:
-            return connection.sql(text, params=given).to_arrow_table()
-        except duckdb.InterruptException:
-            raise  # a second try would run on without a limit
-        except duckdb.Error:
-            connection.execute(text, given)  # says the line, which a relation's error lacks
-            raise
-    finally:
-        for name in tables:
-            connection.unregister(name)
+            try:
+                return connection.sql(text, params=given).to_arrow_table()
+            except duckdb.InterruptException:
+                raise  # a second try would run on without a limit
+            except duckdb.Error:
+                connection.execute(text, given)  # says the line, which a relation's error lacks
+                raise
+        finally:
+            for name in tables:
+                connection.unregister(name)
 
 
 @contextmanager
@@ -46,20 +48,24 @@ def interrupted_after(seconds: float) -> Iterator[Callable[[], bool]]:
 
     Yield a function that tells whether that happened.
     """
-    connection = _connection()
-    over = threading.Event()
+    over, ended, turn = threading.Event(), threading.Event(), threading.Lock()
+    with _connection() as connection:
 
-    def stop() -> None:
-        over.set()
-        connection.interrupt()
+        def stop() -> None:
+            with turn:  # the next user of the connection is not interrupted
+                if not ended.is_set():
+                    over.set()
+                    connection.interrupt()
 
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield over.is_set
-    finally:
-        timer.cancel()
+        timer = threading.Timer(seconds, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield over.is_set
+        finally:
+            timer.cancel()
+            with turn:
+                ended.set()
 
 
 def matches(rows: pa.Table, condition: str) -> pa.Array:
@@ -70,16 +76,35 @@ def matches(rows: pa.Table, condition: str) -> pa.Array:
     return pc.is_in(rows["_row"], value_set=found.combine_chunks())
 
 
-def _connection() -> duckdb.DuckDBPyConnection:
-    """Return the connection of this thread: work units of a process may run in several."""
-    connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
-    if connection is None:
-        config: dict[str, Any] = {"threads": 1, "memory_limit": MEMORY_LIMIT, "autoinstall_known_extensions": False}
-        connection = _local.connection = duckdb.connect(config=config)
-        connection.execute(
-            "SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false; SET "
-            "lock_configuration = true"
-        )
+@contextmanager
+def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a connection that only this thread uses until the outermost block ends.
+
+    Work units of a process may run in several threads, and each batch in new ones.
+    """
+    held: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
+    if held is not None:
+        yield held
+        return
+    try:
+        connection = _free.pop()
+    except IndexError:
+        connection = _opened()
+    _local.connection = connection
+    try:
+        yield connection
+    finally:
+        _local.connection = None
+        _free.append(connection)
+
+
+def _opened() -> duckdb.DuckDBPyConnection:
+    config: dict[str, Any] = {"threads": 1, "memory_limit": MEMORY_LIMIT, "autoinstall_known_extensions": False}
+    connection = duckdb.connect(config=config)
+    connection.execute(
+        "SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false; SET "
+        "lock_configuration = true"
+    )
     return connection
 
 

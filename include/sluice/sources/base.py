@@ -154,6 +154,7 @@ class StreamResult(Generic[M]):
         closed_by: bytes, changes, time, ddl, head or idle.
         schema: the schema history as of ``last`` if statements changed it, else None.
         partner: what it says of loads by the channel's other pipeline; only what one reader read.
+        filled: tables that got rows which are not in the log.
     """
 
     last: Offset
@@ -165,6 +166,7 @@ class StreamResult(Generic[M]):
     closed_by: str
     schema: Definitions | None = None
     partner: PartnerLoads = field(default_factory=PartnerLoads)
+    filled: tuple[TableId, ...] = ()
 
 
 class ChangeSink(Protocol[M_co]):

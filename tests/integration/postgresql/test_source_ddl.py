@@ -218,6 +218,32 @@ def test_partitioned_tables(case: PostgreSQLCase, reader: Reader) -> None:
     ]
 
 
+def test_rows_that_come_with_a_partition(case: PostgreSQLCase, reader: Reader) -> None:
+    """They are not in the log: the table is named. Not for an empty one, and not for one whose rows are in the log."""
+    case.execute("CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    for n in range(1, 6):
+        case.execute(f"CREATE TABLE part_{n} (LIKE p INCLUDING ALL)")
+    case.execute("INSERT INTO part_1 VALUES (10, 'a')", "INSERT INTO part_2 VALUES (20, 'a')")
+    reader.all()
+
+    def after(*statements: str) -> list[tuple[Any, ...]]:
+        case.execute(*statements)
+        return [result.filled for result in (reader.once(), reader.once())]
+
+    attach = "ALTER TABLE p ATTACH PARTITION part_{0} FOR VALUES FROM ({0}0) TO ({0}9)".format
+    assert after(attach(1)) == [(case.table("p"),), ()]
+    assert after("BEGIN", "SAVEPOINT s", attach(2), "RELEASE s", "COMMIT") == [(case.table("p"),), ()]
+    assert (
+        after("BEGIN", "INSERT INTO part_3 VALUES (30)", "SAVEPOINT s", attach(3), "ROLLBACK TO s", "COMMIT")[0] == ()
+    )
+    assert after("INSERT INTO part_4 VALUES (40)", "BEGIN", attach(4), "ROLLBACK") == [(), ()]
+    assert after(attach(5), "INSERT INTO p VALUES (51)", "ALTER TABLE p ADD n int") == [(), ()]
+    inner = "CREATE TABLE inner_p PARTITION OF p FOR VALUES FROM (60) TO (90) PARTITION BY RANGE (id)"
+    assert after(inner, "CREATE TABLE part_6 PARTITION OF inner_p FOR VALUES FROM (60) TO (70)") == [(), ()]
+    case.execute("CREATE TABLE part_7 (LIKE p INCLUDING ALL)", "INSERT INTO part_7 VALUES (70)")
+    assert after("ALTER TABLE inner_p ATTACH PARTITION part_7 FOR VALUES FROM (70) TO (80)")[0] == (case.table("p"),)
+
+
 def dropping(case: PostgreSQLCase) -> str:
     """The row that the trigger writes for a dropped table."""
     [(oid,)] = case.server.execute(f"SELECT '{case.schema}.a'::regclass::oid::bigint")
@@ -357,7 +383,7 @@ def test_a_login_that_may_not_is_told_the_statements(postgresql_source: Any) -> 
 
 
 def test_statements_that_build_indexes_work(case: PostgreSQLCase, reader: Reader) -> None:
-    """They commit in between; and none of them is a change that is followed."""
+    """They commit in between; and only the index itself is a change that is followed."""
     case.create("a")
     reader.all()
     case.execute(
@@ -366,4 +392,42 @@ def test_statements_that_build_indexes_work(case: PostgreSQLCase, reader: Reader
         "CREATE MATERIALIZED VIEW m AS SELECT * FROM a", "REFRESH MATERIALIZED VIEW m", "DROP MATERIALIZED VIEW m",
         "CREATE VIEW w AS SELECT * FROM a", "DROP VIEW w", "ANALYZE a", "INSERT INTO a VALUES (1, 'x')",
     )  # fmt: skip
-    assert told(reader) == [[("i", {"id": 1, "v": "x"})]]
+    assert told(reader) == [["a: indexes", "a: indexes", ("i", {"id": 1, "v": "x"})]]
+
+
+def test_secondary_indexes_are_followed(case: PostgreSQLCase, reader: Reader) -> None:
+    """Not one of expressions, and not one that goes with its column: a statement says so already."""
+    case.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int)", "INSERT INTO t VALUES (1, 'x', 1)")
+    reader.all()
+    case.execute(
+        "CREATE INDEX t_v ON t (v)", "INSERT INTO t VALUES (2, 'y', 2)", "CREATE INDEX t_e ON t (lower(v))",
+        "CREATE UNIQUE INDEX CONCURRENTLY t_n ON t (n, v)", "ALTER INDEX t_v RENAME TO t_w",
+        "ALTER TABLE t RENAME v TO w", "BEGIN", "UPDATE t SET n = 3 WHERE id = 1", "DROP INDEX t_n",
+        "UPDATE t SET n = 4 WHERE id = 1", "COMMIT", "ALTER TABLE t DROP w", "ALTER TABLE t ADD UNIQUE (n)",
+    )  # fmt: skip
+    results = reader.all()
+    records = [record for result in results for record in result.manifest.ddl]
+    assert [(kinds(record), record.sql.partition("ON ")[2] or record.sql) for record in records] == [
+        ("t: indexes", f'"{case.schema}"."t" ("v")'),
+        ("t: indexes", f'"{case.schema}"."t" ("n", "v")'),
+        ("t: indexes", f'"{case.schema}"."t" ("v")'),
+        ("t: rename column", f'ALTER TABLE "{case.schema}"."t" RENAME COLUMN "v" TO "w"'),
+        ("t: indexes", f'DROP INDEX "{case.schema}"."t_n"'),
+        ("t: drop column", f'ALTER TABLE "{case.schema}"."t" DROP COLUMN "w"'),
+        ("t: indexes", f'"{case.schema}"."t" ("n")'),
+    ]
+    assert [c.after["n"] for c in reader.changes(results) if c.after] == [2, 3, 4]
+
+
+def test_an_index_alone_never_stops_rows(case: PostgreSQLCase, reader: Reader) -> None:
+    """Where the trigger did not note it, it is taken from the catalog, wherever among the rows the log shows it."""
+    case.create("a")
+    reader.all()
+    case.execute("ALTER EVENT TRIGGER sluice_ddl_end DISABLE")
+    with case.server.connect(options=f"-c search_path={case.schema}") as one:
+        one.autocommit = False
+        one.execute("INSERT INTO a VALUES (1, 'x')")
+        one.execute("CREATE INDEX a_v ON a (v)")
+        one.execute("INSERT INTO a VALUES (2, 'y')")
+        one.commit()
+    assert told(reader) == [[("i", {"id": 1, "v": "x"}), ("i", {"id": 2, "v": "y"})]]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 
 from sluice.errors import LogPurged, LostPosition, PreflightError
 from sluice.flows.capture.drain import drain
+from sluice.operations.status import status
 from sluice.segments.reader import iter_changes
 from sluice.sources.postgresql import ddl_trigger
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
@@ -164,7 +168,6 @@ def test_noted_statements_reach_the_target(tmp_path: Path, postgresql_source: An
             )
             shop.run_until_head()
             assert columns(shop.target, COPY, "noted") == columns(shop.source, "postgres", "noted")
-            shop.prepare()  # publishes the new table
             shop.write(
                 "INSERT INTO lines VALUES (1, 'one'), (2, 'two')",
                 "BEGIN",
@@ -189,15 +192,104 @@ def test_noted_statements_reach_the_target(tmp_path: Path, postgresql_source: An
             postgresql_source.execute(ddl_trigger.REMOVAL)
 
 
+@contextmanager
+def dropped_triggers(server: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        server.execute(ddl_trigger.REMOVAL)
+
+
+def indexes(server: Any, database: str, schema: str) -> set[tuple[str, bool]]:
+    """The columns of each secondary index, and whether it is unique."""
+    found = server.execute(
+        "SELECT pg_get_indexdef(i.indexrelid), i.indisunique FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+        f"WHERE NOT i.indisprimary AND c.relnamespace = '{schema}'::regnamespace AND c.relname <> '_sluice_ack'",
+        database=database,
+    )
+    return {(text.partition(" ON ")[2], unique) for text, unique in found}
+
+
+def test_secondary_indexes_and_comments(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
+    """In tables that the check makes, in tables that a statement makes, and when they come and go later."""
+    schema = "indexed"
+    tables = (
+        *TABLES, "CREATE INDEX by_total ON orders (total)", "CREATE UNIQUE INDEX by_number ON orders (number, customer)",
+        "COMMENT ON TABLE orders IS 'what was sold'", "COMMENT ON COLUMN orders.total IS 'with taxes'",
+    )  # fmt: skip
+    with pg_case(
+        tmp_path, postgresql_source, zookeeper, schema=schema, tables=tables, source_extra=", ddl: true",
+        target_extra="    options: {indexes: true}",
+    ) as shop:  # fmt: skip
+        try:
+            shop.prepare()
+            assert len(indexes(shop.source, "postgres", schema)) == 2
+            assert indexes(shop.target, COPY, schema) == indexes(shop.source, "postgres", schema)
+            comments = (
+                f"SELECT obj_description('{schema}.orders'::regclass), col_description('{schema}.orders'::regclass, 3)"
+            )
+            assert shop.target.execute(comments, database=COPY) == [("what was sold", "with taxes")]
+            shop.run_until_head()
+            shop.write(
+                "DROP INDEX by_total", "CREATE INDEX CONCURRENTLY by_seen ON customers (seen, born)",
+                "CREATE TABLE lines (id int PRIMARY KEY, what int UNIQUE)", "CREATE INDEX again ON lines (what, id)",
+                "INSERT INTO lines VALUES (1, 1)", "INSERT INTO orders VALUES (1, 1, 1, 'x')",
+            )  # fmt: skip
+            shop.run_until_head()
+            shop.assert_same("lines", "orders")
+            assert len(indexes(shop.source, "postgres", schema)) == 4
+            assert indexes(shop.target, COPY, schema) == indexes(shop.source, "postgres", schema)
+        finally:
+            postgresql_source.execute(ddl_trigger.REMOVAL)
+
+
+def test_rows_of_an_attached_partition_are_named_until_they_are_copied(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any
+) -> None:
+    tables = (
+        "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE p_low PARTITION OF p FOR VALUES FROM (0) TO (10)",
+    )
+    with (
+        dropped_triggers(postgresql_source),
+        pg_case(
+            tmp_path, postgresql_source, zookeeper, schema="attached", tables=tables, source_extra=", ddl: true"
+        ) as shop,
+    ):
+        path = shop.path.read_text(encoding="utf-8").replace("capture:\n", 'capture:\n  exclude: ["attached.p_.*"]\n')
+        shop.path.write_text(path, encoding="utf-8")
+        shop.prepare()
+        shop.run_until_head()
+        attach = "ALTER TABLE p ATTACH PARTITION p_{0} FOR VALUES FROM ({0}0) TO ({0}9)".format
+        for number in (1, 2):
+            shop.write(
+                f"CREATE TABLE p_{number} (LIKE p INCLUDING ALL)", f"INSERT INTO p_{number} VALUES ({number}0, 'before')",
+                attach(number), f"INSERT INTO p VALUES ({number}1, 'after')",
+            )  # fmt: skip
+            shop.run_until_head()
+            ours, theirs = shop.rows("p")
+            assert [row for row in ours if row not in theirs] == [(number * 10, "before")]
+            [said] = status(shop.runtime()).incomplete
+            [command] = re.findall(r"`sluice (dump start [^`]*)`", said)
+            with ThreadPoolExecutor(1) as beside:
+                copying = beside.submit(shop.cli, *command.split())
+                while not copying.done():
+                    shop.run_until_head()
+                assert copying.result().returncode == 0, copying.result()
+            shop.run_until_head()
+            shop.assert_same("p")
+            assert status(shop.runtime()).incomplete == []
+
+
 @pytest.mark.full
 def test_to_mysql(tmp_path: Path, postgresql_source: Any, mysql_target: Any, zookeeper: Any) -> None:
     """Tables are made, copied, and kept: the values are those that the server prints."""
     schema = "shop_to_mysql"
     tables = (*TABLES, "INSERT INTO orders VALUES (7, 7, 7, 'from before')")
     mysql_target.execute(f"CREATE DATABASE {schema}")
-    with pg_case(
+    with dropped_triggers(postgresql_source), pg_case(
         tmp_path, postgresql_source, zookeeper, schema=schema, tables=tables, target=mysql_target, kind="mysql",
-        start="dump",
+        start="dump", source_extra=", ddl: true",
     ) as made:  # fmt: skip
         made.connections["case_target"] = mysql_target.connection_json(schema=schema)
         made.prepare()
@@ -208,6 +300,9 @@ def test_to_mysql(tmp_path: Path, postgresql_source: Any, mysql_target: Any, zoo
             "INSERT INTO orders VALUES (1, 1, 9.99, 'a'), (1, 2, NULL, NULL)",
             "UPDATE orders SET total = 10 WHERE number = 2",
             "DELETE FROM orders WHERE number = 1",
+            "CREATE INDEX by_total ON orders (total)",  # nothing to do for this target
+            "DROP INDEX by_total",
+            "INSERT INTO orders VALUES (1, 3, 3, 'after')",
         )
         made.run_until_head()
         for table, columns in (("customers", "id, name, balance, born, photo"), ("orders", "*")):

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from tests.support.suite import balance
+
 TESTS = Path(__file__).resolve().parents[2]
 """The folder of all tests."""
 
@@ -70,9 +72,15 @@ def rules(path: Path = TESTS / "tiers.yaml") -> tuple[Rule, ...]:
     )
 
 
+@cache
+def _rules_about(file: str) -> tuple[Rule, ...]:
+    """Those that may take a test of the file: thousands of tests are held against hundreds of rules."""
+    return tuple(rule for rule in rules() if rule.id.startswith(file) or _begins(file, rule.id))
+
+
 def only_in_full(nodeid: str, all_ids: frozenset[str]) -> bool:
     """True if ``make test`` leaves the test out. A case goes for its dialect only where MySQL has the same case."""
-    for rule in rules():
+    for rule in _rules_about(balance.file_of(nodeid)):
         if rule.mark == "full" and rule.takes(nodeid):
             twins = {nodeid.replace("mariadb", name) for name in ("mysql", "mysql_source", "mysql_target")}
             if rule.having != "mariadb" or twins & all_ids:
@@ -82,7 +90,19 @@ def only_in_full(nodeid: str, all_ids: frozenset[str]) -> bool:
 
 def is_slow(nodeid: str) -> bool:
     """True if ``make test-fast`` leaves the test out."""
-    return any(rule.mark == "slow" and rule.takes(nodeid) for rule in rules())
+    return any(rule.mark == "slow" and rule.takes(nodeid) for rule in _rules_about(balance.file_of(nodeid)))
+
+
+def file_only_in_full(file: str) -> bool:
+    """True if ``make test`` leaves the whole file out."""
+    return any(
+        rule.mark == "full"
+        and not rule.having
+        and "::" not in rule.id
+        and rule.takes(file)
+        and not any(f"{rule.id}{kept}".startswith(file) for kept in rule.kept)
+        for rule in _rules_about(file)
+    )
 
 
 @cache

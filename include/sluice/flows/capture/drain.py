@@ -26,6 +26,7 @@ from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, u
 from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_chunks
 from sluice.flows.dump.start import captured_tables
 from sluice.flows.dump.table_list import remember_captured
+from sluice.flows.incomplete_tables import note_filled
 from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.lost_batches import BY_ITSELF
@@ -415,6 +416,8 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         one_reader=bool(held or watched) or _is_numbered(runtime.mark),
         progress=CancellationGuard(state, f"draining batch {number}"),
     )
+    if result.filled:  # before the position moves: nothing says it again
+        note_filled(state, [target.name for target in pipeline.targets], result.filled)
     schema = None
     if result.schema is not None:
         schema = schemas.save(result.schema, result.last, lease.epoch, parent=cursor.schema)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sluice.errors import DecodeError, SluiceError, UnsupportedType
+from sluice.errors import DecodeError, SluiceError, SourceUnavailable, UnsupportedType
 from sluice.model.definitions import DatabaseDefinition, TableDefinition, Unknown
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
@@ -21,6 +21,14 @@ from sluice.mysql.ddl.parser import concerned, parse_statement
 from sluice.mysql.ddl.types import Flavour
 
 K = ChangeKind
+
+Ask = Callable[[TableId], TableDefinition | None]
+"""Returns what a statement made of a table, by the table's new name; None: that is not known either."""
+
+
+def nobody(_: TableId) -> TableDefinition | None:
+    """Know no table."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +100,24 @@ class SchemaState:
         self.unknown.pop(name, None)
         self.touched.add(name)
 
-    def fold(self, sql: str, schema: str, session: Session, where: str = "", error_code: int = 0) -> list[TableChange]:
+    def fold(
+        self, sql: str, schema: str, session: Session, where: str = "", error_code: int = 0, ask: Ask = nobody
+    ) -> list[TableChange]:
         """Apply a statement as logged.
 
         What is not understood makes its tables unknown, with the reason; what is kept can be stored.
 
-        ``error_code``: with which the statement ended at the server; 0: it did what it says.
+        Args:
+            error_code: with which the statement ended at the server; 0: it did what it says.
+            ask: called where a table is renamed, or made like another one, that was never heard of.
 
         Raises:
             DecodeError: the statement does not parse, and not even its beginning says which tables it changes.
+            SourceUnavailable: of ``ask``.
         """
         dialect = Dialect(self.flavour.mariadb, self.flavour.version, session.sql_mode, session.charset)
         changes: list[TableChange] = []
-        step = _Step(self, session, where, storable(sql), changes)
+        step = _Step(self, session, where, storable(sql), changes, ask)
         try:
             statement = parse_statement(sql, schema, dialect)
         except Exception as error:
@@ -116,6 +129,8 @@ class SchemaState:
                     f"a statement ended with error {error_code}, and the log does not say what it had done"
                 )
             step.apply(statement)
+        except SourceUnavailable:
+            raise
         except Exception as error:
             # whatever it is: a definition that may be wrong by now is worse than one that is not known
             changes.clear()
@@ -266,6 +281,7 @@ class _Step:
     where: str
     sql: str
     changes: list[TableChange]
+    ask: Ask
 
     def lose_concerned(self, tables: Sequence[TableId] | None, error: Exception) -> None:
         """Make tables unknown after an error. Raises DecodeError if there is none to be named."""
@@ -336,10 +352,7 @@ class _Step:
             return
         try:
             if statement.like is not None:
-                model = self.state.find(statement.like)
-                if model is None:
-                    raise DecodeError(f"the definition of {statement.like} is not known")
-                made = like(model, statement.table, self._flavour)
+                made = self._like(statement.like, statement.table)
             elif statement.select:
                 raise DecodeError("the columns come from a query")
             else:
@@ -350,6 +363,16 @@ class _Step:
             return
         self.state.put(made)
         self._changed(statement.table, K.CREATE_TABLE, before=known, after=self.state.find(statement.table))
+
+    def _like(self, other: TableId, table: TableId) -> TableDefinition:
+        """Return the definition of a new table that is like another. Raises DecodeError."""
+        model = self.state.find(other)
+        if model is not None:
+            return like(model, table, self._flavour)
+        made = self.ask(table) if self.state.why_unknown(other) is None else None
+        if made is None:
+            raise DecodeError(f"the definition of {other} is not known")
+        return made
 
     def _alter_table(self, statement: s.AlterTable) -> None:
         before = self.state.find(statement.table)
@@ -382,6 +405,10 @@ class _Step:
     def _alter_unknown(self, statement: s.AlterTable, renamed_to: TableId | None) -> None:
         why = self.state.why_unknown(statement.table)
         reason = why.reason if why else f"{statement.table} is not in the schema history before this statement"
+        if renamed_to is not None and why is None and (after := self.ask(renamed_to)) is not None:
+            self.state.put(replace(after, table=statement.table))
+            self._rename(statement.table, renamed_to)
+            return
         if renamed_to is not None:
             self.state.forget(statement.table)
             self.state.lose(renamed_to, Unknown(reason, self.where, self.sql[:2000]))
@@ -404,9 +431,10 @@ class _Step:
             self._changed(other, K.DROP_TABLE, before=found)
 
     def _rename(self, old: TableId, new: TableId) -> None:
-        before = self.state.find(old)
+        before, why = self.state.find(old), self.state.why_unknown(old)
+        if before is None and why is None and (found := self.ask(self.state.canonical(new))) is not None:
+            before = replace(found, table=self.state.canonical(old))
         if before is None:
-            why = self.state.why_unknown(old)
             self.state.forget(old)
             reason = why.reason if why else f"{old} is not in the schema history before it was renamed"
             self.state.lose(new, Unknown(reason, self.where, self.sql[:2000]))

@@ -434,6 +434,8 @@ class _Reading:
         began = told = time.monotonic()
         first_change = 0.0
         reason = ""
+        with self.store.changed:
+            there = len(self.store.log)
         while not reason:
             now = time.monotonic()
             if self._progress is not None and now - told >= _PROGRESS_EVERY_S:
@@ -444,10 +446,12 @@ class _Reading:
             deadline = first_change + self.limits.max_wait_s if captured else began + self.limits.idle_wait_s
             if self.stop is not None and self.at >= self.stop:
                 reason = "head"
-            elif now >= deadline or (captured and self._is_at_end() and not self.store.waits_for_more()):
-                reason = "time" if captured else "idle"
+            elif captured and (now >= deadline or (self._is_at_end() and not self.store.waits_for_more())):
+                reason = "time"
+            elif not captured and now >= deadline and self.at >= there:  # what was there at the beginning is read
+                reason = "idle"
             else:
-                transaction = self._next(min(deadline - now, _PROGRESS_EVERY_S))
+                transaction = self._next(min(max(deadline - now, 0.0), _PROGRESS_EVERY_S))
                 if transaction is not None:
                     reason = self._take(transaction)
         last = self.store.position(self.at)

@@ -523,7 +523,13 @@ class MySQLSchemaHistory:
     ) -> None:
         """Read the DDL statements between two offsets from the log and apply them."""
         info, names = self.session.info, self.session.collations
-        tracker = SchemaTracker(lambda: _own(definitions), lambda: names)
+        wanted = Selection.compile(self.session.source.pipeline.capture)
+        tracker = SchemaTracker(
+            lambda: _own(definitions),
+            lambda: names,
+            lambda table, at: self.definition(table, at.as_offset()),
+            wanted.wants,
+        )
 
         def fold(statement: LoggedStatement) -> None:
             tracker.statement(statement)

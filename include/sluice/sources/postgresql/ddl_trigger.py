@@ -2,16 +2,22 @@
 
 Anybody may write logical messages, so that a message is no proof of a statement. A row of this table is one: only the
 function of the triggers can insert it, which runs as its owner, and row security keeps everybody else out.
+
+The function also adds new tables to publications, within the statement's own transaction, so that their first row is in
+the log. Which tables a publication takes is said by a function of its name, one for each pipeline.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sluice.config.pipeline import CaptureConfig
 from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted, quoted_table
-from sluice.sources.postgresql.catalog.table import DEFINITIONS_AS_JSON
+from sluice.sources.postgresql.catalog.table import DEFINITIONS_AS_JSON, KEPT
 from sluice.sources.postgresql.server.connection import SESSION, rows_of
 
 SCHEMA = "sluice_ddl"
@@ -21,11 +27,16 @@ CONTENT = "said"
 FUNCTION = "note"
 TRIGGERS = {"sluice_ddl_end": "ddl_command_end", "sluice_ddl_drop": "sql_drop"}
 _TAGS = ("CREATE TABLE", "CREATE TABLE AS", "SELECT INTO", "CREATE SCHEMA", "CREATE EXTENSION", "ALTER TABLE",
-         "ALTER TYPE", "ALTER SCHEMA", "ALTER EXTENSION")  # fmt: skip
+         "CREATE INDEX", "ALTER INDEX", "ALTER TYPE", "ALTER SCHEMA", "ALTER EXTENSION")  # fmt: skip
 """The statements after which the first trigger looks; none of them makes temporary work for each query."""
 _ADMINISTRATORS = ("rds_superuser", "cloudsqlsuperuser", "alloydbsuperuser", "azure_pg_admin", "neon_superuser")
 """Roles of managed services whose members may make event triggers."""
-_TEXT_CHARACTERS = 8_192
+_ONLY_PYTHON = re.compile(r"\(\?(?![:=!])|\\(?![wdsWDS]|[^\w\s])|\[\[|\[:|[*+?}]\+")
+"""What regular expressions of PostgreSQL lack or read otherwise."""
+_NOT_ADDED = "^(_sluice_|_.*_(gho|ghc|del|old|new)$|~)"
+"""Names of tables that a person adds if they are wanted: Sluice's own, and those on the way to another definition."""
+_PATIENCE = "2s"
+"""How long a statement may wait for another transaction that made a table: it holds the publication until it ends."""
 
 _SETTINGS = "".join(
     f"\nSET {name} = {value}"
@@ -33,24 +44,82 @@ _SETTINGS = "".join(
         **{name: f"'{value}'" for name, value in SESSION.items() if name != "row_security"},
         "search_path": "pg_catalog, pg_temp",
         "datestyle": "ISO, YMD",
+        "lock_timeout": f"'{_PATIENCE}'",
     }.items()
 )
+_PUBLISH = f"""
+      FOR fresh IN
+        SELECT w.proname AS publication, n.nspname AS schema, c.relname AS name
+        FROM pg_proc w JOIN pg_namespace s ON s.oid = w.pronamespace AND s.nspname = '{SCHEMA}'
+        JOIN pg_publication p ON p.pubname = w.proname AND NOT p.puballtables
+        CROSS JOIN pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE w.pronargs = 1 AND w.proowner = (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)
+          AND c.oid = ANY(touched) AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+          AND {KEPT} AND c.relname !~ '{_NOT_ADDED}'
+          AND (c.relreplident IN ('f', 'i') OR c.relreplident = 'd' AND EXISTS (
+            SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))
+          AND NOT EXISTS (SELECT FROM pg_publication_rel m WHERE m.prpubid = p.oid AND m.prrelid = c.oid)
+          AND (TG_TAG = 'CREATE TABLE' OR current_setting('transaction_isolation') = 'read committed' AND EXISTS (
+            SELECT FROM pg_locks l WHERE l.relation = c.oid AND l.pid = pg_backend_pid()
+              AND l.mode = 'AccessExclusiveLock' AND l.granted))
+      LOOP
+        BEGIN
+          EXECUTE format('SELECT {SCHEMA}.%I($1) AND NOT EXISTS (SELECT FROM %I.%I) AND NOT EXISTS (
+            SELECT FROM pg_publication_tables WHERE pubname = $2 AND schemaname = $3 AND tablename = $4)',
+            fresh.publication, fresh.schema, fresh.name) INTO chosen
+            USING fresh.schema || '.' || fresh.name, fresh.publication, fresh.schema, fresh.name;
+          IF chosen THEN
+            EXECUTE format('ALTER PUBLICATION %I ADD TABLE %I.%I', fresh.publication, fresh.schema, fresh.name);
+          END IF;
+        EXCEPTION WHEN OTHERS THEN
+          RAISE WARNING 'Sluice did not add %.% to publication % (%)', fresh.schema, fresh.name, fresh.publication,
+            SQLERRM;
+        END;
+      END LOOP;"""  # noqa: S608 - fixed names
+_ATTACHED = """
+      own := pg_current_xact_id()::text::bigint;
+      FOR fresh IN
+        SELECT n.nspname AS schema, c.relname AS name, rn.nspname AS root_schema, rc.relname AS root_name
+        FROM pg_event_trigger_ddl_commands() o JOIN pg_inherits h ON h.inhparent = o.objid
+        JOIN pg_class k ON k.oid = h.inhparent AND k.relkind = 'p'
+        JOIN pg_class c ON c.oid = h.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_class rc ON rc.oid = pg_partition_root(h.inhparent) JOIN pg_namespace rn ON rn.oid = rc.relnamespace
+        CROSS JOIN LATERAL (SELECT own + 1048576 - ((own + 1048576 - h.xmin::text::bigint) & 4294967295)) m(id)
+        WHERE o.object_type = 'table' AND CASE WHEN m.id < own THEN false
+          ELSE pg_xact_status(m.id::text::xid8) = 'in progress' END
+      LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %I.%I)', fresh.schema, fresh.name) INTO chosen;
+        IF chosen THEN
+          filled := filled || json_build_array(fresh.root_schema, fresh.root_name);
+        END IF;
+      END LOOP;"""
+"""Rows that come with a partition: its row of pg_inherits is of this transaction, or of a part of it, whose numbers are
+not below that of the transaction."""
 _BODY = f"""
 #variable_conflict use_column
 DECLARE
   touched oid[];
   gone json;
+  unindexed json;
+  filled json[] := '{{}}';
+  own bigint;
   made json;
   number bigint;
+  fresh record;
+  chosen boolean;
 BEGIN
   IF TG_EVENT = 'sql_drop' THEN
     SELECT json_agg(json_build_array(o.objid::bigint, o.schema_name, o.object_name)) INTO gone
     FROM pg_event_trigger_dropped_objects() o WHERE o.object_type = 'table' AND NOT o.is_temporary;
+    SELECT json_agg(json_build_array(o.schema_name, o.object_name)) INTO unindexed
+    FROM pg_event_trigger_dropped_objects() o
+    WHERE o.object_type = 'index' AND TG_TAG = 'DROP INDEX' AND NOT o.is_temporary;
     SELECT array_agg(DISTINCT o.objid) INTO touched FROM pg_event_trigger_dropped_objects() o
     WHERE o.object_type = 'table column' AND NOT o.is_temporary AND TG_TAG <> 'ALTER TABLE';
   ELSE
     SELECT array_agg(DISTINCT r.id) INTO touched FROM pg_event_trigger_ddl_commands() o CROSS JOIN LATERAL (
       SELECT o.objid WHERE o.object_type IN ('table', 'table column')
+      UNION ALL SELECT i.indrelid FROM pg_index i WHERE o.object_type = 'index' AND i.indexrelid = o.objid
       UNION ALL SELECT a.attrelid FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE o.object_type = 'type' AND o.command_tag = 'ALTER TYPE' AND o.objid IN (t.oid, t.typbasetype)
       UNION ALL SELECT k.oid FROM pg_class k
@@ -61,15 +130,20 @@ BEGIN
     WITH RECURSIVE heirs(id) AS (
       SELECT unnest(touched) UNION SELECT i.inhrelid FROM pg_inherits i JOIN heirs h ON i.inhparent = h.id
     ) SELECT array_agg(id) INTO touched FROM heirs;
+    IF TG_TAG IN ('CREATE TABLE', 'ALTER TABLE') THEN{_PUBLISH}
+    END IF;
+    IF TG_TAG = 'ALTER TABLE' THEN{_ATTACHED}
+    END IF;
     made := ({DEFINITIONS_AS_JSON}
       AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid = ANY(touched));
   END IF;
-  IF gone IS NULL AND made IS NULL THEN
+  IF gone IS NULL AND made IS NULL AND unindexed IS NULL AND cardinality(filled) = 0 THEN
     RETURN;
   END IF;
   INSERT INTO {SCHEMA}.{TABLE.table} ({CONTENT}) VALUES (json_build_object(
-    'version', 1, 'tag', TG_TAG, 'text', left(current_query(), {_TEXT_CHARACTERS}), 'tables', coalesce(made, '[]'),
-    'dropped', coalesce(gone, '[]'))::text) RETURNING id INTO number;
+    'version', 1, 'tag', TG_TAG, 'tables', coalesce(made, '[]'), 'dropped', coalesce(gone, '[]'),
+    'indexes', coalesce(unindexed, '[]'), 'filled', array_to_json(filled))::text)
+    RETURNING id INTO number;
   DELETE FROM {SCHEMA}.{TABLE.table} WHERE id = number;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'Sluice did not note % (%). It finds the new definition with the next row', TG_TAG, SQLERRM;
@@ -105,11 +179,13 @@ SELECT n.oid IS NOT NULL, pg_get_userbyid(n.nspowner)::text,
   (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
     OR EXISTS (SELECT FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'MEMBER')),
   EXISTS (SELECT FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s),
+  EXISTS (SELECT FROM pg_publication WHERE pubname = %s AND puballtables), pg_get_userbyid(w.proowner)::text, w.prosrc,
   (SELECT array_agg(pubname::text ORDER BY pubname) FROM pg_publication WHERE puballtables AND pubname <> %s)
 FROM (SELECT 1) AS one
 LEFT JOIN pg_namespace n ON n.nspname = %s
 LEFT JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = %s
-LEFT JOIN pg_proc f ON f.pronamespace = n.oid AND f.proname = %s AND f.pronargs = 0"""
+LEFT JOIN pg_proc f ON f.pronamespace = n.oid AND f.proname = %s AND f.pronargs = 0
+LEFT JOIN pg_proc w ON w.pronamespace = n.oid AND w.proname = %s AND w.pronargs = 1"""
 _TRIGGERS_NOW = """
 SELECT e.evtname::text, e.evtenabled::text, pg_get_userbyid(e.evtowner)::text
 FROM pg_event_trigger e JOIN pg_proc f ON f.oid = e.evtfoid JOIN pg_namespace n ON n.oid = f.pronamespace
@@ -138,6 +214,7 @@ class DdlTrigger:
         stranger: who owns a part of it and may not be trusted, "" if nobody.
         outdated: the function is not that of this version. disabled: names of triggers that do not fire.
         published: the table is in the publication.
+        adds_tables: new tables are added to the publication, or need not be.
         installs: the login may make event triggers.
         others: other publications that send every table.
         noted: what a capture may believe.
@@ -148,26 +225,32 @@ class DdlTrigger:
     outdated: bool
     disabled: tuple[str, ...]
     published: bool
+    adds_tables: bool
     installs: bool
     others: tuple[str, ...]
     noted: NotedDdl
 
 
-def read_ddl_trigger(connection: Connection, publication: str) -> DdlTrigger:
-    """Ask the server what it has."""
+def read_ddl_trigger(connection: Connection, publication: str, capture: CaptureConfig) -> DdlTrigger:
+    """Ask the server what it has. ``capture``: the tables that the publication shall have."""
     [row] = rows_of(
         connection,
         _STATE,
-        (list(_ADMINISTRATORS), publication, TABLE.schema, TABLE.table, publication, SCHEMA, TABLE.table, FUNCTION),
-    )
+        (
+            list(_ADMINISTRATORS), publication, TABLE.schema, TABLE.table, publication, publication, SCHEMA,
+            TABLE.table, FUNCTION, publication,
+        ),
+    )  # fmt: skip
     has_schema, schema_owner, table_oid, table_owner, secured, has_function, function_owner, body, definer = row[:9]
-    superuser, login, installs, published, others = row[9:]
+    superuser, login, installs, published, everything, chooser_owner, chooser, others = row[9:]
     triggers = {name: (state, owner) for name, state, owner in rows_of(connection, _TRIGGERS_NOW, (SCHEMA, FUNCTION))}
-    owners = {owner for owner in (schema_owner, table_owner, function_owner) if owner is not None}
+    owners = {owner for owner in (schema_owner, table_owner, function_owner, chooser_owner) if owner is not None}
     proven = len(owners) == 1 and (superuser or owners == {owner for _, owner in triggers.values()})
     ours = owners == {login} and installs
     stranger = "" if not owners or proven or ours else ", ".join(sorted(owners))
     outdated = has_function and not (body == _BODY and definer)
+    choice = _choice(capture)
+    adds_tables = everything or choice is None or chooser == choice
     made = {
         CREATE_SCHEMA: has_schema,
         CREATE_TABLE: bool(table_oid),
@@ -176,6 +259,7 @@ def read_ddl_trigger(connection: Connection, publication: str) -> DdlTrigger:
         REVOKE_FUNCTION: has_function,
         **{_create(name): name in triggers for name in TRIGGERS},
         **{_enable(name): triggers.get(name, ("", ""))[0] == "A" for name in TRIGGERS},
+        **({choosing(publication, choice): False} if choice is not None and not adds_tables else {}),
     }
     believed = bool(proven and table_oid and secured and has_function)
     disabled = tuple(name for name, (state, _) in triggers.items() if name in TRIGGERS and state not in {"O", "A"})
@@ -186,6 +270,7 @@ def read_ddl_trigger(connection: Connection, publication: str) -> DdlTrigger:
         outdated=outdated,
         disabled=disabled,
         published=published,
+        adds_tables=adds_tables,
         installs=installs,
         others=tuple(others or ()),
         noted=NotedDdl(table_oid if believed else 0, believed and fires and published),
@@ -200,6 +285,30 @@ def _create(trigger: str) -> str:
 def _enable(trigger: str) -> str:
     """Return the statement after which it fires for sessions that restore or replicate, too."""
     return f"ALTER EVENT TRIGGER {quoted(trigger)} ENABLE ALWAYS"
+
+
+def _choice(capture: CaptureConfig) -> str | None:
+    """Return the body of the function that says whether a table is captured; None if the server reads the patterns
+    otherwise than Python does, so that a person has to add tables.
+    """
+    if any(_ONLY_PYTHON.search(pattern) for pattern in (*capture.include, *capture.exclude)):
+        return None
+    included, excluded = _matches(capture.include), _matches(capture.exclude)
+    return f"SELECT ({included})" + (f" AND NOT ({excluded})" if excluded else "")
+
+
+def _matches(patterns: Sequence[str]) -> str:
+    quotes = [pattern.replace("'", "''") for pattern in patterns]
+    return " OR ".join(f"$1 ~ '^(?:{pattern})$'" for pattern in quotes)
+
+
+def choosing(publication: str, choice: str) -> str:
+    """Return the statement that makes the function by which new tables are added to a publication."""
+    body = choice.replace("'", "''")
+    return (
+        f"CREATE OR REPLACE FUNCTION {SCHEMA}.{quoted(publication)}(text) RETURNS boolean LANGUAGE sql IMMUTABLE "
+        f"SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS '{body}'"
+    )
 
 
 def publish(publication: str) -> str:

@@ -60,7 +60,7 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
         read_slot(connection, slot_name(pipeline), info.version_number),
         read_publication(connection, publication_name(pipeline), info.version_number),
         [one for one in read_tables(connection, selection.wants) if not one.partition],
-        read_ddl_trigger(connection, publication_name(pipeline)) if pipeline.source.ddl else None,
+        read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture) if pipeline.source.ddl else None,
     )
 
 

@@ -34,6 +34,8 @@ def ddl_findings(trigger: DdlTrigger, publication: str) -> list[Finding]:
         why = f"event trigger {', '.join(trigger.disabled)} is disabled"
     elif trigger.outdated:
         why = "the function of the event triggers is not that of this version"
+    elif trigger.missing and trigger.noted.complete:
+        why = f"new tables are not added to publication {publication} in the statement that makes them"
     elif trigger.missing:
         why = "the event triggers that write statements into the log are missing, or a part of them"
     else:
@@ -48,6 +50,8 @@ def ddl_findings(trigger: DdlTrigger, publication: str) -> list[Finding]:
         made = "`sluice check PIPELINE --apply` makes it"
     else:
         made = f"as a superuser:\n{_as_script(lacking)}"
+    if trigger.noted.complete:
+        return [Finding("warning", DDL_SETTING, "not added", f"{why}; until then each has to be added by hand", made)]
     return [Finding("warning", DDL_SETTING, "not noted", f"{why}; until then {_UNTIL}", made)]
 
 

@@ -46,6 +46,7 @@ from sluice.sources.postgresql.catalog import table_list
 from sluice.sources.postgresql.catalog.changed_definition import widens
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
 from sluice.sources.postgresql.catalog.table import read_table, schema_of
+from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.scanner import Scanner
 from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
 from sluice.sources.postgresql.log_watch import PostgreSQLLogWatch
@@ -422,17 +423,20 @@ class PostgreSQLSession:
             publications=[publication_name(self.source.pipeline)],
             start=position.lsn,
             origin=self.source.pipeline.source.origin,
+            streaming=self.source.pipeline.source.streaming,
         )
         noted = self._noted_ddl()
         scanner = Scanner(position, marks=self.source.loads, ddl_table=noted.table_oid, ddl_column=ddl_trigger.CONTENT)
-        return OpenLog(stream, scanner, RelationPlans.empty(), all_noted=noted.complete)
+        in_progress = TransactionsInProgress() if self.source.pipeline.source.streaming else None
+        return OpenLog(stream, scanner, RelationPlans.empty(), all_noted=noted.complete, in_progress=in_progress)
 
     def _noted_ddl(self) -> ddl_trigger.NotedDdl:
         """Return what may be believed of noted statements; nothing unless the pipeline asks for them."""
         if not self.source.pipeline.source.ddl:
             return ddl_trigger.NotedDdl()
         with self._asking():
-            return ddl_trigger.read_ddl_trigger(self.connection, publication_name(self.source.pipeline)).noted
+            pipeline = self.source.pipeline
+            return ddl_trigger.read_ddl_trigger(self.connection, publication_name(pipeline), pipeline.capture).noted
 
     def _type(self, oid: int, modifier: int) -> tuple[str, tuple[str, ...]]:
         """Return a type's words, and the labels of an enumerated one."""

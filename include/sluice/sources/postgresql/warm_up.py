@@ -9,6 +9,7 @@ import numpy as np
 
 from sluice.model.tables import TableId, TableSchema
 from sluice.postgresql.column_types import neutral_column
+from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.messages import Relation
 from sluice.sources.postgresql.decoder.rows import RowMessages, decode_arena
 from sluice.sources.postgresql.decoder.scanner import Scanner
@@ -78,6 +79,7 @@ def compile_kernels() -> None:
     ):
         _feed(scanner, b"w" + struct.pack(">QQq", 0, 0, 0) + message)
     scanner.scan()
+    _compile_for_transactions_in_progress(scanner)
     scanner.finish()
     for rows in sealed:
         list(decode_arena(rows, lambda _, __, count: np.zeros(count, np.uint8)))
@@ -86,6 +88,27 @@ def compile_kernels() -> None:
     )
     read_rows(copied, relations.plan.schema.columns)
     compile_for_libpq()
+
+
+class _Block:
+    """A connection that gives a transaction in progress, and its commit."""
+
+    def read(self, arena: Scanner, wait_s: float) -> int:
+        for message in (
+            b"S" + struct.pack(">IB", 9, 1),
+            b"Y" + struct.pack(">II", 9, 1) + b"s\0t\0",
+            b"E",
+            b"c" + struct.pack(">IBQQq", 9, 0, 300, 308, 1),
+        ):
+            _feed(arena, b"w" + struct.pack(">QQq", 0, 0, 0) + message)
+        return 1
+
+
+def _compile_for_transactions_in_progress(scanner: Scanner) -> None:
+    transactions = TransactionsInProgress()
+    for _ in range(2):
+        transactions.read(_Block(), scanner, 0.0)
+        scanner.scan()
 
 
 def _tuple(values: list[Any]) -> bytes:

@@ -45,6 +45,13 @@ def is_mariadb(change: SchemaChange) -> bool:
     return dialect == dialects.MARIADB
 
 
+def is_nothing_here(change: SchemaChange) -> bool:
+    """Return True for statements of another kind of database that only concern secondary indexes: they are not made
+    here from its definitions either.
+    """
+    return change.statement.dialect not in {dialects.MYSQL, dialects.MARIADB} and change.wanted <= {ChangeKind.INDEXES}
+
+
 def dialect_of(change: SchemaChange) -> Dialect:
     """Return what the statement is read by."""
     return Dialect(is_mariadb(change), 0, change.statement.mode)

@@ -118,6 +118,9 @@ class _Watched:
     blocker: str = ""
 
 
+_NO_LINES: dict[str, Any] = {"statements": [], "tables": [], "ran": 0, "before": None}
+
+
 @dataclass(frozen=True, slots=True)
 class DdlRunner:
     """Runs the DDL of one batch."""
@@ -132,11 +135,14 @@ class DdlRunner:
         has run. While it runs, a second connection holds the acknowledgement row shared, so that no other process can
         take the target over in between.
         """
-        ddl.is_mariadb(change)
+        nothing = ddl.is_nothing_here(change)
+        if not nothing:
+            ddl.is_mariadb(change)
         doing = f"following {change.where}: {change.statement.text[:200]}"
         with self.target.session(doing) as session, self.target.session(doing) as holder:
             state = self.target.acks.ddl_state(session.cursor, self.fence.batch)
-            lines, kept = self._lines(session, state, change), {"rows": bool(state.get("rows"))}
+            kept = {"rows": bool(state.get("rows"))}
+            lines = _NO_LINES if nothing else self._lines(session, state, change)
             for number, statement in enumerate(lines["statements"]):
                 if number < lines["ran"]:
                     continue
@@ -167,7 +173,7 @@ class DdlRunner:
         held = MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb)
         if change.check_only:
             require_held(change, held)
-            return {"statements": [], "tables": [], "ran": 0, "before": None}
+            return _NO_LINES
         self._refuse_other_conversions(session, change, columns)
         statements_ = self._statements(session, change, columns)
         if statements_:

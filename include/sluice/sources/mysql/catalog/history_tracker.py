@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -73,6 +74,8 @@ class SchemaTracker:
         load: gives the state as of the capture's start; called when it is first needed.
         collations: collation id -> (collation, charset), as the server lists them.
         reread: see :data:`Rereader`; None: a definition that is not known stops the capture.
+        wants: the captured tables. One that a statement renames or copies from a table that the history does not have,
+            because it is of a schema that is not captured, is read from the server at that statement.
     """
 
     def __init__(
@@ -80,8 +83,10 @@ class SchemaTracker:
         load: Callable[[], SchemaState],
         collations: Callable[[], Mapping[int, tuple[str, str]]],
         reread: Rereader | None = None,
+        wants: Callable[[TableId], bool] = lambda table: False,
     ) -> None:
         self._load = load
+        self._wants = wants
         self._collations = collations
         self._reread = reread
         self._state: SchemaState | None = None
@@ -117,10 +122,20 @@ class SchemaTracker:
         )
         sql = self._text(query, session.charset)
         try:
-            changes = self.state.fold(sql, self.schema(query), session, where, query.error_code)
+            ask = partial(self._made_by, statement)
+            changes = self.state.fold(sql, self.schema(query), session, where, query.error_code, ask)
             return self._doubted(changes, query, sql, where)
         except DecodeError as error:
             return self._not_understood(storable(sql), self.schema(query), where, storable(error.message))
+
+    def _made_by(self, statement: LoggedStatement, table: TableId) -> TableDefinition | None:
+        """Return the definition of a captured table behind a statement, if no later one changed it."""
+        if self._reread is None or statement.in_transaction or not self._wants(table):
+            return None
+        try:
+            return self._reread(table, statement.position)
+        except SchemaUnknown:
+            return None
 
     def sql_mode(self, query: Query) -> int:
         """Return the sql_mode to read the statement with.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,20 +70,29 @@ def read_collations(connection: Any) -> Collations:
     return Collations(charset_of, default_of, bytes_of)
 
 
-def read_state(connection: Any, info: ServerInfo) -> SchemaState:
-    """Return every table and database the user may see, as of now."""
+def read_names(connection: Any) -> list[TableId]:
+    """Return the name of every table the user may see."""
+    sql = (
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND "
+        f"TABLE_SCHEMA NOT IN ({_SYSTEM})"
+    )
+    return [TableId(str(schema), str(name)) for schema, name in rows_of(connection, sql)]
+
+
+def read_state(connection: Any, info: ServerInfo, schemas: Collection[str] | None = None) -> SchemaState:
+    """Return every database the user may see, and every table of these schemas (None: of all), as of now."""
     flavour = flavour_of(connection, info)
     collation = rows_of(connection, "SELECT @@GLOBAL.collation_server")[0][0]
     state = SchemaState(flavour, _timestamps_explicit(connection), str(collation))
     for database in read_databases(connection):
         state.put_database(database)
     broken: dict[TableId, str] = {}
-    for table in read_tables(connection, flavour, broken=broken):
+    for table in read_tables(connection, flavour, schemas=schemas, broken=broken):
         state.put(table)
     for table_id, why in broken.items():
         state.lose(table_id, Unknown(why))
-    for schema, name in _versioned(connection):
-        state.lose(TableId(schema, name), Unknown("system-versioned tables have columns that no statement names"))
+    for table_id in _versioned(connection, schemas):
+        state.lose(table_id, Unknown("system-versioned tables have columns that no statement names"))
     state.touched.clear()
     return state
 
@@ -111,14 +120,15 @@ def read_tables(
     flavour: Flavour,
     tables: Sequence[TableId] | None = None,
     *,
+    schemas: Collection[str] | None = None,
     broken: dict[TableId, str] | None = None,
 ) -> list[TableDefinition]:
-    """Return the definitions of the named tables (those that exist), or of all.
+    """Return the definitions of the named tables (those that exist), of the tables of these schemas, or of all.
 
     ``broken`` takes the tables that are not understood, with the reason; without it they raise DecodeError or
     UnsupportedType.
     """
-    where, names = _where(tables)
+    where, names = _where_named(tables) if tables is not None else _where_in(schemas)
     heads = {
         TableId(str(schema), str(name)): (str(collation or ""), str(engine or ""), str(comment or ""))
         for schema, name, kind, collation, engine, comment in rows_of(
@@ -170,18 +180,28 @@ def read_tables(
     return found
 
 
-def _where(tables: Sequence[TableId] | None) -> tuple[str, list[str]]:
-    if tables is None:
-        return f"TABLE_SCHEMA NOT IN ({_SYSTEM})", []
+def _where_named(tables: Sequence[TableId]) -> tuple[str, list[str]]:
     if not tables:
         return "FALSE", []
     names = [part for table in tables for part in (table.schema, table.table)]
     return " OR ".join(["(TABLE_SCHEMA = %s AND TABLE_NAME = %s)"] * len(tables)), names
 
 
-def _versioned(connection: Any) -> Iterable[tuple[str, str]]:
-    sql = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED'"
-    return [(str(schema), str(name)) for schema, name in rows_of(connection, sql)]
+def _where_in(schemas: Collection[str] | None) -> tuple[str, list[str]]:
+    if schemas is None:
+        return f"TABLE_SCHEMA NOT IN ({_SYSTEM})", []
+    if not schemas:
+        return "FALSE", []
+    return f"TABLE_SCHEMA IN ({', '.join(['%s'] * len(schemas))})", sorted(schemas)
+
+
+def _versioned(connection: Any, schemas: Collection[str] | None) -> list[TableId]:
+    where, names = _where_in(schemas)
+    sql = (
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED' AND "
+        + where
+    )
+    return [TableId(str(schema), str(name)) for schema, name in rows_of(connection, sql, names)]
 
 
 def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:

@@ -53,6 +53,7 @@ class TableResolver:
         history: gives the schema history as of the start of the capture; None: only logs with
             ``binlog_row_metadata=FULL`` can be read.
         reread: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
+        wants: the captured tables.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class TableResolver:
         mariadb: bool = False,
         history: Callable[[], SchemaState] | None = None,
         reread: Rereader | None = None,
+        wants: Callable[[TableId], bool] = lambda table: False,
     ) -> None:
         self._connect = connect
         self._endpoint = endpoint
@@ -70,7 +72,7 @@ class TableResolver:
         self._stack = ExitStack()
         self._connection: Any = None
         self._collations: dict[int, tuple[str, str]] | None = None
-        self.tracker = SchemaTracker(history, self.collations, reread) if history is not None else None
+        self.tracker = SchemaTracker(history, self.collations, reread, wants) if history is not None else None
 
     def close(self) -> None:
         """Close the connection."""

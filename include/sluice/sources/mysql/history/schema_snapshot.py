@@ -1,6 +1,8 @@
 """Definitions as of a position, read from a server that goes on working: proven, without a lock that would hold anybody
 up.
 
+Tables of schemas without a captured table are left out: see :func:`schemas_of`.
+
 The argument. H1 is read; then each captured table is opened once; then the definitions are read; then H2 is read.
 
 * A statement that stands in the log before H1 may not be visible in the dictionary yet: the log is written first. But
@@ -13,7 +15,7 @@ The argument. H1 is read; then each captured table is opened once; then the defi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pymysql
@@ -25,7 +27,7 @@ from sluice.model.definitions import TableDefinition, Unknown
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.ddl.catalog import SchemaState, Session
-from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
+from sluice.sources.mysql.catalog.information_schema import flavour_of, read_names, read_state, read_tables
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.statement_effects import named_tables
@@ -55,18 +57,19 @@ def snapshot_at(
     selection: Selection,
     progress: Callable[[], None] | None = None,
 ) -> SchemaState:
-    """Return all definitions as of ``position`` (not after the head).
+    """Return the definitions of the captured schemas as of ``position`` (not after the head).
 
     Tables that a statement changed since then are unknown in it.
 
     Raises:
         SourceUnavailable, LostPosition: the log since ``position`` cannot be read.
     """
-    state = read_state(connection, info)
-    _open_tables(
-        connection, [t for t in state.tables if selection.wants(t)], [t for t in state.tables if not selection.wants(t)]
-    )
-    state = read_state(connection, info)
+    named = read_names(connection)
+    schemas = schemas_of(selection, named)
+    wanted = [table for table in named if selection.wants(table)]
+    others = [table for table in named if table.schema in schemas and not selection.wants(table)]
+    _open_tables(connection, wanted, others)
+    state = read_state(connection, info, schemas)
     file, offset = log_end(connection)
     head = position.at(file=file, offset=offset)
     later = _statements(endpoint, server_id, position, head, progress)
@@ -80,6 +83,20 @@ def snapshot_at(
         later=len(later),
     )
     return state
+
+
+def schemas_of(selection: Selection, tables: Iterable[TableId]) -> frozenset[str]:
+    """Return the schemas whose tables a pipeline's history begins with: those that a pattern names, or in which it
+    captures a table.
+
+    They hold captured tables, and tables on their way to a captured name, such as those of gh-ost. A table that comes
+    into them later, by ``RENAME`` or ``LIKE``, is read from the server at that statement.
+    """
+    kept: dict[str, bool] = {}
+    for table in tables:
+        if not kept.get(table.schema):
+            kept[table.schema] = selection.wants_schema(table.schema) or selection.wants(table)
+    return frozenset(schema for schema, wanted in kept.items() if wanted)
 
 
 def reread_table(

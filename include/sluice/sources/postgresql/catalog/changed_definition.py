@@ -5,11 +5,12 @@ The log of PostgreSQL has no DDL: a changed definition is noticed when the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sluice.errors import SchemaUnknown
-from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.tables import TableId
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.postgresql.type_names import pg_type
 from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable
@@ -17,8 +18,13 @@ from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownT
 _K = ChangeKind
 
 
-def table_change(before: KnownTable | None, after: KnownTable, where: str) -> tuple[TableChange, str] | None:
+def table_change(
+    before: KnownTable | None, after: KnownTable, where: str, *, indexes: bool = False
+) -> tuple[TableChange, str] | None:
     """Return what makes ``after`` of ``before`` (None: there was no such table), and a statement that does it.
+
+    ``indexes``: secondary indexes count, too. A change of them says nothing of rows, and nobody knows where among these
+    it stands unless the log has the statement.
 
     None if nothing changed. Raises SchemaUnknown if it cannot be told whether a column was renamed or replaced.
     """
@@ -31,13 +37,47 @@ def table_change(before: KnownTable | None, after: KnownTable, where: str) -> tu
     kinds = list(dict.fromkeys(_K.WIDEN_COLUMN if _is_wider(one) else one.kind for one in columns))
     if tuple(renamed.get(name, name) for name in old.primary_key) != new.primary_key:
         kinds.append(_K.PRIMARY_KEY)
+    gone, made = _other_indexes(old, new, renamed, dropped) if indexes else ((), ())
+    if gone or made:
+        kinds.append(_K.INDEXES)
     moved = old.table != new.table
     if moved:
         kinds.append(_K.RENAME_TABLE)
     if not kinds:
         return None
     change = TableChange(old.table, tuple(kinds), old, new, columns, new.table if moved else None)
-    return change, "; ".join(_statements(change, renamed))
+    return change, "; ".join((*_statements(change, renamed), *_index_texts(new.table, gone, made)))
+
+
+def _other_indexes(
+    old: TableDefinition, new: TableDefinition, renamed: dict[str, str], replaced: set[str]
+) -> tuple[tuple[IndexDefinition, ...], tuple[IndexDefinition, ...]]:
+    """Return the secondary indexes that are gone, and those that are new.
+
+    Not those that a column took along, and not those that a column's new name changed.
+    """
+    names = {column.name for column in new.columns}
+    was = {}
+    for one in old.indexes:
+        columns = [renamed.get(name, name) for name, _ in one.columns]
+        if not one.primary and all(name in names and name.lower() not in replaced for name in columns):
+            was[one.name, tuple(columns), one.unique] = one
+    now = {
+        (one.name, tuple(name for name, _ in one.columns), one.unique): one for one in new.indexes if not one.primary
+    }
+    return (
+        tuple(one for key, one in was.items() if key not in now),
+        tuple(one for key, one in now.items() if key not in was),
+    )
+
+
+def _index_texts(table: TableId, gone: Iterable[IndexDefinition], made: Iterable[IndexDefinition]) -> Iterator[str]:
+    for one in gone:
+        yield f"DROP INDEX {quoted(table.schema)}.{quoted(one.name)}"
+    for one in made:
+        columns = ", ".join(quoted(name) for name, _ in one.columns)
+        unique = "UNIQUE " if one.unique else ""
+        yield f"CREATE {unique}INDEX {quoted(one.name)} ON {quoted_table(table)} ({columns})"
 
 
 def _is_wider(change: ColumnChange) -> bool:

@@ -210,6 +210,15 @@ class Scanner:
         end = self._arena_bytes
         return int(self.s[sc.S_USED]), end - (end >> 3), end
 
+    @property
+    def unscanned(self) -> int:
+        """Where the first message stands that was not scanned."""
+        return int(self.s[sc.S_POS])
+
+    def clear(self, size: int) -> None:
+        """Put away what was scanned, so that ``size`` bytes have room."""
+        self._make_room(size)
+
     def _make_room(self, size: int) -> None:
         """Seal the rows found so far, and go on in a new arena with what was not scanned yet."""
         s = self.s

@@ -37,6 +37,8 @@ _TAKEN_S = 0.1
 _ASKS, _ASKS_S = 20, 2.0
 """A server that asks so often, in so many seconds, is shutting down."""
 _EPOCH_US = 946_684_800_000_000
+_WHOLE, _WITH_STREAMING = "1", "2"
+"""The versions of the protocol without and with transactions in progress; later ones add nothing that is asked for."""
 _IN_USE = "55006"
 _GONE = {"42704", "55000", "58P01"}
 """No such slot; a slot that was invalidated; a WAL segment that was removed."""
@@ -84,6 +86,7 @@ class ReplicationStream:
         start: the LSN from which transactions are wanted.
         publications: names of publications.
         origin: "none" leaves out changes that have a replication origin (version 16 and later).
+        streaming: large transactions are sent while they are in progress, too.
 
     Raises:
         SourceUnavailable, ConfigError.
@@ -91,7 +94,14 @@ class ReplicationStream:
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, slot: str, publications: Sequence[str], start: int, origin: str = "any"
+        self,
+        endpoint: Endpoint,
+        *,
+        slot: str,
+        publications: Sequence[str],
+        start: int,
+        origin: str = "any",
+        streaming: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.slot = slot
@@ -104,7 +114,7 @@ class ReplicationStream:
             self._connection = connect(endpoint, f"sluice {slot}", settings=SESSION, replication=True)
         try:
             with source_errors(endpoint, f"reading slot {slot}"):
-                self._start(publications, start, origin)
+                self._start(publications, start, origin, streaming=streaming)
         except BaseException:
             self._connection.close()
             raise
@@ -117,15 +127,17 @@ class ReplicationStream:
     def _pg(self) -> pq.abc.PGconn:
         return self._connection.pgconn
 
-    def _start(self, publications: Sequence[str], start: int, origin: str) -> None:
+    def _start(self, publications: Sequence[str], start: int, origin: str, *, streaming: bool) -> None:
         names = ", ".join(sql.Identifier(name).as_string(self._connection) for name in publications)
         command = sql.SQL(
-            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true'{})"
+            "START_REPLICATION SLOT {} LOGICAL {} (proto_version {}, publication_names {}, messages 'true'{}{})"
         ).format(
             sql.Identifier(self.slot),
             sql.SQL(lsn_text(start)),
+            sql.Literal(_WITH_STREAMING if streaming else _WHOLE),
             sql.Literal(names),
             sql.SQL(", origin {}").format(sql.Literal(origin)) if origin != "any" else sql.SQL(""),
+            sql.SQL(", streaming 'on'" if streaming else ""),
         )
         text = command.as_string(self._connection).encode()
         until = time.monotonic() + _ACTIVE_S

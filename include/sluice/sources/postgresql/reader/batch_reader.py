@@ -18,6 +18,7 @@ from sluice.sources.base import ChangeSink, StreamLimits, StreamResult
 from sluice.sources.decoding_batch import DecodingBatch
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
 from sluice.sources.postgresql.decoder import scan_kernel as sc
+from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.rows import RowMessages, decode_arena
 from sluice.sources.postgresql.decoder.scanner import BeginsBatch, Scanner
 from sluice.sources.postgresql.position import Position
@@ -54,10 +55,23 @@ class OpenLog:
     plans: RelationPlans
     all_noted: bool = False
     """Every DDL statement is in the log."""
+    in_progress: TransactionsInProgress | None = None
+    """Takes transactions that the server sends before they commit; None if it sends none."""
+
+    def read(self, wait_s: float) -> int:
+        """Give the scanner messages of the log; return how many, or 1 for some.
+
+        Waits up to ``wait_s`` for a first one.
+        """
+        if self.in_progress is None:
+            return self.stream.read(self.scanner, wait_s)
+        return self.in_progress.read(self.stream, self.scanner, wait_s)
 
     def close(self) -> None:
         """End the connection."""
         self.stream.close()
+        if self.in_progress is not None:
+            self.in_progress.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,7 @@ class _Reader(Generic[M]):
         lookups: Lookups,
         definitions: Callable[[], PostgreSQLDefinitions] | None,
     ) -> None:
-        self.stream, self.scanner = log.stream, log.scanner
+        self.log, self.stream, self.scanner = log, log.stream, log.scanner
         self.start, self.limits, self.batch = start, limits, batch
         self.statements = self.head = 0
         self._first_us = self._last_us = 0
@@ -179,7 +193,7 @@ class _Reader(Generic[M]):
                 self.stream.answer(ask=True)
                 next_ask = now + _ASK_EVERY_S
             pause = min(max(deadline - now, 0.001), 1.0, max(next_progress - now, 0.001))
-            if self.stream.read(scanner, pause):
+            if self.log.read(pause):
                 reason = self._scan()
         return self._result(reason)
 
@@ -218,7 +232,8 @@ class _Reader(Generic[M]):
         schema = self.relations.changed
         partner: PartnerLoads = scanner.partner
         if not (scanner.changes or self.statements):
-            return StreamResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason, schema, partner)
+            reached = reason in {"head", "idle"}
+            return StreamResult(last, None, 0, 0, log_bytes, reached, reason, schema, partner, self.relations.filled)
         self._last_seal = True
         scanner.finish()
         self.batch.wait()
@@ -243,6 +258,7 @@ class _Reader(Generic[M]):
             reason,
             schema,
             partner,
+            self.relations.filled,
         )
 
 

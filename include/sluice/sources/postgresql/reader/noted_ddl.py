@@ -19,12 +19,16 @@ class NotedStatement:
     Attributes:
         tag: its command tag, such as ALTER TABLE.
         tables: those that it made or changed, as they are after it. dropped: OID and name of those that are gone.
+        indexes: schema and name of indexes that are gone, while their tables stay.
+        filled: tables that got rows which are not in the log, with a partition.
         failed: why the trigger could not note it, "" if it could.
     """
 
     tag: str
     tables: tuple[CatalogTable, ...] = ()
     dropped: tuple[tuple[int, TableId], ...] = ()
+    indexes: tuple[tuple[str, str], ...] = ()
+    filled: tuple[TableId, ...] = ()
     failed: str = ""
 
 
@@ -41,6 +45,8 @@ def parse_noted(content: bytes) -> NotedStatement:
             str(data["tag"]),
             tuple(map(table_from_json, data.get("tables", ()))),
             tuple((int(oid), TableId(schema, table)) for oid, schema, table in data.get("dropped", ())),
+            tuple((str(schema), str(name)) for schema, name in data.get("indexes", ())),
+            tuple(TableId(schema, table) for schema, table in data.get("filled", ())),
             str(data.get("failed", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

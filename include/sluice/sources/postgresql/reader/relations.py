@@ -95,7 +95,13 @@ class RelationTracker:
         self._before: dict[TableId, KnownTable | None] = {}
         self._before_of = 0
         self._late: list[tuple[TableChange, str]] = []
+        self._filled: list[tuple[int, TableId]] = []
         self._late_forms: dict[int, KnownTable | None] = {}
+
+    @property
+    def filled(self) -> tuple[TableId, ...]:
+        """Tables that got rows which are not in the log."""
+        return tuple(dict.fromkeys(table for _, table in self._filled))
 
     @property
     def changed(self) -> PostgreSQLDefinitions | None:
@@ -215,7 +221,7 @@ class RelationTracker:
             if stored is None:
                 self._put(now)
                 return
-        found = table_change(stored, now, where)
+        found = table_change(stored, now, where, indexes=noted)
         if found is None:
             if stored is None or stored != now:
                 self._put(now)
@@ -246,6 +252,11 @@ class RelationTracker:
             _log.warning("statement_not_noted", statement=noted.tag, error=noted.failed, position=where)
         for oid, table in noted.dropped:
             self._dropped(oid, table, where)
+        for table in filter(self._selection.wants, noted.filled):
+            self._filled.append((lsn, table))
+            _log.warning("rows_not_in_log", table=str(table), statement=noted.tag, position=where)
+        for schema, index in noted.indexes:
+            self._unindexed(schema, index, where)
         for live in noted.tables:
             if live.partition or not live.logged:
                 continue
@@ -277,6 +288,14 @@ class RelationTracker:
                     self._say(change, sql)
             _log.info("definition_changed", table=str(name), statement=sql, position=where)
         self._forget(name)
+
+    def _unindexed(self, schema: str, index: str, where: str) -> None:
+        """Note that an index is gone: its schema is that of its table, and there is one of a name."""
+        for known in [one for table, one in self._definitions.known.items() if table.schema == schema]:
+            kept = tuple(one for one in known.definition.indexes if one.name != index)
+            if len(kept) < len(known.definition.indexes) and self._selection.wants(known.definition.table):
+                now = replace(known, definition=replace(known.definition, indexes=kept))
+                self._change(known.oid, known, now, where, noted=True)
 
     def _is_late(self, change: TableChange) -> bool:
         """Return True if the change concerns a table of one that waits for the end of the transaction."""
@@ -315,6 +334,7 @@ class RelationTracker:
     def step_back(self, lsn: int) -> None:
         """Return to what was known in front of the transaction committed at ``lsn``, which begins the next batch."""
         self._late, self._late_forms = [], {}
+        self._filled = [(at, table) for at, table in self._filled if at != lsn]
         if self._before_of == lsn:
             for table, known in self._before.items():
                 self._definitions.forget(table)
