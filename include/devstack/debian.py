@@ -34,6 +34,12 @@ _PRUNED = (
     "usr/share/lintian",
 )
 
+_NEEDLESS = re.compile(
+    r"(lib)?perl.*|(lib)?python3.*|systemd|libsystemd-shared|locales|libc-l10n|passwd|adduser|debconf|openssl|procps|dpkg|tar"
+)
+"""Packages that others want when they are installed, and of which no server uses a file."""
+_UPDATED = ".updated"
+
 
 class FetchFailed(RetryableError):
     """Packages could not be fetched."""
@@ -154,7 +160,7 @@ def lock(path: Path) -> Iterator[None]:
 
 def _fetch(folder: Path, scratch: Path, packages: Sequence[str], suite: str | None) -> Tree:
     env = _package_lists(scratch, suite)
-    _run(["apt-get", "-q", "--download-only", "install", *packages], env)
+    _run_apt(["--download-only", "install", *packages], env)
     root = scratch / "unpacked" / "root"
     root.mkdir(parents=True)
     version = ""
@@ -162,7 +168,8 @@ def _fetch(folder: Path, scratch: Path, packages: Sequence[str], suite: str | No
         name, number = archive.name.split("_")[:2]
         if name == packages[0]:
             version = number.replace("%3a", ":").rpartition(":")[2]
-        _run(["dpkg", "-x", str(archive), str(root)], env)
+        if not _NEEDLESS.fullmatch(name):
+            _run(["dpkg", "-x", str(archive), str(root)], env)
     for pruned in _PRUNED:
         shutil.rmtree(root / pruned, ignore_errors=True)
     for perl in (*root.glob("usr/lib/*/perl*"), *root.glob("usr/lib/*/gconv")):
@@ -181,15 +188,15 @@ def _package_lists(scratch: Path, suite: str | None) -> dict[str, str]:
     """Bring the package lists of a suite up to date; return the environment in which apt uses them."""
     if _shared is None:
         env = _configured(scratch, scratch, suite)
-        _run(["apt-get", "-q", "update"], env)
+        _run_apt(["update"], env)
         return env
     lists = _shared.folder / (suite or "machine")
     with _shared.locks[lists.name]:
-        if not (lists / "pkgcache.bin").exists():
-            _run(["apt-get", "-q", "update"], _configured(lists, lists, suite))
-            # what apt reads from the lists: with a copy the next program does not read them again
-            _run(["apt-get", "-q", "check"], _configured(lists, lists, suite))
+        if not (lists / _UPDATED).exists():
+            _run_apt(["update"], _configured(lists, lists, suite))
+            (lists / _UPDATED).touch()
     env = _configured(scratch, lists, suite)
+    # what apt has read from the lists: with a copy the next program does not read them again
     for kept in lists.glob("*.bin"):
         shutil.copy2(kept, scratch)
     return env
@@ -219,8 +226,6 @@ def _configured(scratch: Path, lists: Path, suite: str | None) -> dict[str, str]
             f'Dir::State::lists "{lists / "lists"}";',
             f'Dir::State::status "{lists / "status"}";',
             f'Dir::Cache "{scratch / "cache"}";',
-            f'Dir::Cache::pkgcache "{scratch / "pkgcache.bin"}";',
-            f'Dir::Cache::srcpkgcache "{scratch / "srcpkgcache.bin"}";',
             f'Dir::Log "{scratch}";',
             f'APT::Sandbox::User "{os.environ.get("USER", "root") if os.geteuid() else "root"}";',
             'Debug::NoLocking "true";',  # each fetch has its own folders, and the lists a lock of ours
@@ -237,6 +242,16 @@ def _configured(scratch: Path, lists: Path, suite: str | None) -> dict[str, str]
         encoding="utf-8",
     )
     return {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+
+
+def _run_apt(words: Sequence[str], env: dict[str, str]) -> None:
+    """Run apt-get. What images for containers have in ``apt.conf.d`` (no cache, compressed lists) wins over a
+    configuration file, and only options win over that.
+    """
+    scratch = Path(env["APT_CONFIG"]).parent
+    options = [f"Dir::Cache::{name}={scratch / name}.bin" for name in ("pkgcache", "srcpkgcache")]
+    options.append("Acquire::GzipIndexes=false")
+    _run(["apt-get", "-q", *words, *(word for option in options for word in ("-o", option))], env)
 
 
 def _run(argv: Sequence[str], env: dict[str, str]) -> None:

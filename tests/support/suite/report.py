@@ -36,6 +36,7 @@ class Report:
         self.files: dict[str, float] = {}
         self.rooms: dict[str, float] = {}
         self.began = dt.datetime.now(dt.UTC)
+        self._times = psutil.cpu_times()
 
     def add(self, report: Any) -> None:
         """Take one phase of one test."""
@@ -56,7 +57,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """What the terminal shows."""
-        found = [f"{self._counts()} in {self.minutes()}"]
+        found = [f"{self._counts()} in {self.minutes()}, {self._busy()}"]
         found += [f"  skipped {number}: {reason}" for reason, number in self.skipped.most_common()]
         found += ["seconds of each room (of both workers together):"]
         found += [f"  {seconds:7.1f}  {room}" for room, seconds in _longest(self.rooms)]
@@ -68,6 +69,16 @@ class Report:
         """How long the run took until now."""
         seconds = int((dt.datetime.now(dt.UTC) - self.began).total_seconds())
         return f"{seconds // 60} min {seconds % 60} s"
+
+    def _busy(self) -> str:
+        """How much of the processors was used since the beginning, by whoever: all of them, and the run was too slow
+        for another reason than waiting; others at work, and it says little.
+        """
+        now = psutil.cpu_times()
+        spent = {name: getattr(now, name) - getattr(self._times, name) for name in now._fields if "guest" not in name}
+        idle = sum(spent.get(name, 0.0) for name in ("idle", "iowait"))
+        busy = 100 * (1 - idle / max(sum(spent.values()), 0.001))
+        return f"{os.cpu_count()} processors {busy:.0f} % busy, load {os.getloadavg()[2]:.1f}"
 
     def page(self) -> str:
         """The page of a full run."""

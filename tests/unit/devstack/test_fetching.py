@@ -48,8 +48,10 @@ def test_package_lists_are_asked_for_once_by_all(tmp_path: Path, monkeypatch: py
 
     def run(argv: list[str], env: dict[str, str]) -> None:
         asked.append(argv[2])
+        cache = Path(env["APT_CONFIG"]).with_name("pkgcache.bin")
+        assert f"Dir::Cache::pkgcache={cache}" in argv, "a machine's own configuration must not take it away"
         if argv[2] == "update":
-            Path(env["APT_CONFIG"]).with_name("pkgcache.bin").touch()
+            cache.touch()
 
     monkeypatch.setattr(debian, "_run", run)
     with debian.shared_lists(tmp_path):
