@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets faults clean bench-postgresql
+.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -154,6 +154,10 @@ bench-verify: venv kernels servers ## rows a second of a verification, by checks
 
 bench-targets: venv kernels servers ## each kind of target beside its store's own bulk loader, and from MySQL's log on; SLUICE_BENCH_SCALE=0.02 SLUICE_BENCH_DRY=1: does it work
 	@for one in tests/bench/bench_target_*.py; do $(BIN)/python $$one; done
+
+bench-peers: venv kernels servers ## capture beside go-mysql, Debezium's engine and mysql-replication on the same log, and Kafka Connect into Kafka and PostgreSQL
+	@$(BIN)/python tests/bench/bench_peers.py
+	@$(BIN)/python tests/bench/bench_target_peers.py
 
 bench-postgresql: venv kernels servers ## PostgreSQL as a source: capture against pg_recvlogical, catching up and freshness against a subscription, a copy against COPY and pg_dump
 	@$(BIN)/python tests/bench/bench_postgresql.py

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -28,6 +29,8 @@ from devstack.server import Server, copy_template
 _MINIMUM = 18
 _PROGRAMS = ("initdb", "postgres")
 USER = "postgres"
+_LEFT = b"pre-existing shared memory block"
+"""What a server says that was killed, while one of its processes is not gone yet: it was made after the others died."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +144,17 @@ class PostgreSQLServer(Server):
         if not self.port:
             self.port = ports.free_port()
         argv = [*as_nobody(), str(distribution.programs / "postgres"), "-D", str(self.data_dir), *self._arguments()]
-        self._spawn(argv, _environment())
-        self._wait_ready(self._answers, timeout_s)
-        return self
+        end = time.monotonic() + timeout_s
+        while True:
+            before = self.log.stat().st_size if self.log.exists() else 0
+            self._spawn(argv, _environment())
+            try:
+                self._wait_ready(self._answers, timeout_s)
+                return self
+            except ServerFailed:
+                if _LEFT not in self.log.read_bytes()[before:] or time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
 
     def stop(self, grace_s: float = 20.0) -> None:
         """Stop at once, like ``pg_ctl stop -m fast``: after a SIGTERM it would wait for every client to leave."""

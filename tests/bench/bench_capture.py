@@ -24,6 +24,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
+from tests.bench.figures import figure, save, size  # noqa: E402
 from tests.support.capture.capturing import draining, head  # noqa: E402
 
 FILES = 8
@@ -127,7 +128,7 @@ def measure(name: str, server: MySQLServer, folder: Path, start: Any, **config: 
             drain.position = start
             stop = head(drain.endpoint)
             began, busy = time.perf_counter(), time.process_time()
-            result = drain.once(max_changes=10**9, max_bytes=2**40, max_wait_s=600, stop_at=stop)
+            result = drain.once(max_changes=10**9, max_bytes=2**40, max_wait_s=600, stop_at=stop.as_offset())
             seconds.append(time.perf_counter() - began)
             cpu.append(time.process_time() - busy)
             changes = result.changes
@@ -232,31 +233,12 @@ RESULTS = _ROOT / "tests/bench/results/capture.json"
 
 def main() -> None:
     processes.tether()
-    changes = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
+    changes = size(400_000)
     compile_kernels()
     lines: list[dict[str, Any]] = []
 
-    def report(
-        measure: str, workload: str, value: float, unit: str, baseline: str = "", baseline_value: float = 0.0
-    ) -> None:
-        """One figure; ``ratio`` is how many times better it is than its baseline."""
-        better = (
-            value / baseline_value
-            if unit.endswith("/s") and baseline_value
-            else baseline_value / value
-            if baseline_value
-            else None
-        )
-        ratio = round(better, 2) if better else None
-        workload = f"{workload}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-        line = {
-            "measure": measure, "workload": workload, "value": round(value, 3), "unit": unit,
-            "baseline": baseline or None,
-            "baseline_value": round(baseline_value, 3) or None, "ratio": ratio,
-        }  # fmt: skip
-        lines.append(line)
-        beside = f"  {baseline} {baseline_value:,.1f}  ratio {ratio}" if baseline else ""
-        print(f"{measure:<22} {value:>12,.2f} {unit:<10}{beside}   ({workload})", flush=True)
+    def report(measure: str, workload: str, value: float, unit: str, *beside: Any, **more: Any) -> None:
+        lines.append(figure(measure, workload, value, unit, *beside, **more))
 
     theirs = "mysql-replication, decoding only, on the same log"
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
@@ -299,7 +281,7 @@ def main() -> None:
                 report(
                     "capture_parallel", f"{count} changes in {FILES} closed files, {readers} readers on {cores} cores",
                     rate, "changes/s",
-                    "1 reader on 1 core", alone,
+                    "1 reader on 1 core", alone, variant=f"{readers} readers, {cores} cores",
                 )  # fmt: skip
         for name, rows, fill in (("capture_bulk_insert", 2 * changes, bulk), ("capture_wide51", changes // 4, wide)):
             start = head(endpoint)
@@ -310,9 +292,7 @@ def main() -> None:
             workload = f"{line['changes']} rows of {what}, {line['log_mb']} MB of log"
             report(name, workload, line["changes_per_s"], "rows/s", theirs, baseline(server, start))
     shutil.rmtree(folder, ignore_errors=True)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {RESULTS.relative_to(_ROOT)}")
+    save(RESULTS, lines)
 
 
 def head_after_ddl(server: MySQLServer, start: Any) -> Any:

@@ -133,6 +133,7 @@ class ChannelConfig(StrictModel):
         """
         self._require_whole_rows(pipeline)
         self._require_merged(pipeline)
+        self._require_own_rows(pipeline)
         if pipeline.pipeline == self.carrier:
             return pipeline
         capture = pipeline.capture
@@ -158,6 +159,16 @@ class ChannelConfig(StrictModel):
             f"columns of {lines[0].from_}",
             where=f"channel {self.channel}",
             hint=f"send: rows in {pipeline.pipeline}" + ("" if self.repairs else ", or consistency: time_intersection"),
+        )
+
+    def _require_own_rows(self, pipeline: PipelineConfig) -> None:
+        """Raise ConfigError if both sites may write the same rows, and one of them is a PostgreSQL."""
+        if self.consistency == "none" or pipeline.source.type != "postgresql":
+            return
+        raise ConfigError(
+            f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline} reads a PostgreSQL",
+            where=f"channel {self.channel}",
+            hint="consistency: none, with rows that one of the sites writes; or two MySQL or MariaDB servers",
         )
 
     def _require_merged(self, pipeline: PipelineConfig) -> None:

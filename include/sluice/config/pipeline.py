@@ -1290,7 +1290,8 @@ class PipelineConfig(StrictModel):
         default_factory=SubscriptionsConfig, description="What is kept for readers that have named subscriptions."
     )
     mark: Identifier | None = Field(
-        None, description="Named mark of what this pipeline loads into targets of type mysql, for ignore_marks."
+        None,
+        description="Named mark of what this pipeline loads into targets of type mysql, postgresql, for ignore_marks.",
     )
     ignore_marks: tuple[Identifier, ...] = Field(
         (), description="Changes that a pipeline with one of these marks loaded into the source are not captured."

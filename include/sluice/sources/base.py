@@ -383,7 +383,9 @@ class SourceSession(Protocol):
         """Return every table that ``wants`` accepts, with its definition, by name."""
 
     def table_rows(self) -> dict[TableId, int]:
-        """Return every table, with the server's estimate of its rows; the estimate may be old."""
+        """Return at least every table of the schemas that the pipeline captures, with the server's estimate of its
+        rows; the estimate may be old.
+        """
 
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         """Return the server's present estimate of the tables' rows."""

@@ -86,9 +86,19 @@ class Selection:
 
 
 def _schema_part(pattern: re.Pattern[str]) -> re.Pattern[str]:
-    """Return the part of a pattern before its dot; any schema if the pattern has no such dot."""
-    head, dot, _ = pattern.pattern.partition(r"\.")
+    """Return the part of a pattern before its dot; any schema if the dot may be missing, or is that of one
+    alternative.
+    """
+    head, dot, tail = pattern.pattern.partition(r"\.")
     try:
-        return re.compile(head if dot else r".*")
+        return re.compile(head if dot and tail[:1] not in tuple("?*{") and not _has_alternative(tail) else r".*")
     except re.error:
         return re.compile(r".*")
+
+
+def _has_alternative(pattern: str) -> bool:
+    """Return True if a ``|`` outside of brackets may be part of ``pattern``."""
+    outside = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "", pattern)
+    while (shorter := re.sub(r"\([^()]*\)", "", outside)) != outside:
+        outside = shorter
+    return "|" in outside

@@ -46,7 +46,9 @@ KINDS: Mapping[str, BuiltIn] = {
     "mysql": BuiltIn("sluice.targets.mysql.target:MySQLTarget", marks_loads=True),
     "oracle": BuiltIn("sluice.targets.oracle.target:OracleTarget", probe="sluice.targets.oracle.connection:probe"),
     "postgresql": BuiltIn(
-        "sluice.targets.postgresql.target:PostgreSQLTarget", probe="sluice.targets.postgresql.connection:probe"
+        "sluice.targets.postgresql.target:PostgreSQLTarget",
+        marks_loads=True,
+        probe="sluice.targets.postgresql.connection:probe",
     ),
     "rabbitmq": BuiltIn("sluice.targets.rabbitmq.target:RabbitMQTarget", probe="sluice.targets.rabbitmq.client:probe"),
     "redis": BuiltIn("sluice.targets.redis.target:RedisTarget", probe="sluice.targets.redis.client:probe"),

@@ -106,3 +106,22 @@ def test_a_target_is_switched_to_its_replica_under_load(
     assert rows(made, replica) == rows(made, made.source) == numbers
     assert len(rows(made, made.target)) < len(numbers), "the first server is not written any more"
     assert status(made.runtime()).targets[0].server == "case_replica"
+
+
+def test_a_server_that_takes_no_writes_is_refused_and_the_first_one_is_written_on(
+    made: Case, replica: MySQLServer
+) -> None:
+    deliver(made, 1)
+    wait_until(lambda: rows(made, replica) == [1], "the replica")
+    replica.execute("SET GLOBAL super_read_only = ON")
+    with pytest.raises(SluiceError) as refused:
+        sluice(made, "targets", "switch", "case", "copy", "--to", "case_replica", "--yes")
+    assert refused.value.message.startswith("the target takes no writes while taking the target over")
+    assert refused.value.where.startswith("case_replica (")
+    assert "SET GLOBAL read_only = OFF" in refused.value.hint
+    deliver(made, 2)
+    assert status(made.runtime()).targets[0].server == "case_target"
+    wait_until(lambda: rows(made, replica) == rows(made, made.target) == [1, 2], "the replica")
+    replica.execute("SET GLOBAL read_only = OFF")
+    sluice(made, "targets", "switch", "case", "copy", "--to", "case_replica", "--yes")
+    assert status(made.runtime()).targets[0].server == "case_replica"

@@ -1,4 +1,4 @@
-"""``source.origin``: what a server took from elsewhere may be left out; channels with a PostgreSQL are refused."""
+"""``source.origin``: what a server took from elsewhere may be left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sluice.errors import ConfigError
-from sluice.operations.check import check
 from tests.support.pipelines.pg_source import PgCase, pg_case
 
 TABLES = ("CREATE TABLE orders (id int PRIMARY KEY, note text)",)
@@ -66,18 +65,3 @@ def test_an_older_server_is_refused(tmp_path: Path, postgresql_15: Any, postgres
         made.prepare()
         with pytest.raises(ConfigError, match=r"source\.origin is none: PostgreSQL 15.* version 16 is the first"):
             made.run_until_head()
-
-
-def test_a_channel_with_a_postgresql_is_refused(made: PgCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    back = made.yaml.replace(f"pipeline: {made.name}", "pipeline: back")
-    back = back.replace("case_source", "case_X").replace("case_target", "case_source").replace("case_X", "case_target")
-    (made.folder / "back.yaml").write_text(back, encoding="utf-8")
-    channels = made.folder / "channels"
-    channels.mkdir()
-    monkeypatch.setenv("SLUICE_CHANNELS", str(channels))
-    (channels / "both.yaml").write_text(
-        f"version: 1\nchannel: both\npipelines: [{made.name}, back]\nmain: {made.name}\n", encoding="utf-8"
-    )
-    monkeypatch.setenv("SLUICE_PIPELINES", str(made.folder))
-    [found] = [one for one in check(made.runtime()).findings if one.part == "channel"]
-    assert (found.severity, "cannot mark what is written to it" in found.why) == ("error", True), found

@@ -371,7 +371,7 @@ def test_a_slot_that_the_server_gave_up_stops_the_pipeline(tmp_path: Path, serve
 
 
 def test_two_pipelines_that_would_send_changes_round_are_named(shop: PgCase) -> None:
-    """A PostgreSQL target marks nothing, so that nothing tells what came back."""
+    """Without a channel nothing tells what came back."""
     back = shop.yaml.replace(f"pipeline: {shop.name}", "pipeline: back").replace(f"/test/{shop.schema}", "/test/back")
     back = back.replace("case_source", "case_X").replace("case_target", "case_source").replace("case_X", "case_target")
     (shop.folder / "back.yaml").write_text(back, encoding="utf-8")

@@ -41,8 +41,10 @@ def test_only_the_captured_schemas_are_read_and_once(
             assert history is not None
             at, before = session.resolve_start("latest"), _asked(mysql_source)
             found = history.snapshot(at, Selection.compile(runtime.pipeline.capture))
+            sizes = session.table_rows()
             statements, rows = (now - then for now, then in zip(_asked(mysql_source), before, strict=True))
         assert (statements, rows) == (1, 3)
+        assert {table.schema for table in sizes} == {schema}
         assert found.find(TableId(schema, "t")) is not None
         assert found.find(TableId(schema, "_t_gho")) is not None
         assert found.find(TableId(other, "t1")) is None

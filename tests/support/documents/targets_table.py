@@ -104,6 +104,9 @@ def row(kind: str, offered: Capabilities, page: Page, lines: Sequence[Line], lin
     has = {
         feature: "yes" if feature in offered.features else "no" for feature in (Feature.DELETE, Feature.PARTIAL_ROWS)
     }
+    measured, beside = figures(kind, lines)
+    if measured != NOT_MEASURED:
+        measured = f"[{measured}]({'' if links_to else '../'}{_results_file(kind)})"
     verified = "yes, also rows without a key" if offered.counts_rows else "yes" if offered.compares else "no"
     return [
         name,
@@ -115,7 +118,8 @@ def row(kind: str, offered: Capabilities, page: Page, lines: Sequence[Line], lin
         has[Feature.PARTIAL_ROWS],
         verified,
         page.tested,
-        *figures(kind, lines),
+        measured,
+        beside,
     ]
 
 
@@ -140,8 +144,12 @@ def results(kind: str) -> list[Line]:
     """Return the stored lines of a kind's bench; those of MySQL are the bench of the whole job's, against a native
     replica.
     """
-    path = ROOT / "tests/bench/results" / ("apply.json" if kind == "mysql" else f"target_{kind}.json")
+    path = ROOT / _results_file(kind)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def _results_file(kind: str) -> str:
+    return f"tests/bench/results/{'apply' if kind == 'mysql' else f'target_{kind}'}.json"
 
 
 def figures(kind: str, lines: Sequence[Line]) -> tuple[str, str]:

@@ -19,13 +19,13 @@ from sluice.model.dumps import Marking
 from sluice.model.load_marks import COLUMN, TABLE, MarkRules
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
+from sluice.postgresql.load_messages import MARK_PREFIX
 from sluice.segments.reader import iter_changes
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.sources import open_source
 from sluice.sources.base import Source, SourceSession, StreamLimits, StreamResult
 from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
-from sluice.sources.postgresql.decoder.scanner import MARK_PREFIX
 from sluice.sources.postgresql.server.slot import slot_name
 from sluice.sources.table_filter import Selection
 from tests.support.twins.servers import TwinSource

@@ -34,7 +34,9 @@ def test_the_one_that_was_used_last_comes_first_and_each_once() -> None:
     assert [kept_.take(HERE) for _ in range(3)] == [second, first, None]
 
 
-@pytest.mark.parametrize("other", [{"port": 3307}, {"user": "root"}, {"password": "x"}, {"extra": {}}])
+@pytest.mark.parametrize(
+    "other", [{"port": 3307}, {"user": "root"}, {"password": "x"}, {"schema": "shop"}, {"extra": {}}]
+)
 def test_another_endpoint_gets_none_of_them(other: dict[str, object]) -> None:
     kept_ = SessionPool[Wire]()
     kept_.give(HERE, Wire())

@@ -76,7 +76,10 @@ class Dialect:
 _SPACE = re.compile(r"[ \t\n\v\f\r]+")
 """What the server takes for space: the spaces of Unicode are letters of a name to it."""
 _PLAIN_COMMENT = re.compile(r"--(?=[\x00-\x20\x7f]|$)[^\n]*|#[^\n]*")
-_LETTERS = "A-Za-z0-9_$\u0080-\U0010ffff"
+_LETTERS = r"^\x00-#%-/:-@\[-^`{-\x7f"
+"""All but the ASCII characters that are no letters: a pattern with a range up to the last character takes 5 ms to
+compile.
+"""
 _WORD = re.compile(f"[{_LETTERS}]+")
 _EXPONENT = "(?:[eE][+-]?[0-9]+)"
 _NUMBER = re.compile(rf"[0-9]+\.[0-9]*{_EXPONENT}?|\.[0-9]+{_EXPONENT}?|[0-9]+{_EXPONENT}|[0-9]+(?![{_LETTERS}])")
@@ -84,7 +87,7 @@ _VERSIONED = re.compile(r"/\*(M?)!([0-9]{5,6})?")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _HEX = re.compile(rf"0x[0-9A-Fa-f]+(?![{_LETTERS}])|[xX]'([0-9A-Fa-f]*)'")
 _BITS = re.compile(rf"0b[01]+(?![{_LETTERS}])|[bB]'([01]*)'")
-_VARIABLE = re.compile(f"@@?[{_LETTERS}.]*")
+_VARIABLE = re.compile(rf"@@?(?:[{_LETTERS}]|\.)*")
 _SIGNS = ("<=>", "->>", ":=", "<=", ">=", "<>", "!=", "||", "&&", "<<", ">>", "->")
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 _QUOTE_PARTS = {

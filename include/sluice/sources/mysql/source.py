@@ -63,6 +63,7 @@ from sluice.sources.mysql.reader.relocation import relocate
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server import table_list
+from sluice.sources.mysql.server.captured_schemas import captured_schemas
 from sluice.sources.mysql.server.connection import (
     ServerInfo,
     collations,
@@ -409,9 +410,10 @@ class MySQLSession:
             return table_list.source_tables(self.connection, wants)
 
     def table_rows(self) -> dict[TableId, int]:
-        """Return ``TABLE_ROWS`` of every table; MySQL may have it from a cache that is a day old."""
+        """Return ``TABLE_ROWS`` of the captured schemas' tables; MySQL may have it from a cache that is a day old."""
         with self._asking():
-            return table_list.table_rows(self.connection)
+            schemas = captured_schemas(self.connection, Selection.compile(self.source.pipeline.capture))
+            return table_list.table_rows(self.connection, schemas)
 
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         """Return ``TABLE_ROWS`` of these tables, without cached statistics."""

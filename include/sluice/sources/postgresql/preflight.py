@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from sluice.config.pipeline import Event, PipelineConfig
 from sluice.errors import ConfigError, LogPurged, LostPosition, WrongServer
 from sluice.model.findings import Finding
+from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.sources.postgresql.catalog.table import CatalogTable, read_tables
+from sluice.sources.postgresql.catalog.table_list import numbered_tables
 from sluice.sources.postgresql.ddl_trigger import DdlTrigger, read_ddl_trigger
 from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.postgresql.preflight_ddl import ddl_findings, made_for_ddl
@@ -42,7 +44,8 @@ _NEARLY_LOST = 0.25
 class Setup:
     """The parts of a pipeline that the server has: its slot, its publication, and the captured tables.
 
-    ``ddl``: the event triggers, None if the pipeline does not ask for them.
+    ``ddl``: the event triggers, None if the pipeline does not ask for them. ``numbered``: captured tables whose rows
+    get numbers one after the other, at a site of a channel.
     """
 
     info: ServerInfo
@@ -50,10 +53,11 @@ class Setup:
     publication: Publication | None
     tables: Sequence[CatalogTable]
     ddl: DdlTrigger | None = None
+    numbered: Sequence[TableId] = ()
 
 
-def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfig) -> Setup:
-    """Ask the server for all of it."""
+def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfig, *, two_way: bool = False) -> Setup:
+    """Ask the server for all of it. ``two_way``: it is a site of a channel."""
     selection = Selection.compile(pipeline.capture)
     return Setup(
         info,
@@ -61,6 +65,7 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
         read_publication(connection, publication_name(pipeline), info.version_number),
         [one for one in read_tables(connection, selection.wants) if not one.partition],
         read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture) if pipeline.source.ddl else None,
+        [one for one in numbered_tables(connection) if selection.wants(one)] if two_way else (),
     )
 
 
@@ -71,6 +76,7 @@ def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> li
         found += _slot_findings(setup, pipeline, at)
         found += _publication_findings(setup, pipeline, at)
         found += _identity_findings(setup, pipeline)
+        found += _numbering_findings(setup.numbered)
         found += ddl_findings(setup.ddl, publication_name(pipeline)) if setup.ddl is not None else []
     return sorted(found, key=lambda one: one.severity != "error")
 
@@ -292,6 +298,21 @@ def _budget_findings(info: ServerInfo, slot: Slot, budget: int | None) -> list[F
             )
         )
     return found
+
+
+def _numbering_findings(tables: Sequence[TableId]) -> list[Finding]:
+    if not tables:
+        return []
+    return [
+        Finding(
+            "warning",
+            "sequences",
+            "INCREMENT BY 1",
+            f"both sites give the same numbers to new rows of {_some(tables)}, and one row overwrites the other",
+            "at both sites, with their own numbers: ALTER SEQUENCE … INCREMENT BY 2 RESTART WITH …, odd numbers at one "
+            "site, even ones at the other",
+        )
+    ]
 
 
 # -- the publication ---------------------------------------------------------------------------------------------------

@@ -157,9 +157,9 @@ class PostgreSQLSource:
     @contextmanager
     def open_chunks(self, marking: Marking, owner: str) -> Iterator[PostgresChunkReader]:
         """Open two connections: one for questions, one for the rows of chunks; at the standby of ``dump.connection``,
-        if the pipeline has one.
+        if the pipeline has one, and chunks are marked: only that waits for the standby.
         """
-        named = self.pipeline.dump.connection
+        named = self.pipeline.dump.connection if marking is Marking.SNAPSHOT else None
         standby = self.resolver(named) if named is not None else None
         with open_chunk_reader(self.endpoint, marking, self.pipeline.pipeline, standby=standby) as reader:
             yield reader
@@ -269,7 +269,8 @@ class PostgreSQLSession:
         """Check the server's settings, the login, the slot, the publication and the identities of captured tables."""
         info = self.info
         with self._asking():
-            setup = read_setup(self.connection, info, self.source.pipeline)
+            two_way = self.source.loads is not None and self.source.loads.two_way
+            setup = read_setup(self.connection, info, self.source.pipeline, two_way=two_way)
         if self._log is not None and setup.ddl is not None:
             noted = setup.ddl.noted
             self._log.all_noted = noted.complete and noted.table_oid == self._log.scanner.ddl_table

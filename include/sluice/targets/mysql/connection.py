@@ -50,10 +50,10 @@ Others (no such table, no privilege, disk full) concern no row.
 
 _GONE = {
     CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_UNKNOWN_HOST,
-    ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.OPTION_PREVENTS_STATEMENT, ER.NORMAL_SHUTDOWN,
-    ER.NEW_ABORTING_CONNECTION, 3168, 1836, 1927, 1021,
+    ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.NORMAL_SHUTDOWN, ER.NEW_ABORTING_CONNECTION, 3168, 1927, 1021,
     ER.TOO_MANY_USER_CONNECTIONS, 0,
 }  # fmt: skip
+_READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1836}
 _DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 1142, 1227, 3118, 1820}
 
 _NOT_TRANSACTIONAL = 1785
@@ -198,6 +198,13 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
                 f"{text}",
                 where=place,
                 hint=f"check login and password of connection {endpoint.connection_id}, and its grants",
+            ) from error
+        if code in _READ_ONLY:
+            raise TargetUnavailable(
+                f"the target takes no writes while {doing}: {text}",
+                where=place,
+                hint="if this server is to be written (a replica that takes over): SET GLOBAL read_only = OFF; the "
+                "same batch is tried again",
             ) from error
         if code in _GONE or isinstance(error, pymysql.err.InterfaceError):
             raise TargetUnavailable(

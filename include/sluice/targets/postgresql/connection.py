@@ -25,6 +25,8 @@ locks.
 
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
 """The errors after which the same transaction may succeed at once."""
+_READ_ONLY = "25006"
+"""The error code of a standby, or of a session that may only read."""
 NOT_THERE = frozenset({"42P01", "3F000"})
 """The server's error codes if a table, or its schema, does not exist yet."""
 CANCELED = "57014"
@@ -122,6 +124,13 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: psycopg.Error) -> S
             f"the target and connection {endpoint.connection_id!r} do not agree on TLS while {doing}: {text}",
             where=place,
             hint=f"check sslmode, sslrootcert, sslcert and sslkey in the extra of connection {endpoint.connection_id}",
+        )
+    if code == _READ_ONLY:
+        return TargetUnavailable(
+            f"the target takes no writes while {doing}: {text}",
+            where=place,
+            hint="if this server is to be written (a standby that takes over): SELECT pg_promote(); the same batch is "
+            "tried again",
         )
     if server.is_gone(error):
         return TargetUnavailable(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.model.fields import is_masked
+from sluice.postgresql.load_messages import LoadMessages
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.targets.port import Fence, KeyRange, WriteResult
 from sluice.targets.postgresql import range_delete, references
@@ -39,19 +40,33 @@ _numbers = itertools.count(1)
 class RowWriter(SqlRowWriter):
     """See :class:`SqlRowWriter`.
 
-    ``session``: in a transaction; ``zero_dates``: what becomes of dates that no calendar has.
+    ``session``: in a transaction; ``zero_dates``: what becomes of dates that no calendar has; ``marks``: what stands in
+    front of the rows, None: nothing does.
     """
 
     endpoint: Endpoint
     session: Session
     zero_dates: str
+    marks: LoadMessages | None = None
 
     @classmethod
     def over(
-        cls, name: str, endpoint: Endpoint, acks: AckTable, session: Session, fence: Fence, zero_dates: str
+        cls,
+        name: str,
+        endpoint: Endpoint,
+        acks: AckTable,
+        session: Session,
+        fence: Fence,
+        zero_dates: str,
+        *,
+        marks: LoadMessages | None = None,
     ) -> RowWriter:
         """Build a writer over ``session``."""
-        return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, zero_dates)
+        return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, zero_dates, marks)
+
+    def marked(self, loaded: int) -> AbstractContextManager[None]:
+        """See the class."""
+        return self.marks.around(self.cursor, loaded) if self.marks is not None else nullcontext()
 
     def errors(self, doing: str, where: str) -> AbstractContextManager[None]:
         """See the class."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import structlog
@@ -13,9 +14,11 @@ from tenacity import RetryCallState
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
+from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
+from sluice.postgresql.load_messages import LoadMessages
 from sluice.postgresql.names import quoted_table
 from sluice.targets.port import (
     Capabilities,
@@ -113,10 +116,12 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
         lists_keys=True,
         counts_rows=True,
         removes_listed_keys=True,
+        marks_loads=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         super().__init__(config, endpoint, pipeline)
+        self.mark: LoadMark | None = None
         if self.options.foreign_keys == "ordered" and self.naming.folds:
             raise ConfigError(
                 f"target {config.name!r}: options.foreign_keys: ordered is not offered with identifiers: folded",
@@ -128,6 +133,16 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
     def naming(self) -> Naming:
         """The names of tables and columns at the target."""
         return Naming(self.options.identifiers == "folded")
+
+    @property
+    def marks(self) -> LoadMessages | None:
+        """The origin marker of everything that is loaded; None: there is none."""
+        return LoadMessages(self.mark) if self.mark is not None else None
+
+    def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
+        """Return a marker for acknowledgements, too, if the channel tells from markers how far a site is."""
+        marks = self.marks
+        return partial(marks.around, cursor, batch) if marks is not None and marks.mark.numbered else nullcontext
 
     def _acks(self) -> AckTable:
         return AckTable(self.options.ack_schema, *self.owner)
@@ -207,6 +222,8 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
             self._wanted(session),
             exists,
         ).statements()
+        if statements and self.marks is not None:
+            self.marks.write(session.cursor)  # some of them change rows
         for statement in statements:
             _log.info("target_ddl_issued", target=self.name, statement=statement[:500], source=change.where)
             try:
@@ -244,7 +261,9 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
         return backends.blocker(session)
 
     def _rows(self, session: Session, fence: Fence) -> RowWriter:
-        return RowWriter.over(self.name, self.endpoint, self.acks, session, fence, self.options.zero_dates)
+        return RowWriter.over(
+            self.name, self.endpoint, self.acks, session, fence, self.options.zero_dates, marks=self.marks
+        )
 
     def made_acks(self, session: Session, error: LoadError, doing: str) -> bool:
         """See :class:`sluice.targets.sql.checkpoints.Sessions`."""

@@ -88,7 +88,7 @@ class SessionPool(Generic[_S]):
 
 
 def _key(endpoint: Endpoint) -> str:
-    parts = (endpoint.host, endpoint.port, endpoint.user, endpoint.password, dict(endpoint.extra))
+    parts = (endpoint.host, endpoint.port, endpoint.user, endpoint.password, endpoint.schema, dict(endpoint.extra))
     return json.dumps(parts, sort_keys=True, default=str)
 
 

@@ -343,7 +343,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
             reraise=True,
         )
         for attempt in retrying:
-            with attempt, self._errors(doing, where=doing):
+            with attempt, self._errors(doing):
                 session.begin()
                 try:
                     result = work()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
+from sluice.sources.mysql.server.captured_schemas import in_schemas
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 from sluice.sources.table_filter import SYSTEM_SCHEMAS
 
@@ -70,16 +71,16 @@ def read_collations(connection: Any) -> Collations:
     return Collations(charset_of, default_of, bytes_of)
 
 
-def read_names(connection: Any) -> list[TableId]:
-    """Return the name of every table the user may see."""
+def read_names(connection: Any, schemas: Sequence[str]) -> list[TableId]:
+    """Return the name of every table of these schemas that the user may see."""
     sql = (
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND "
-        f"TABLE_SCHEMA NOT IN ({_SYSTEM})"
+        + in_schemas(schemas)
     )
-    return [TableId(str(schema), str(name)) for schema, name in rows_of(connection, sql)]
+    return [TableId(str(schema), str(name)) for schema, name in rows_of(connection, sql, schemas)]
 
 
-def read_state(connection: Any, info: ServerInfo, schemas: Collection[str] | None = None) -> SchemaState:
+def read_state(connection: Any, info: ServerInfo, schemas: Sequence[str] | None = None) -> SchemaState:
     """Return every database the user may see, and every table of these schemas (None: of all), as of now."""
     flavour = flavour_of(connection, info)
     collation = rows_of(connection, "SELECT @@GLOBAL.collation_server")[0][0]
@@ -120,7 +121,7 @@ def read_tables(
     flavour: Flavour,
     tables: Sequence[TableId] | None = None,
     *,
-    schemas: Collection[str] | None = None,
+    schemas: Sequence[str] | None = None,
     broken: dict[TableId, str] | None = None,
 ) -> list[TableDefinition]:
     """Return the definitions of the named tables (those that exist), of the tables of these schemas, or of all.
@@ -180,22 +181,18 @@ def read_tables(
     return found
 
 
-def _where_named(tables: Sequence[TableId]) -> tuple[str, list[str]]:
+def _where_named(tables: Sequence[TableId]) -> tuple[str, Sequence[str]]:
     if not tables:
         return "FALSE", []
     names = [part for table in tables for part in (table.schema, table.table)]
     return " OR ".join(["(TABLE_SCHEMA = %s AND TABLE_NAME = %s)"] * len(tables)), names
 
 
-def _where_in(schemas: Collection[str] | None) -> tuple[str, list[str]]:
-    if schemas is None:
-        return f"TABLE_SCHEMA NOT IN ({_SYSTEM})", []
-    if not schemas:
-        return "FALSE", []
-    return f"TABLE_SCHEMA IN ({', '.join(['%s'] * len(schemas))})", sorted(schemas)
+def _where_in(schemas: Sequence[str] | None) -> tuple[str, Sequence[str]]:
+    return (f"TABLE_SCHEMA NOT IN ({_SYSTEM})", []) if schemas is None else (in_schemas(schemas), schemas)
 
 
-def _versioned(connection: Any, schemas: Collection[str] | None) -> list[TableId]:
+def _versioned(connection: Any, schemas: Sequence[str] | None) -> list[TableId]:
     where, names = _where_in(schemas)
     sql = (
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED' AND "

@@ -1,7 +1,8 @@
 """Definitions as of a position, read from a server that goes on working: proven, without a lock that would hold anybody
 up.
 
-Tables of schemas without a captured table are left out: see :func:`schemas_of`.
+Tables of schemas that are not captured are left out. One that comes from there later, by ``RENAME`` or ``LIKE``, is
+read from the server at that statement.
 
 The argument. H1 is read; then each captured table is opened once; then the definitions are read; then H2 is read.
 
@@ -15,7 +16,7 @@ The argument. H1 is read; then each captured table is opened once; then the defi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pymysql
@@ -33,6 +34,7 @@ from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.statement_effects import named_tables
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.statement_scan import statements_between
+from sluice.sources.mysql.server.captured_schemas import captured_schemas
 from sluice.sources.mysql.server.connection import ServerInfo, log_end, rows_of
 from sluice.sources.table_filter import Selection
 
@@ -64,11 +66,9 @@ def snapshot_at(
     Raises:
         SourceUnavailable, LostPosition: the log since ``position`` cannot be read.
     """
-    named = read_names(connection)
-    schemas = schemas_of(selection, named)
-    wanted = [table for table in named if selection.wants(table)]
-    others = [table for table in named if table.schema in schemas and not selection.wants(table)]
-    _open_tables(connection, wanted, others)
+    schemas = captured_schemas(connection, selection)
+    named = read_names(connection, schemas)
+    _open_tables(connection, [t for t in named if selection.wants(t)], [t for t in named if not selection.wants(t)])
     state = read_state(connection, info, schemas)
     file, offset = log_end(connection)
     head = position.at(file=file, offset=offset)
@@ -83,20 +83,6 @@ def snapshot_at(
         later=len(later),
     )
     return state
-
-
-def schemas_of(selection: Selection, tables: Iterable[TableId]) -> frozenset[str]:
-    """Return the schemas whose tables a pipeline's history begins with: those that a pattern names, or in which it
-    captures a table.
-
-    They hold captured tables, and tables on their way to a captured name, such as those of gh-ost. A table that comes
-    into them later, by ``RENAME`` or ``LIKE``, is read from the server at that statement.
-    """
-    kept: dict[str, bool] = {}
-    for table in tables:
-        if not kept.get(table.schema):
-            kept[table.schema] = selection.wants_schema(table.schema) or selection.wants(table)
-    return frozenset(schema for schema, wanted in kept.items() if wanted)
 
 
 def reread_table(

@@ -23,6 +23,7 @@ from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.mysql.type_loss import SqlType
 from sluice.sources.base import SourceTable
+from sluice.sources.mysql.server.captured_schemas import in_schemas
 from sluice.sources.mysql.server.connection import NOT_OF_THE_SYSTEM, rows_of, type_text
 
 _COLUMNS = (
@@ -187,10 +188,6 @@ def _column(row: tuple[Any, ...]) -> Column:
 
 # -- sizes and keys, for dumps -----------------------------------------------------------------------------------------
 
-_TABLE_ROWS = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES "
-    "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME"
-)
 TABLES_A_SELECT = 500
 _KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaDB
     "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN ("
@@ -202,9 +199,13 @@ _KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaD
 )
 
 
-def table_rows(connection: Any) -> dict[TableId, int]:
-    """Return every table there is, with the server's estimate of its rows."""
-    return {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, _TABLE_ROWS)}
+def table_rows(connection: Any, schemas: Sequence[str]) -> dict[TableId, int]:
+    """Return every table of ``schemas``, with the server's estimate of its rows."""
+    sql = (
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE TABLE_TYPE IN "
+        f"('BASE TABLE', 'SYSTEM VERSIONED') AND {in_schemas(schemas)} ORDER BY TABLE_SCHEMA, TABLE_NAME"
+    )
+    return {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, schemas)}
 
 
 def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:

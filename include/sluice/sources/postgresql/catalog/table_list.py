@@ -25,6 +25,13 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND {KEPT}
 ORDER BY 1, 2"""  # noqa: S608 - a fixed condition
 
+_NUMBERED = """
+SELECT DISTINCT n.nspname::text, c.relname::text
+FROM pg_sequence s JOIN pg_depend d ON d.objid = s.seqrelid AND d.classid = 'pg_class'::regclass
+JOIN pg_class c ON c.oid = d.refobjid AND d.refclassid = 'pg_class'::regclass
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE d.deptype IN ('a', 'i') AND d.refobjsubid > 0 AND s.seqincrement = 1 ORDER BY 1, 2"""
+
 
 def source_tables(connection: Connection, wants: Callable[[TableId], bool]) -> list[SourceTable]:
     """Return every table that ``wants`` accepts, by name; a partition is no table of its own."""
@@ -83,6 +90,11 @@ def create_statement(connection: Connection, table: TableId, named: TableId) -> 
     return ""
 
 
+def numbered_tables(connection: Connection) -> list[TableId]:
+    """Return the tables with a sequence of their own that goes in steps of 1."""
+    return [TableId(*row) for row in rows_of(connection, _NUMBERED)]
+
+
 def numbering(connection: Connection) -> tuple[int, int] | None:
     """Return None: sequences are no part of a table, and their values are not captured."""
     return None
@@ -100,6 +112,6 @@ def same_keys(fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tu
 
 
 __all__ = [
-    "blindness", "create_statement", "empty_tables", "estimates", "keyless_tables", "numbering", "planned_rows",
-    "same_keys", "source_tables", "table_rows",
+    "blindness", "create_statement", "empty_tables", "estimates", "keyless_tables", "numbered_tables", "numbering",
+    "planned_rows", "same_keys", "source_tables", "table_rows",
 ]  # fmt: skip

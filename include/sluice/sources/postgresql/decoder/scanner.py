@@ -13,14 +13,13 @@ import numpy as np
 
 from sluice.errors import DecodeError, UnknownEvent
 from sluice.model.load_marks import MarkRules, PartnerLoads
+from sluice.postgresql.load_messages import MARK_PREFIX
 from sluice.sources.postgresql.decoder import messages as pg
 from sluice.sources.postgresql.decoder import scan_kernel as sc
 from sluice.sources.postgresql.decoder.rows import RowMessages
 from sluice.sources.postgresql.decoder.table_plan import TablePlan
 from sluice.sources.postgresql.position import Position, file_of, lsn_text
 
-MARK_PREFIX = "sluice.load"
-"""The prefix of the logical message that stands before what a pipeline loads: its content is the mark."""
 _SPARE = 16
 _ARENA_BYTES = 32 * 2**20
 _REPORT = (
@@ -462,4 +461,4 @@ def _grown(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.concatenate([array, np.empty_like(array)], axis=1)
 
 
-__all__ = ["MARK_PREFIX", "BeginsBatch", "RelationReader", "Scanner"]
+__all__ = ["BeginsBatch", "RelationReader", "Scanner"]

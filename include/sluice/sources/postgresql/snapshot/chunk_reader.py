@@ -180,9 +180,12 @@ def open_chunk_reader(
 ) -> Iterator[PostgresChunkReader]:
     """Open a reader for one thread of a dump. ``standby``: where rows come from, None for the source itself.
 
+    ``marking`` may be GTID, too: who reads rows of a few keys and does not place them among the changes asks for it, as
+    it needs nothing at a server.
+
     Raises ConfigError for another marking than this kind of source has, and for a server that is no standby of it.
     """
-    if marking is not Marking.SNAPSHOT:
+    if marking is Marking.TABLE:
         raise ConfigError(f"dumps of a PostgreSQL source are marked by snapshots, not by {marking.value}")
     application = f"sluice {pipeline} copy"[:63]
     if standby is not None:

@@ -1,0 +1,324 @@
+"""Channels with a PostgreSQL at one site or both: both are written to, both end equal, and nothing goes round."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import Endpoint, parse_connection
+from sluice.config.loading import load_pipeline
+from sluice.errors import ConfigError
+from sluice.flows.capture.drain import drain
+from sluice.flows.run import run
+from sluice.flows.runtime import Runtime
+from sluice.operations.check import check, make_missing
+from sluice.postgresql.load_messages import MARK_PREFIX
+from sluice.segments.reader import iter_changes
+
+_numbers = itertools.count(1)
+TABLE = "CREATE TABLE items (id bigint PRIMARY KEY, site varchar(10) NOT NULL, n int NOT NULL DEFAULT 0, note text)"
+
+
+@dataclass
+class Site:
+    """A server, and the database (PostgreSQL) or schema (MySQL) of it that is a site."""
+
+    server: Any
+    database: str
+    mysql: bool = False
+
+    def write(self, *statements: str) -> None:
+        """Run statements in one session, a transaction each unless one begins another."""
+        if self.mysql:
+            self.server.execute(*statements, database=self.database)
+            return
+        with self.server.connect(self.database) as connection:
+            connection.execute("SET search_path = shop")
+            for statement in statements:
+                connection.execute(statement)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        place = "items" if self.mysql else "shop.items"
+        found = self.server.execute(f"SELECT id, site, n, note FROM {place} ORDER BY id", database=self.database)
+        return [tuple(row) for row in found]
+
+
+@dataclass
+class Channel:
+    """Two sites and the pipelines between them."""
+
+    folder: Path
+    zookeeper: Any
+    sites: dict[str, Site]
+    channel: str = ""
+    connections: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.name = f"two{next(_numbers)}"
+        self.connections = {"zookeeper_default": self.zookeeper.connection_json()}
+        for name, site in self.sites.items():
+            self.connections[f"site_{name}"] = site.server.connection_json(schema=site.database)
+        (self.folder / "pipelines").mkdir()
+        (self.folder / "channels").mkdir()
+        for source, target in (("a", "b"), ("b", "a")):
+            self._pipe(source, target)
+        (self.folder / "channels" / "both.yaml").write_text(
+            f"version: 1\nchannel: {self.name}\npipelines: [{self.name}_a_to_b, {self.name}_b_to_a]\n"
+            f"main: {self.name}_a_to_b\n{self.channel}\n",
+            encoding="utf-8",
+        )
+
+    def _pipe(self, source: str, target: str) -> None:
+        one, other = self.sites[source], self.sites[target]
+        mapping = ""
+        if one.mysql != other.mysql:
+            schemas = [site.database if site.mysql else "shop" for site in (one, other)]
+            mapping = f"mapping: [{{from: {schemas[0]}.*, to: {schemas[1]}.*}}]"
+        text = f"""\
+version: 1
+pipeline: {self.name}_{source}_to_{target}
+source: {{connection: site_{source}, type: {"mysql" if one.mysql else "postgresql"}}}
+capture:
+  include: ["{one.database if one.mysql else "shop"}\\\\..*"]
+  batch: {{max_wait: 50ms}}
+  segments: {{uri: "{(self.folder / "store").as_uri()}"}}
+coordination: {{root: "/test/{self.name}", session_timeout: 10s}}
+spark: {{mode: local}}
+targets:
+  - {{name: {target}, type: {"mysql" if other.mysql else "postgresql"}, connection: site_{target}}}
+{mapping}
+"""
+        (self.folder / "pipelines" / f"{self.name}_{source}_to_{target}.yaml").write_text(text, encoding="utf-8")
+
+    def resolver(self, connection_id: str) -> Endpoint:
+        return parse_connection(connection_id, self.connections[connection_id])
+
+    def runtime(self, way: str) -> Runtime:
+        path = self.folder / "pipelines" / f"{self.name}_{way}.yaml"
+        return Runtime.build(load_pipeline(path), resolver=self.resolver, runner="local")
+
+    def prepare(self) -> None:
+        for way in ("a_to_b", "b_to_a"):
+            made = self.runtime(way)
+            make_missing(made, check(made))
+        self.once("a_to_b", "b_to_a")
+
+    def once(self, *ways: str) -> int:
+        """Run pipelines up to the head of their logs, one after the other; the number of batches."""
+        return sum(
+            step.phase == "acknowledged" for way in ways for step in run(self.runtime(way), until_head=True)
+        )  # fmt: skip
+
+    def settle(self) -> None:
+        """Until no pipeline has anything to deliver."""
+        for _ in range(5):
+            if not self.once("a_to_b", "b_to_a"):
+                return
+        raise AssertionError("still delivering: changes go round")
+
+    def equal(self) -> list[tuple[Any, ...]]:
+        rows = {name: site.rows() for name, site in self.sites.items()}
+        assert rows["a"] == rows["b"]
+        return rows["a"]
+
+
+def closed(made: Channel) -> None:
+    for name, site in made.sites.items():
+        if site.mysql:
+            site.server.execute(f"DROP DATABASE {site.database}")
+            continue
+        slot = f"sluice_{made.name}_{name}_to_{'b' if name == 'a' else 'a'}"
+        site.server.execute(
+            f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{slot}' "
+            "AND active_pid IS NOT NULL",
+            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'",
+            f"DROP DATABASE {site.database} WITH (FORCE)",
+        )
+
+
+def channel(folder: Path, servers: dict[str, Any], zookeeper: Any, more: str = "", *, mysql: str = "") -> Channel:
+    """``mysql``: the site that is one."""
+    number = next(_numbers)
+    sites = {name: Site(server, f"site_{name}_{number}", name == mysql) for name, server in servers.items()}
+    for site in sites.values():
+        site.server.execute(f"CREATE DATABASE {site.database}")
+        if not site.mysql:
+            site.server.execute("CREATE SCHEMA shop", database=site.database)
+        site.write(TABLE)
+    return Channel(folder, zookeeper, sites, more)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, postgresql_source: Any, zookeeper: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Channel]:
+    """Two databases of one server: each has a log of its own to a slot."""
+    made = channel(tmp_path, {"a": postgresql_source, "b": postgresql_source}, zookeeper)
+    monkeypatch.setenv("SLUICE_CHANNELS", str(tmp_path / "channels"))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path / "pipelines"))
+    try:
+        made.prepare()
+        yield made
+    finally:
+        closed(made)
+
+
+def test_what_one_site_gets_it_does_not_send_back(pair: Channel) -> None:
+    """Rows, many rows, deletes and a truncate; what applications write there goes."""
+    a, b = pair.sites["a"], pair.sites["b"]
+    a.write("INSERT INTO items SELECT n, 'a', 0, repeat('x', 100) FROM generate_series(1, 5000) n")
+    assert [pair.once("a_to_b"), pair.once("b_to_a")] == [1, 0]
+    b.write("UPDATE items SET n = n + 1 WHERE id <= 3", "INSERT INTO items VALUES (9000, 'b')")
+    assert [pair.once("b_to_a"), pair.once("a_to_b")] == [1, 0]
+    a.write("DELETE FROM items WHERE id > 3", "UPDATE items SET id = 4 WHERE id = 3")
+    assert [pair.once("a_to_b"), pair.once("b_to_a")] == [1, 0]
+    assert [row[:3] for row in pair.equal()] == [(1, "a", 1), (2, "a", 1), (4, "a", 1)]
+    a.write("TRUNCATE items", "INSERT INTO items VALUES (5, 'a')")
+    assert [pair.once("a_to_b"), pair.once("b_to_a")] == [1, 0]
+    assert [row[0] for row in pair.equal()] == [5]
+
+
+def test_definitions_go_one_way(pair: Channel) -> None:
+    """With what they do to rows; the other pipeline reads rows of the new form."""
+    a, b = pair.sites["a"], pair.sites["b"]
+    a.write("INSERT INTO items VALUES (1, 'a')")
+    pair.settle()
+    a.write("ALTER TABLE items ADD extra int NOT NULL DEFAULT 7", "INSERT INTO items VALUES (2, 'a')")
+    assert pair.once("a_to_b") == 1
+    b.write("INSERT INTO items (id, site, extra) VALUES (3, 'b', 8)", "UPDATE items SET extra = 9 WHERE id = 1")
+    assert pair.once("b_to_a") == 1
+    pair.settle()
+    pair.equal()
+    query = "SELECT id, extra FROM shop.items ORDER BY id"
+    for site in (a, b):
+        assert site.server.execute(query, database=site.database) == [(1, 9), (2, 7), (3, 8)]
+
+
+def test_a_message_that_somebody_else_wrote_says_nothing(pair: Channel) -> None:
+    """What follows it is sent: the seal is missing, or is that of another channel."""
+    b = pair.sites["b"]
+    forged = pair.runtime("a_to_b").mark
+    assert forged is not None
+    token = forged.token("n")
+    for content in (token[:-1] + ("0" if token[-1] != "0" else "1"), "1.x.y.z.n.seal", ""):
+        number = next(_numbers)
+        b.write(
+            "BEGIN", f"SELECT pg_logical_emit_message(true, '{MARK_PREFIX}', '{content}')",
+            f"INSERT INTO items VALUES ({number}, 'b')", "COMMIT",
+        )  # fmt: skip
+        assert pair.once("b_to_a") == 1
+    pair.settle()
+    assert len(pair.equal()) == 3
+
+
+def test_an_origin_is_told(pair: Channel) -> None:
+    """A mark without a channel's rules is kept with the changes, as for MySQL."""
+    a = pair.sites["a"]
+    a.write("INSERT INTO items VALUES (1, 'a')")
+    pair.settle()
+    runtime = pair.runtime("a_to_b")
+    with runtime.state() as state:
+        records = [state.batches.get(batch) for batch in state.batches.numbers()]
+    changes = [c for r in records if r for c in iter_changes(runtime.store, runtime.store.read_manifest(r.manifest))]
+    assert [(c.after or {}).get("id") for c in changes] == [1]
+
+
+def test_rows_of_late_changes_are_read_at_the_source(pair: Channel) -> None:
+    """They are sent as they are there now: also one that is gone."""
+    path = pair.folder / "channels" / "both.yaml"
+    path.write_text(path.read_text(encoding="utf-8") + "read_back_after: 1s\n", encoding="utf-8")
+    a = pair.sites["a"]
+    a.write("INSERT INTO items VALUES (1, 'a'), (2, 'a')")
+    until = pair.runtime("a_to_b")
+    with until.source.open() as source:
+        head = source.head
+    a.write("UPDATE items SET n = 7 WHERE id = 1", "DELETE FROM items WHERE id = 2")
+    time.sleep(1.5)
+    assert head is not None
+    drain(until, claim="test:a:1", until=head, idle_wait_s=5.0)
+    assert pair.once("a_to_b") >= 1
+    assert [row[:3] for row in pair.equal()] == [(1, "a", 7)]
+    assert pair.once("b_to_a") == 0
+
+
+def works(pair: Channel) -> None:
+    """Both sites write rows of their own, while both pipelines deliver; then both sites are equal."""
+    done = threading.Event()
+
+    def writes(name: str, low: int) -> None:
+        for i in range(low, low + 200):
+            pair.sites[name].write(
+                f"INSERT INTO items (id, site, note) VALUES ({i}, '{name}', '{'x' * (i % 50)}')",
+                *[f"UPDATE items SET n = n + 1 WHERE id = {i}"] * (i % 3),
+                *([f"DELETE FROM items WHERE id = {i - 1}"] if i % 5 == 1 else []),
+                *([f"UPDATE items SET id = id + 5000000 WHERE id = {i}"] if i % 5 == 4 else []),
+            )
+
+    def delivers(way: str) -> None:
+        while not done.is_set():
+            pair.once(way)
+
+    with ThreadPoolExecutor(4) as pool:
+        ways = [pool.submit(delivers, way) for way in ("a_to_b", "b_to_a")]
+        written = [pool.submit(writes, "a", 1000), pool.submit(writes, "b", 2_000_000)]
+        try:
+            for one in written:
+                one.result()
+        finally:
+            done.set()
+        for one in ways:
+            one.result()
+    pair.settle()
+    rows = pair.equal()
+    assert {row[1] for row in rows} == {"a", "b"}
+    assert len(rows) > 300
+
+
+def test_both_sites_are_written_to_at_the_same_time_and_end_equal(pair: Channel) -> None:
+    works(pair)
+
+
+def test_a_check_says_what_both_sites_need(pair: Channel) -> None:
+    """The ends meet. Sequences give the same numbers until they go in steps."""
+    findings = check(pair.runtime("a_to_b")).findings
+    assert [(one.severity, "the ends meet" in one.why) for one in findings if one.part == "channel"] == [("ok", True)]
+    assert [one for one in findings if one.setting == "sequences"] == []
+    pair.sites["a"].write("CREATE TABLE numbered (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY)")
+    [said] = [one for one in check(pair.runtime("a_to_b")).findings if one.setting == "sequences"]
+    assert (said.severity, "shop.numbered" in said.why) == ("warning", True)
+    pair.sites["a"].write("ALTER SEQUENCE numbered_id_seq INCREMENT BY 2")
+    assert [one for one in check(pair.runtime("a_to_b")).findings if one.setting == "sequences"] == []
+
+
+def test_rows_that_both_sites_write_are_refused(pair: Channel) -> None:
+    path = pair.folder / "channels" / "both.yaml"
+    path.write_text(path.read_text(encoding="utf-8") + "consistency: loop_back\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"loop_back, and .* reads a PostgreSQL"):
+        pair.runtime("b_to_a")
+
+
+@pytest.mark.full
+def test_a_mysql_and_a_postgresql(
+    tmp_path: Path, mysql_source: Any, postgresql_source: Any, zookeeper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The MySQL is the main site: its definitions go to the PostgreSQL."""
+    made = channel(tmp_path, {"a": mysql_source, "b": postgresql_source}, zookeeper, mysql="a")
+    monkeypatch.setenv("SLUICE_CHANNELS", str(tmp_path / "channels"))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path / "pipelines"))
+    try:
+        made.prepare()
+        a, b = made.sites["a"], made.sites["b"]
+        a.write("INSERT INTO items (id, site) VALUES (1, 'a'), (2, 'a')")
+        assert [made.once("a_to_b"), made.once("b_to_a")] == [1, 0]
+        b.write("UPDATE items SET n = n + 1 WHERE id = 1", "INSERT INTO items VALUES (3, 'b')")
+        assert [made.once("b_to_a"), made.once("a_to_b")] == [1, 0]
+        assert [row[:3] for row in made.equal()] == [(1, "a", 1), (2, "a", 0), (3, "b", 0)]
+        works(made)
+    finally:
+        closed(made)
