@@ -35,11 +35,11 @@ PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile -
 
 # The servers come while the environment is made, mypy works where the tests wait, and what it found is said at the end.
 test: ## what CI runs: checks, and a test of each promise on real servers
-	@mkdir -p .sluice; python=$$(.ci/python); PYTHONPATH=include $$python -m devstack.packages >.sluice/packages.log 2>&1 & \
-	started=$$!; trap 'kill $$started 2>/dev/null || true' EXIT; \
+	@mkdir -p .sluice; python=$$(.ci/python); trap 'kill $$(jobs -pr) 2>/dev/null || true' EXIT; \
+	PYTHONPATH=include $$python -m devstack.packages >.sluice/packages.log 2>&1 & \
 	.ci/venv; \
-	$(BIN)/python -m devstack.fetching --make-test >.sluice/fetching.log 2>&1 & started="$$started $$!"; \
-	nice -n 10 $(BIN)/mypy >.sluice/mypy.log 2>&1 & mypy=$$!; started="$$started $$mypy"; \
+	$(BIN)/python -m devstack.fetching --make-test >.sluice/fetching.log 2>&1 & \
+	nice -n 10 $(BIN)/mypy >.sluice/mypy.log 2>&1 & mypy=$$!; \
 	$(MAKE) --no-print-directory -j2 -O kernels check-quick; \
 	tested=0; SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q || tested=$$?; \
 	wait $$mypy || { cat .sluice/mypy.log; exit 1; }; \
