@@ -61,8 +61,8 @@ test-stress: venv kernels ## FILES=…: these tests 20 times (TIMES=…) in para
 test-matrix: venv kernels ## CELLS=…: chosen tests with other versions of Python, Airflow, Spark and servers; writes docs/versions.md
 	@$(BIN)/python -m tests.support.suite.matrix $(CELLS)
 
-test-elsewhere: venv kernels ## unit tests in another time zone and language
-	@TZ=Pacific/Chatham LANG=C LC_ALL=C SLUICE_EXAMPLES=quick $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit
+test-elsewhere: venv kernels ## unit tests in another time zone and language, as an ordinary user, with 300 MB for temporary files
+	@SLUICE_EXAMPLES=quick .ci/elsewhere $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit
 
 durations: venv kernels servers ## measure every file of make test and write tests/durations.json, which shares them among the workers
 	@SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q --write-durations

@@ -134,6 +134,7 @@ def roomy_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SegmentStore, "space", lambda self: (1 << 40, 1 << 41))
+        patch.setattr(SegmentStore, "free_bytes", lambda self: 1 << 40)
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -72,7 +73,8 @@ class RedisServer(Server):
             given["requirepass"] = json.dumps(self.password)
         configuration.touch(mode=0o600)
         configuration.write_text("".join(f"{name} {value}\n" for name, value in given.items()), encoding="utf-8")
-        self._spawn([*self.program.command(), str(configuration)])
+        # it refuses to start in a language that its own C library has no locale of
+        self._spawn([*self.program.command(), str(configuration)], {**os.environ, "LC_ALL": "C"})
         self._wait_ready(self._answers, timeout_s)
         return self
 

@@ -1,10 +1,11 @@
 """What each stage of a batch costs, and with it what many pipelines take.
 
 Run by ``make bench-scale`` (``python tests/bench/bench_scale.py``): a MySQL source, a MySQL target, a ZooKeeper and an
-S3 server, one pipeline with two rules, stages in this process without Spark. Small batches of 10 changes give the cost
-of a batch, one large batch that of a change: processor seconds of this process and of both databases, transactions and
-requests of ZooKeeper, requests of the object store as its own log counts them. Airflow's part is what
-``make bench-pipelines`` stored. Then the table of docs/scale.md is printed, by :mod:`tests.bench.simulate_scale`.
+S3 server, one pipeline with a rule, stages in this process without Spark, which keeps its connections as a run of the
+DAG does. Small batches of 10 changes give the cost of a batch, one large batch that of a change: processor seconds of
+this process and of both databases, transactions and requests of ZooKeeper, requests of the object store as its own log
+counts them. Airflow's part is what ``make bench-pipelines`` stored. Then the tables of docs/scale.md are printed, by
+:mod:`tests.bench.simulate_scale`.
 
 SLUICE_BENCH_SCALE makes it smaller. Asserts nothing.
 """
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -32,13 +34,15 @@ import structlog  # noqa: E402
 from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
+from sluice.coordination.state import PipelineState  # noqa: E402
 from sluice.flows.capture.drain import drain  # noqa: E402
-from sluice.flows.load.ack import ack  # noqa: E402
-from sluice.flows.load.load import load  # noqa: E402
-from sluice.flows.transform.merge import merge  # noqa: E402
+from sluice.flows.capture.kept_source import KeptSource  # noqa: E402
+from sluice.flows.runtime import Runtime  # noqa: E402
+from sluice.flows.stage_work import do  # noqa: E402
+from sluice.flows.stages import stages_of  # noqa: E402
 from tests.bench import simulate_scale  # noqa: E402
 from tests.bench.figures import Line, figure, processor_s, save, scaled  # noqa: E402
-from tests.support.pipelines.case import Case, case  # noqa: E402
+from tests.support.pipelines.case import case  # noqa: E402
 from tests.support.servers.s3.server import S3Server  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/scale.json"
@@ -136,12 +140,14 @@ def measures(place: Place) -> list[Line]:
         (folder / "rules" / "engine.yaml").write_text(ENGINE, encoding="utf-8")
         made.path.write_text(made.yaml.replace((folder / "store").as_uri(), uri), encoding="utf-8")
         drain(made.runtime(), claim="first", idle_wait_s=0.0)
-        _batch(place, made, 0, SMALL)  # what is compiled and imported once
-        small = dict.fromkeys(STAGES, NOTHING)
-        for number in range(1, BATCHES + 1):
-            for stage, spent in _batch(place, made, number * SMALL, SMALL).items():
-                small[stage] += spent
-        large = _batch(place, made, 10_000_000, LARGE)
+        runtime, small = made.runtime(), dict.fromkeys(STAGES, NOTHING)
+        with runtime.state(caches_reads=True) as state, KeptSource() as kept:
+            run = Run(place, runtime, state, kept)
+            run.batch(0, SMALL)  # what is compiled and imported once
+            for number in range(1, BATCHES + 1):
+                for stage, spent in run.batch(number * SMALL, SMALL).items():
+                    small[stage] += spent
+            large = run.batch(10_000_000, LARGE)
     lines, what = [], f"one table, one rule, segments on S3, MySQL target; {BATCHES} batches of {SMALL} changes"
     for stage in STAGES:
         of_batch = small[stage].over(BATCHES)
@@ -160,29 +166,36 @@ UNITS = {
 }  # fmt: skip
 
 
-def _batch(place: Place, made: Case, first: int, changes: int) -> dict[str, Spent]:
-    """Write changes, and deliver them; return what each stage used."""
-    rows = [f"({first + n}, {n % 97}, {n % 1_000}.5, 'value of row {first + n}')" for n in range(changes)]
-    for at in range(0, changes, 5_000):
-        place.source.execute(f"INSERT INTO scale.orders VALUES {', '.join(rows[at : at + 5_000])}")
-    runtime, found = made.runtime(), dict.fromkeys(STAGES, NOTHING)
+@dataclass(frozen=True)
+class Run:
+    """What a run of the DAG keeps from one batch to the next."""
 
-    def counted(stage: str, work: Callable[[], object]) -> None:
-        began = place.spent()
-        work()
-        found[stage] += place.spent() - began
+    place: Place
+    runtime: Runtime
+    state: PipelineState
+    kept: KeptSource
 
-    delivered = 0
-    while delivered < changes:
-        claim = f"bench-{first}-{delivered}"
-        counted("drain", lambda claim=claim: drain(runtime, claim=claim, idle_wait_s=5.0))  # type: ignore[misc]
-        with runtime.state() as state:
-            [batch] = state.batches.claimed_all(claim)
-        counted("merge", lambda number=batch.number: merge(runtime, number))  # type: ignore[misc]
-        counted("load", lambda number=batch.number: load(runtime, "copy", number))  # type: ignore[misc]
-        counted("ack", lambda number=batch.number: ack(runtime, "copy", number))  # type: ignore[misc]
-        delivered += batch.changes
-    return found
+    def batch(self, first: int, changes: int) -> dict[str, Spent]:
+        """Write changes, and deliver them; return what each stage used."""
+        rows = [f"({first + n}, {n % 97}, {n % 1_000}.5, 'value of row {first + n}')" for n in range(changes)]
+        for at in range(0, changes, 5_000):
+            self.place.source.execute(f"INSERT INTO scale.orders VALUES {', '.join(rows[at : at + 5_000])}")
+        found, delivered = dict.fromkeys(STAGES, NOTHING), 0
+        first_stage, *later = stages_of(self.runtime.pipeline, self.runtime.rules_folder)
+
+        def counted(stage: str, work: Callable[[], object]) -> None:
+            began = self.place.spent()
+            work()
+            found[stage.partition(".")[0]] += self.place.spent() - began
+
+        while delivered < changes:
+            claim = f"bench-{first}-{delivered}"
+            counted(first_stage.name, partial(drain, self.runtime, claim=claim, idle_wait_s=5.0, kept=self.kept))
+            [batch] = self.state.batches.claimed_all(claim)
+            for stage in later:
+                counted(stage.name, partial(do, self.runtime, stage, batch.number))
+            delivered += batch.changes
+        return found
 
 
 if __name__ == "__main__":

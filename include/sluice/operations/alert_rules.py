@@ -6,14 +6,16 @@ off.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from sluice.coordination.alerts import OFF
+from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sluice.config.pipeline import PipelineConfig
+    from sluice.config.pipeline import NotifierConfig, PipelineConfig
     from sluice.coordination.state import PipelineState
 
 
@@ -112,6 +114,19 @@ def receivers(pipeline: PipelineConfig) -> list[str]:
 def notifier_names(pipeline: PipelineConfig) -> list[str]:
     """Return the names of the notifiers' classes, without their modules."""
     return [one.class_.rpartition(".")[2] for one in pipeline.alert_notifiers]
+
+
+def notifier_class(config: NotifierConfig) -> Any:
+    """Return the class of a notifier, imported by its name. Raises ConfigError if there is none."""
+    module, _, name = config.class_.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"there is no notifier {config.class_}: {error}",
+            where="alert_notifiers",
+            hint="install its provider for Airflow's workers and triggerer, or correct class in the pipeline file",
+        ) from None
 
 
 def switch(state: PipelineState, rule: AlertRule, *, on: bool, by: str, reason: str = "") -> list[str]:

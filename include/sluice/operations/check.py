@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from sluice.model.findings import Finding
 from sluice.model.nearest import meant
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
+from sluice.operations.alert_rules import notifier_class, notifier_names
 from sluice.operations.channel import ends_of, members, ring, sent_to_itself
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
 from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
@@ -113,6 +115,7 @@ def check(runtime: Runtime) -> CheckReport:
         _finding("ok", "pipeline", "file", runtime.name, "the file is valid"),
         *_guard("pipeline", lambda: _places(runtime)),
         *_guard("channel", lambda: _channel(runtime.name, runtime.resolver)),
+        *_guard("alerts", lambda: _notifiers(pipeline)),
     ]
     for one in asked[:3]:
         findings += one.findings()
@@ -141,6 +144,15 @@ def _places(runtime: Runtime) -> list[Finding]:
         _finding("warning" if one.fix else "ok", "pipeline", f"place of {one.stage}", one.value, one.why, one.fix)
         for one in placement_remarks(runtime.pipeline, runtime.rules_folder, runtime.store_uri)
     ]
+
+
+def _notifiers(pipeline: PipelineConfig) -> list[Finding]:
+    """Look for the classes of the notifiers, which nothing else asks for before the first alert."""
+    if find_spec("airflow") is None:  # only Airflow's tasks and triggerer tell them
+        return []
+    for one in pipeline.alert_notifiers:
+        notifier_class(one)
+    return [_finding("ok", "alerts", "notifiers", name, "the class exists") for name in notifier_names(pipeline)]
 
 
 ANSWER_S = 15.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from sluice.errors import ConfigError, SluiceError
+from sluice.operations.alert_rules import notifier_class
 
 if TYPE_CHECKING:
     from sluice.config.pipeline import NotifierConfig
@@ -65,15 +65,7 @@ def made(config: NotifierConfig) -> Any:
     """Return the notifier. Raises ConfigError if there is no such class, it is none, or it refuses its arguments."""
     from airflow.sdk.bases.notifier import BaseNotifier
 
-    module, _, name = config.class_.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"there is no notifier {config.class_}: {error}",
-            where="alert_notifiers",
-            hint="install its provider for Airflow's workers and triggerer, or correct class in the pipeline file",
-        ) from None
+    found = notifier_class(config)
     if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
         raise ConfigError(
             f"{config.class_} is no notifier of Airflow",

@@ -71,8 +71,9 @@ class Report:
         return f"{seconds // 60} min {seconds % 60} s"
 
     def _busy(self) -> str:
-        """How much of the processors was used since the beginning, by whoever: all of them, and the run was too slow
-        for another reason than waiting; others at work, and it says little.
+        """How busy all processes together kept the processors since the beginning.
+
+        Tests that wait for something else than a processor make it less than 100 %.
         """
         now = psutil.cpu_times()
         spent = {name: getattr(now, name) - getattr(self._times, name) for name in now._fields if "guest" not in name}

@@ -202,3 +202,14 @@ def test_one_place_for_all_needs_no_common_store(one: Pipe) -> None:
     with_(one, workers={"stages": {"drain": {"pool": "slow"}}})
     found = [f.setting for f in check(one.made.runtime()).findings if f.setting.startswith("place of")]
     assert found == ["place of drain"]
+
+
+def test_a_notifier_that_does_not_exist_is_found_before_the_first_alert(one: Pipe) -> None:
+    smtp = "airflow.providers.smtp.notifications.smtp"
+    with_(one, alert_notifiers=[{"class": f"{smtp}.SmtpNotifier"}])
+    assert errors(one) == []
+    with_(one, alert_notifiers=[{"class": f"{smtp}.SmptNotifier"}])
+    [found] = errors(one)
+    assert (found.part, found.value) == ("alerts", "alert_notifiers")
+    assert f"there is no notifier {smtp}.SmptNotifier" in found.why
+    assert "correct class in the pipeline file" in found.fix
