@@ -32,7 +32,7 @@ SESSION_S = max(SHORTEST_S, 4.0)
 """The timeout of ZooKeeper's sessions: this walk is about the source, and leaves the machine little else."""
 _LOOK_EVERY_S = 0.15
 OPTIONS = {**LOGICAL, "logical_decoding_work_mem": "64kB", "max_slot_wal_keep_size": "4GB"}
-"""Large transactions do not fit the server's memory: it writes them to its disk, and sends them from there."""
+"""Large transactions do not fit the server's memory: it writes them to its disk, or sends them before they commit."""
 
 
 class PgWorld:
@@ -71,7 +71,8 @@ class PgWorld:
         self.case: PgCase = enter(
             pg_case(
                 self.folder, self.source, self.zookeeper, schema=SCHEMA, tables=TABLES, target=self.target,
-                source_extra=", ddl: true", target_extra=f"    options: {{ack_schema: {SCHEMA}}}",
+                source_extra=f", ddl: true, streaming: {'true' if self.number % 2 else 'false'}",
+                target_extra=f"    options: {{ack_schema: {SCHEMA}}}",
             )
         )  # fmt: skip
         self.case.connections[MEMBERS[1]] = self.source.connection_json().replace(

@@ -2,7 +2,8 @@
 the slot is dropped, a standby is promoted, definitions change.
 
 After each the target is equal to the source by the servers' own answers, acknowledgements came one by one, and every
-change of the log is in the segments once and in order. ``SLUICE_FAULTS``, ``SLUICE_FAULT_SEED`` and
+change of the log is in the segments once and in order. With an odd seed the server streams transactions in progress.
+``SLUICE_FAULTS``, ``SLUICE_FAULT_SEED`` and
 ``SLUICE_FAULT_ONLY`` are those of :mod:`tests.faults.test_walk`.
 """
 

@@ -21,7 +21,6 @@ from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
 from sluice.operations.check import check, make_missing
 from sluice.postgresql.load_messages import MARK_PREFIX
-from sluice.segments.reader import iter_changes
 
 _numbers = itertools.count(1)
 TABLE = "CREATE TABLE items (id bigint PRIMARY KEY, site varchar(10) NOT NULL, n int NOT NULL DEFAULT 0, note text)"
@@ -217,18 +216,7 @@ def test_a_message_that_somebody_else_wrote_says_nothing(pair: Channel) -> None:
     assert len(pair.equal()) == 3
 
 
-def test_an_origin_is_told(pair: Channel) -> None:
-    """A mark without a channel's rules is kept with the changes, as for MySQL."""
-    a = pair.sites["a"]
-    a.write("INSERT INTO items VALUES (1, 'a')")
-    pair.settle()
-    runtime = pair.runtime("a_to_b")
-    with runtime.state() as state:
-        records = [state.batches.get(batch) for batch in state.batches.numbers()]
-    changes = [c for r in records if r for c in iter_changes(runtime.store, runtime.store.read_manifest(r.manifest))]
-    assert [(c.after or {}).get("id") for c in changes] == [1]
-
-
+@pytest.mark.full
 def test_rows_of_late_changes_are_read_at_the_source(pair: Channel) -> None:
     """They are sent as they are there now: also one that is gone."""
     path = pair.folder / "channels" / "both.yaml"
@@ -280,6 +268,7 @@ def works(pair: Channel) -> None:
     assert len(rows) > 300
 
 
+@pytest.mark.full
 def test_both_sites_are_written_to_at_the_same_time_and_end_equal(pair: Channel) -> None:
     works(pair)
 

@@ -171,8 +171,12 @@ def test_other_texts_for_defaults_stand_in_their_places() -> None:
     assert "DEFAULT 'it''s' AFTER" in sql
 
 
-def test_a_table_from_outside_has_rows_that_nobody_saw() -> None:
-    found = steps(T, "RENAME TABLE t TO fresh", exclude=("shop\\.t",))
+@pytest.mark.parametrize(
+    "statement",
+    ["RENAME TABLE t TO fresh", "ALTER TABLE t RENAME TO fresh", "ALTER TABLE t ADD b INT, RENAME TO fresh"],
+)
+def test_a_table_from_outside_has_rows_that_nobody_saw(statement: str) -> None:
+    found = steps(T, statement, exclude=("shop\\.t",))
     with pytest.raises(LoadError, match="never seen"):
         run(found)
     assert run(found, shop__fresh=OLD) == []

@@ -29,7 +29,7 @@ from sluice.targets.mysql.said_charsets import Knows, said
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES
 from sluice.targets.schema.plan import CreateTable, DropTable, EmptyTable, Planner, RenameTable
-from sluice.targets.schema.policy import OnlyColumns, followed, not_followed, require_told_columns
+from sluice.targets.schema.policy import OnlyColumns, followed, never_seen, not_followed, require_told_columns
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""
@@ -346,8 +346,11 @@ def _alter(
     one = next((c for c in change.tables if c.table == statement.table), None)
     if one is not None and one.after is not None and columns(target) is None:
         made = change.target(one.renamed_to or statement.table)
-        sql = definitions.create_sql(made, one.after, _naming(change, statement.table), words.server)
-        return [sql] if columns(made) is None else []
+        if columns(made) is not None:
+            return []
+        if one.renamed_to is not None and one.table in change.not_captured:
+            raise never_seen(change, one, made)
+        return [definitions.create_sql(made, one.after, _naming(change, statement.table), words.server)]
     if one is not None and NAMES & set(one.kinds) and one.names_differ and _named_as_after(change, one, columns):
         return []  # somebody was here before
     partly = change.kinds is not None or any(t == statement.table for t, *_ in (*change.columns, *change.excluded))
