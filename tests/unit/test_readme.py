@@ -97,7 +97,7 @@ def test_make_targets_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pictures_and_links_exist(page: str) -> None:
-    for target, _, anchor in re.findall(r"\]\((?!http)([^)#]*)(#?)([^)]*)\)", PAGES[page]):
+    for target, _, anchor in re.findall(r"\]\((?!http)([^)#\s]*)(#?)([^)\s]*)(?: \"[^\"]*\")?\)", PAGES[page]):
         file = (ROOT / page).parent / target if target else ROOT / page
         assert file.exists(), target
         if anchor:
