@@ -25,8 +25,7 @@ def links() -> Iterator[tuple[str, str, Path, str]]:
 
 def line_of(lines: list[dict[str, Any]], title: str) -> dict[str, Any]:
     """The one line that a title names: its measure, and its variant behind a comma if it has one."""
-    measure, _, variant = title.partition(", ")
-    found = [line for line in lines if line["measure"] == measure and variant in {"", line.get("variant")}]
+    found = [line for line in lines if title in {line["measure"], f"{line['measure']}, {line.get('variant')}"}]
     assert len(found) == 1, f"{title} names {len(found)} lines"
     return found[0]
 
