@@ -12,10 +12,9 @@ from fastapi.responses import JSONResponse
 
 from sluice.config.folders import channels_folder
 from sluice.config.problems import shown
-from sluice.errors import SluiceError
 from sluice.operations.server_questions import NoAnswer, server_questions
 from sluice.orchestration.page.access import Right, has
-from sluice.orchestration.page.served import ROOT, Served, User
+from sluice.orchestration.page.served import ROOT, Served, User, refused
 
 
 def add_channels(app: FastAPI, served: Served) -> None:
@@ -65,10 +64,7 @@ def _asked(served: Served, name: str, call: Callable[..., dict[str, Any]]) -> di
     from sluice.orchestration.connections import from_airflow
 
     ask = partial(call, name, folder=channels_folder(), pipelines_folder=served.folder, resolver=cache(from_airflow))
-    try:
-        found = server_questions.ask(f"the channel {name}", ask)
-    except SluiceError as error:
-        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None
+    found = refused(partial(server_questions.ask, f"the channel {name}", ask))
     if isinstance(found, NoAnswer):
         raise HTTPException(503, shown(str(found)))
     return found.value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from sluice.orchestration.page.access import Right, file_of, has
 from sluice.orchestration.page.airflow_self import AirflowSelf
 from sluice.orchestration.page.imports import import_for
 from sluice.orchestration.page.pipeline_files import ChangedMeanwhile, save, version_of, writable
-from sluice.orchestration.page.served import ROOT, Served, User
+from sluice.orchestration.page.served import ROOT, Served, User, refused
 from sluice.targets import registry
 
 _T = TypeVar("_T")
@@ -161,7 +161,7 @@ def _add_choices(app: FastAPI, served: Served) -> None:
                 raise HTTPException(503, shown(str(found)))
             return found.value
 
-        return JSONResponse({"tables": await served.looking.run(partial(_refused, look))})
+        return JSONResponse({"tables": await served.looking.run(partial(refused, look))})
 
 
 def _add_texts(app: FastAPI, served: Served) -> None:
@@ -173,7 +173,7 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         if choices.base:
             plain = choices.model_dump(by_alias=True, exclude={"base"})
             return JSONResponse({
-                "text": await served.looking.run(partial(_refused, partial(applied, choices.base, plain)))
+                "text": await served.looking.run(partial(refused, partial(applied, choices.base, plain)))
             })
         await served.own.run(partial(_require_create, user))
         made = draft(
@@ -194,14 +194,14 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         the file of a pipeline also the difference to what is saved and what the change does. Changes nothing.
         """
         path = await _file(served, user, order.pipeline)
-        return JSONResponse(await served.looking.run(partial(_refused, partial(_problems, path, order.text))))
+        return JSONResponse(await served.looking.run(partial(refused, partial(_problems, path, order.text))))
 
     @app.post(ROOT + "/drafts/check", summary="Check a text", tags=["editor"])
     async def check(user: User, order: Text) -> JSONResponse:
         """Return the findings of `sluice check` with the lines that they are about. Changes nothing."""
         path = await _file(served, user, order.pipeline)
-        await served.own.run(partial(_refused, partial(_require_text, user, order.text, path)))
-        return JSONResponse({"findings": await served.acting.run(partial(_refused, partial(_checked, order.text)))})
+        await served.own.run(partial(refused, partial(_require_text, user, order.text, path)))
+        return JSONResponse({"findings": await served.act(partial(_checked, order.text))})
 
     @app.get(ROOT + "/pipelines/{pipeline}/file", summary="The file of a pipeline", tags=["editor"])
     async def file(pipeline: str, user: User) -> JSONResponse:
@@ -210,7 +210,7 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         right `act`.
         """
         path = await served.file(pipeline, user, Right.ACT)
-        found = await served.own.run(partial(_refused, partial(read_text, path)))
+        found = await served.own.run(partial(refused, partial(read_text, path)))
         form = await served.looking.run(partial(_form, found))
         return JSONResponse({
             "file": shown(path.name),
@@ -229,10 +229,10 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         if not writable(served.folder):
             raise HTTPException(409, "this deployment does not let the page write pipeline files: download the text")
         path = await _file(served, user, order.pipeline)
-        await served.own.run(partial(_refused, partial(_require_text, user, order.text, path)))
+        await served.own.run(partial(refused, partial(_require_text, user, order.text, path)))
         by = f"{user.get_name()}@airflow"
         call = partial(_save, served.folder, path, order, user=user, by=by)
-        return JSONResponse(await served.acting.run(partial(_refused, call)))
+        return JSONResponse(await served.act(call))
 
 
 async def _file(served: Served, user: BaseUser, pipeline: str) -> Path | None:
@@ -263,14 +263,6 @@ def _require_connections(user: BaseUser, named: set[str], known: set[str]) -> No
 def _require_text(user: BaseUser, text: str, path: Path | None) -> None:
     known = named_connections(read_text(path)) if path is not None else set()
     _require_connections(user, named_connections(text), known)
-
-
-def _refused(call: Callable[[], _T]) -> _T:
-    """Return what ``call`` returns; an error of ours becomes an answer."""
-    try:
-        return call()
-    except SluiceError as error:
-        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None
 
 
 def _of_environment(user: BaseUser) -> dict[str, str]:

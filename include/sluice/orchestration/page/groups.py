@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse
 
 from sluice.config.loading import yaml_files
+from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 from sluice.operations.groups import GroupKind, GroupMove, members, move_group, places
@@ -20,7 +22,7 @@ from sluice.orchestration.page import orders, reads
 from sluice.orchestration.page.access import Right, has
 from sluice.orchestration.page.actions import NOTHING, Plan, Stakes
 from sluice.orchestration.page.imports import runtime_to_act
-from sluice.orchestration.page.served import ROOT, Served, User
+from sluice.orchestration.page.served import ROOT, Served, User, add_order
 from sluice.orchestration.page.words import in_words
 
 _WHAT = {
@@ -57,11 +59,7 @@ def add_groups(app: FastAPI, served: Served) -> None:
 def _groups_of(folder: Path, heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the groups with a readable pipeline, sources first. ``hidden``: pipelines that the user may not see."""
     found: dict[tuple[GroupKind, str], dict[str, Any]] = {}
-    for path in yaml_files(folder):
-        try:
-            pipeline = reads.pipeline_at(path)
-        except SluiceError:  # the list of pipelines says what is wrong with it
-            continue
+    for path, pipeline in _valid(folder):
         for kind in GroupKind:
             for name, mine in places(kind, pipeline).items():
                 group = found.setdefault((kind, name), {"kind": kind.value, "name": name, "hidden": 0, "pipelines": []})
@@ -100,7 +98,7 @@ def _add_move(app: FastAPI, served: Served, kind: GroupKind, model: type[orders.
         made = Plan(f"{kind}-group", tuple(_steps(moves)), stakes, True, _command(kind, group, order), details)
         return JSONResponse(made.to_json())
 
-    async def move(group: str, user: User, order: Any) -> JSONResponse:
+    async def deed(group: str, user: User, order: Any) -> JSONResponse:
         if order.confirm != group:
             raise HTTPException(409, f"moving the {kind} group {shown(group)} puts data at stake: repeat the group's "
                                 "name in `confirm`")  # fmt: skip
@@ -108,21 +106,17 @@ def _add_move(app: FastAPI, served: Served, kind: GroupKind, model: type[orders.
         details = {"moves": [one.to_json() for one in moves]}
         return JSONResponse({"action": f"{kind}-group", "steps": list(_steps(moves)), "run": None, "details": details})
 
-    path = f"/groups/{kind}/{{group}}/move"
-    for call, where, told in (
-        (plan, f"{path}/plan", "Say what this would do in each pipeline. Changes nothing."),
-        (move, path, _WHAT[kind]),
-    ):
-        call.__annotations__["order"] = model
-        app.add_api_route(
-            ROOT + where,
-            call,
-            methods=["POST"],
-            tags=["groups"],
-            name=f"{call.__name__}_{kind}_group",
-            summary=f"Move a {kind} group" + (": plan" if call is plan else ""),
-            description=f"{told} {_RULES}",
-        )
+    add_order(
+        app,
+        f"/groups/{kind}/{{group}}/move",
+        plan,
+        deed,
+        model,
+        tag="groups",
+        name=f"{kind}_group",
+        title=f"Move a {kind} group",
+        told=(f"Say what this would do in each pipeline. Changes nothing. {_RULES}", f"{_WHAT[kind]} {_RULES}"),
+    )
 
 
 async def _moved(
@@ -132,15 +126,12 @@ async def _moved(
     names = await served.own.run(partial(_allowed, served.folder, kind, group, user, order.pipelines))
 
     def call() -> list[GroupMove]:
-        paths = {reads.pipeline_at(path).pipeline: path for path in yaml_files(served.folder)}
+        paths = {one.pipeline: path for path, one in _valid(served.folder)}
         runtimes = [runtime_to_act(paths[name]) for name in names]
         by = f"{user.get_name()}@airflow"
         return list(move_group(kind, group, runtimes, order.model_dump(), by=by, dry_run=dry_run))
 
-    try:
-        return await served.acting.run(call)
-    except SluiceError as error:
-        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None
+    return await served.act(call)
 
 
 def _allowed(folder: Path, kind: GroupKind, group: str, user: BaseUser, only: list[str]) -> list[str]:
@@ -149,7 +140,8 @@ def _allowed(folder: Path, kind: GroupKind, group: str, user: BaseUser, only: li
     try:
         names = [one.pipeline for one in members(kind, group, folder)]
     except ConfigError as error:
-        if not any(group in places(kind, one) for one in _readable(folder, user)):
+        mine = (one for _, one in _valid(folder) if has(user, one.pipeline, Right.READ))
+        if not any(group in places(kind, one) for one in mine):
             raise unknown from None
         raise HTTPException(409, shown(str(error))) from None
     seen = [name for name in names if has(user, name, Right.READ)]
@@ -169,14 +161,11 @@ def _allowed(folder: Path, kind: GroupKind, group: str, user: BaseUser, only: li
     return wanted
 
 
-def _readable(folder: Path, user: BaseUser) -> Iterator[Any]:
+def _valid(folder: Path) -> Iterator[tuple[Path, PipelineConfig]]:
+    """Yield the pipelines whose files are valid; the list of pipelines says what is wrong with the others."""
     for path in yaml_files(folder):
-        try:
-            pipeline = reads.pipeline_at(path)
-        except SluiceError:
-            continue
-        if has(user, pipeline.pipeline, Right.READ):
-            yield pipeline
+        with suppress(SluiceError):
+            yield path, reads.pipeline_at(path)
 
 
 def _steps(moves: list[GroupMove]) -> Iterator[str]:

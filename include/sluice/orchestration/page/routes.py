@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,7 +14,6 @@ from fastapi.responses import JSONResponse
 
 from sluice.config.loading import load_pipeline
 from sluice.config.problems import shown
-from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import dag_id_of
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import Right, rights, verified_file
@@ -26,7 +24,7 @@ from sluice.orchestration.page.editor import add_editor
 from sluice.orchestration.page.failed_tasks import clear_failed, failed_tasks
 from sluice.orchestration.page.groups import add_groups
 from sluice.orchestration.page.imports import runtime_to_act
-from sluice.orchestration.page.served import ROOT, Served, User
+from sluice.orchestration.page.served import ROOT, Served, User, add_order
 from sluice.orchestration.page.words import in_words, summary, trouble_first
 
 _T = TypeVar("_T")
@@ -255,7 +253,7 @@ def _add_action(app: FastAPI, served: Served, action: Action) -> None:
 
     async def plan(pipeline: str, user: User, order: Any) -> JSONResponse:
         path = await served.file(pipeline, user, action.right)
-        return JSONResponse(await _done(served, lambda: action.planned(runtime_to_act(path), order).to_json()))
+        return JSONResponse(await served.act(lambda: action.planned(runtime_to_act(path), order).to_json()))
 
     async def deed(pipeline: str, user: User, order: Any, request: Request) -> JSONResponse:
         path = await served.file(pipeline, user, action.right)
@@ -266,21 +264,20 @@ def _add_action(app: FastAPI, served: Served, action: Action) -> None:
         return JSONResponse(await _do(served, action, path, user=user, order=order, airflow=AirflowSelf(request)))
 
     needs = f"Needs the right `{action.right.value}`."
-    path = f"/pipelines/{{pipeline}}/actions/{action.name}"
-    for call, where, told in (
-        (plan, f"{path}/plan", "Say what this would do, what is sent again and what is lost. Changes nothing."),
-        (deed, path, action.what),
-    ):
-        call.__annotations__["order"] = action.order
-        app.add_api_route(
-            ROOT + where,
-            call,
-            methods=["POST"],
-            tags=["actions"],
-            name=f"{call.__name__}_{action.name}",
-            summary=action.title + (": plan" if call is plan else ""),
-            description=f"{told} {needs}",
-        )
+    add_order(
+        app,
+        f"/pipelines/{{pipeline}}/actions/{action.name}",
+        plan,
+        deed,
+        action.order,
+        tag="actions",
+        name=action.name,
+        title=action.title,
+        told=(
+            f"Say what this would do, what is sent again and what is lost. Changes nothing. {needs}",
+            f"{action.what} {needs}",
+        ),
+    )
 
 
 async def _do(
@@ -296,9 +293,9 @@ async def _do(
             told = Told.of(do(runtime_to_act(path), order, by))
             return {"action": action.name, "steps": list(told.steps), "run": None, "details": told.details}
 
-        return await _done(served, done)
+        return await served.act(done)
     if opens is not None:
-        await _done(served, lambda: action.planned(runtime_to_act(path), order).to_json())  # is it possible?
+        await served.act(lambda: action.planned(runtime_to_act(path), order).to_json())  # is it possible?
         asked = opens(pipeline.pipeline, order)
         body = {"logical_date": None, "conf": asked.conf, "note": order.reason or None}
         run = await airflow.call("POST", runs_path(asked.dag_id), body)
@@ -306,11 +303,3 @@ async def _do(
         return {"action": action.name, "steps": [f"run {opened['run_id']} of {asked.dag_id} is open"], "run": opened}
     steps = await clear_failed(airflow, dag_id_of(pipeline.pipeline), pipeline.window)
     return {"action": action.name, "steps": steps, "run": None}
-
-
-async def _done(served: Served, call: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what an action or its plan says. Raises 409 for what is not possible now, 503 for a silent server."""
-    try:
-        return dict(await served.acting.run(call))
-    except SluiceError as error:
-        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None

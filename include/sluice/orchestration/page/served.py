@@ -10,8 +10,11 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.core_api.security import get_user
-from fastapi import Depends
+from fastapi import Depends, FastAPI, HTTPException, Response
+from pydantic import BaseModel
 
+from sluice.config.problems import shown
+from sluice.errors import SluiceError
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import Right, file_for
 
@@ -64,6 +67,53 @@ class Served:
         """Return the file of a pipeline for a user who has ``right``; raises a 403 or 404 answer."""
         return await self.own.run(partial(file_for, self.folder, pipeline, user, right))
 
+    async def act(self, call: Callable[[], _T]) -> _T:
+        """Return what an action or its plan returns. Raises a 409 or 503 answer, see :func:`refused`."""
+        return await self.acting.run(partial(refused, call))
+
     async def read(self, path: Path, what: str, call: Callable[[Any], _T]) -> _T:
         """Return what ``call`` reads of the pipeline."""
         return await self.looking.run(partial(reads.asked, path, what, call))
+
+
+def refused(call: Callable[[], _T]) -> _T:
+    """Return what ``call`` returns. Raises 409 for what is not possible now, 503 for a silent server."""
+    try:
+        return call()
+    except SluiceError as error:
+        raise HTTPException(503 if error.retryable else 409, shown(str(error))) from None
+
+
+def add_order(
+    app: FastAPI,
+    path: str,
+    plan: Callable[..., Awaitable[Response]],
+    deed: Callable[..., Awaitable[Response]],
+    order: type[BaseModel],
+    *,
+    tag: str,
+    name: str,
+    title: str,
+    told: tuple[str, str],
+) -> None:
+    """Add the two routes of an order: its plan, and the deed.
+
+    Args:
+        path: below :data:`ROOT`, with the parameters of both functions.
+        order: the model of the body, which they take as ``order``.
+        told: the descriptions of the plan and of the deed.
+    """
+    for call, where, text in ((plan, f"{path}/plan", told[0]), (deed, path, told[1])):
+        call.__annotations__["order"] = order
+        app.add_api_route(
+            ROOT + where,
+            call,
+            methods=["POST"],
+            tags=[tag],
+            name=f"{call.__name__}_{name}",
+            summary=title + (": plan" if call is plan else ""),
+            description=text,
+        )
+
+
+__all__ = ["ROOT", "Served", "Statuses", "User", "Workers", "add_order", "refused"]
