@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -206,11 +205,6 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
 
     def _blocker(self, session: Session | None) -> str:
         return f"; {session.blocker}" if session and session.blocker else ""
-
-    def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
-        """Return a marker for acknowledgements, too, if the channel tells from markers how far a site is."""
-        marks = self.marks
-        return partial(marks.around, cursor, batch) if marks is not None and marks.mark.numbered else nullcontext
 
     def _rows(self, session: Session, fence: Fence) -> RowWriter:
         return RowWriter.over(self.name, self.endpoint, self.acks, session, fence, self.marks)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, Any, ClassVar, Literal
 
 import structlog
@@ -138,11 +137,6 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
     def marks(self) -> LoadMessages | None:
         """The origin marker of everything that is loaded; None: there is none."""
         return LoadMessages(self.mark) if self.mark is not None else None
-
-    def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
-        """Return a marker for acknowledgements, too, if the channel tells from markers how far a site is."""
-        marks = self.marks
-        return partial(marks.around, cursor, batch) if marks is not None and marks.mark.numbered else nullcontext
 
     def _acks(self) -> AckTable:
         return AckTable(self.options.ack_schema, *self.owner)

@@ -18,6 +18,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
+from sluice.model.load_marks import LoadMark
 from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
@@ -79,6 +80,17 @@ class Session(Protocol):
 
     def rollback(self) -> None:
         """Roll back. Raises nothing: if the connection is gone, the server does it."""
+
+
+class LoadMarker(Protocol):
+    """The origin marker of what a pipeline loads, as a kind of server takes it."""
+
+    @property
+    def mark(self) -> LoadMark:
+        """The content of the marker."""
+
+    def around(self, cursor: Any, loaded: int = 0) -> AbstractContextManager[None]:
+        """Mark what is written inside the context, after which the target holds batch ``loaded``."""
 
 
 _S = TypeVar("_S", bound=Session)
@@ -217,9 +229,15 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         with self.session("reading who else writes here") as session:
             return self.acks.others(session.cursor)
 
+    @property
+    def marks(self) -> LoadMarker | None:
+        """The origin marker of everything that is loaded; None: there is none."""
+        return None
+
     def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
-        """See :class:`sluice.targets.sql.checkpoints.Sessions`."""
-        return nullcontext
+        """Return a marker for acknowledgements, too, if the channel tells from markers how far a site is."""
+        marks = self.marks
+        return partial(marks.around, cursor, batch) if marks is not None and marks.mark.numbered else nullcontext
 
     # -- for the shared writer -----------------------------------------------------------------------------------------
     def examine(self, batch: BatchInput) -> None:
