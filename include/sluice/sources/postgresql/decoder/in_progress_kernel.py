@@ -27,6 +27,13 @@ N_WRITTEN, N_KEPT, N_MARKS, N_LAST, N_TOP = range(5)
 
 
 @kernel
+def _size_at(arena: Any, at: Any, used: Any) -> Any:
+    """Return the size of the message at ``at``; -1 if it does not end at ``used`` or before."""
+    size = np.int64(load_u32(arena, at))
+    return size if size >= 1 and at + 4 + size <= used else np.int64(-1)
+
+
+@kernel
 def _is_border(arena: Any, at: Any, size: Any) -> Any:
     if arena[at + 4] != 119 or size <= 25:  # w: data
         return False
@@ -41,9 +48,9 @@ def next_border(arena: Any, at: Any, used: Any) -> Any:
     -1: the messages do not have their format.
     """
     while at < used:
-        size = np.int64(load_u32(arena, at))
-        if size < 1 or at + 4 + size > used:
-            return np.int64(-1)
+        size = _size_at(arena, at, used)
+        if size < 0:
+            return size
         if _is_border(arena, at, size):
             return at
         at += 4 + size
@@ -70,9 +77,9 @@ def take_block(arena: Any, at: Any, used: Any, out: Any, marks: Any, n: Any) -> 
     front of a message for which ``marks`` has no room; -1: the messages do not have their format.
     """
     while at < used:
-        size = np.int64(load_u32(arena, at))
-        if size < 1 or at + 4 + size > used:
-            return np.int64(-1)
+        size = _size_at(arena, at, used)
+        if size < 0:
+            return size
         if _is_border(arena, at, size):
             return at
         if arena[at + 4] != 119:
