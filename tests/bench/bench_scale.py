@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -34,14 +33,10 @@ import structlog  # noqa: E402
 from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
-from sluice.coordination.state import PipelineState  # noqa: E402
 from sluice.flows.capture.drain import drain  # noqa: E402
-from sluice.flows.capture.kept_source import KeptSource  # noqa: E402
-from sluice.flows.runtime import Runtime  # noqa: E402
-from sluice.flows.stage_work import do  # noqa: E402
-from sluice.flows.stages import stages_of  # noqa: E402
 from tests.bench import simulate_scale  # noqa: E402
 from tests.bench.figures import Line, figure, processor_s, save, scaled  # noqa: E402
+from tests.bench.stage_by_stage import ENGINE, Stages, stage_by_stage  # noqa: E402
 from tests.support.pipelines.case import case  # noqa: E402
 from tests.support.servers.s3.server import S3Server  # noqa: E402
 
@@ -49,11 +44,6 @@ RESULTS = _ROOT / "tests/bench/results/scale.json"
 BATCHES, SMALL, LARGE = max(scaled(60), 5), 10, scaled(500_000)
 STAGES = ("drain", "merge", "load", "ack")
 _REQUEST = re.compile(r'"(GET|HEAD|PUT|POST|DELETE) /')
-ENGINE = """\
-version: 1
-rules:
-- {name: hide_text, builtin: hash, match: {table: orders}, params: {columns: [v], salt_env: SLUICE_BENCH_SALT, length: 40}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +130,13 @@ def measures(place: Place) -> list[Line]:
         (folder / "rules" / "engine.yaml").write_text(ENGINE, encoding="utf-8")
         made.path.write_text(made.yaml.replace((folder / "store").as_uri(), uri), encoding="utf-8")
         drain(made.runtime(), claim="first", idle_wait_s=0.0)
-        runtime, small = made.runtime(), dict.fromkeys(STAGES, NOTHING)
-        with runtime.state(caches_reads=True) as state, KeptSource() as kept:
-            run = Run(place, runtime, state, kept)
-            run.batch(0, SMALL)  # what is compiled and imported once
+        small = dict.fromkeys(STAGES, NOTHING)
+        with stage_by_stage(made.runtime()) as stages:
+            _batch(place, stages, 0, SMALL)  # what is compiled and imported once
             for number in range(1, BATCHES + 1):
-                for stage, spent in run.batch(number * SMALL, SMALL).items():
+                for stage, spent in _batch(place, stages, number * SMALL, SMALL).items():
                     small[stage] += spent
-            large = run.batch(10_000_000, LARGE)
+            large = _batch(place, stages, 10_000_000, LARGE)
     lines, what = [], f"one table, one rule, segments on S3, MySQL target; {BATCHES} batches of {SMALL} changes"
     for stage in STAGES:
         of_batch = small[stage].over(BATCHES)
@@ -166,36 +155,21 @@ UNITS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a run of the DAG keeps from one batch to the next."""
+def _batch(place: Place, stages: Stages, first: int, changes: int) -> dict[str, Spent]:
+    """Write changes, and deliver them; return what each stage used."""
+    rows = [f"({first + n}, {n % 97}, {n % 1_000}.5, 'value of row {first + n}')" for n in range(changes)]
+    for at in range(0, changes, 5_000):
+        place.source.execute(f"INSERT INTO scale.orders VALUES {', '.join(rows[at : at + 5_000])}")
+    found, delivered = dict.fromkeys(STAGES, NOTHING), 0
 
-    place: Place
-    runtime: Runtime
-    state: PipelineState
-    kept: KeptSource
+    def counted(stage: str, work: Callable[[], object]) -> None:
+        began = place.spent()
+        work()
+        found[stage.partition(".")[0]] += place.spent() - began
 
-    def batch(self, first: int, changes: int) -> dict[str, Spent]:
-        """Write changes, and deliver them; return what each stage used."""
-        rows = [f"({first + n}, {n % 97}, {n % 1_000}.5, 'value of row {first + n}')" for n in range(changes)]
-        for at in range(0, changes, 5_000):
-            self.place.source.execute(f"INSERT INTO scale.orders VALUES {', '.join(rows[at : at + 5_000])}")
-        found, delivered = dict.fromkeys(STAGES, NOTHING), 0
-        first_stage, *later = stages_of(self.runtime.pipeline, self.runtime.rules_folder)
-
-        def counted(stage: str, work: Callable[[], object]) -> None:
-            began = self.place.spent()
-            work()
-            found[stage.partition(".")[0]] += self.place.spent() - began
-
-        while delivered < changes:
-            claim = f"bench-{first}-{delivered}"
-            counted(first_stage.name, partial(drain, self.runtime, claim=claim, idle_wait_s=5.0, kept=self.kept))
-            [batch] = self.state.batches.claimed_all(claim)
-            for stage in later:
-                counted(stage.name, partial(do, self.runtime, stage, batch.number))
-            delivered += batch.changes
-        return found
+    while delivered < changes:
+        delivered += stages.deliver(f"bench-{first}-{delivered}", counted).changes
+    return found
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,23 +39,16 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.capture.drain import drain, head_of  # noqa: E402
-from sluice.flows.capture.kept_source import KeptSource  # noqa: E402
 from sluice.flows.microbatch import DeliveredBatch, run_microbatches  # noqa: E402
-from sluice.flows.stage_work import do  # noqa: E402
-from sluice.flows.stages import stages_of  # noqa: E402
 from sluice.sources.mysql.position import Position  # noqa: E402
 from tests.bench.figures import Line, figure, save, size  # noqa: E402
+from tests.bench.stage_by_stage import ENGINE, stage_by_stage  # noqa: E402
 from tests.support.pipelines.case import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/small_batch.json"
 CHANGES, KEYS = 500, 100_000
 WHAT = f"{CHANGES} changes of one table in a transaction, one rule, one MySQL target, no Spark"
 BASELINE = "mysql-replication, a dict and REPLACE"
-ENGINE = """\
-version: 1
-rules:
-- {name: hide_text, builtin: hash, match: {table: orders}, params: {columns: [v], salt_env: SLUICE_BENCH_SALT, length: 40}}
-"""
 TABLE = "(id BIGINT PRIMARY KEY, customer INT, total DECIMAL(10,2), v VARCHAR(40), at TIMESTAMP(3) NULL)"
 
 
@@ -144,11 +138,10 @@ def _stages(
     place: Place, made: Case, first: int, batches: int, profile: cProfile.Profile | None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Processor seconds, and ZooKeeper requests, that each stage takes for a batch."""
-    runtime = made.runtime()
-    stages = stages_of(runtime.pipeline, runtime.rules_folder)
-    spent, asked = dict.fromkeys((stage.name for stage in stages), 0.0), dict.fromkeys((s.name for s in stages), 0.0)
+    spent: defaultdict[str, float] = defaultdict(float)
+    asked: defaultdict[str, float] = defaultdict(float)
 
-    def counted(name: str, work: Callable[[], None]) -> None:
+    def counted(name: str, work: Callable[[], object]) -> None:
         before = place.zookeeper.counters()["packets_received"]
         began = time.process_time()
         if profile is not None:
@@ -159,22 +152,15 @@ def _stages(
         spent[name] += (time.process_time() - began) / batches
         asked[name] += (place.zookeeper.counters()["packets_received"] - before) / batches
 
-    with runtime.state(caches_reads=True) as state, KeptSource() as source:
+    with stage_by_stage(made.runtime()) as stages:
         for number in range(first, first + batches):
             place.write(number + 1)
-            claim = f"bench-{number}"
-            counted(
-                stages[0].name,
-                lambda claim=claim: drain(runtime, claim=claim, idle_wait_s=5.0, kept=source),  # type: ignore[misc]
-            )
-            [batch] = state.batches.claimed_all(claim)
-            for stage in stages[1:]:
-                counted(stage.name, lambda stage=stage, n=batch.number: do(runtime, stage, n))  # type: ignore[misc]
+            stages.deliver(f"bench-{number}", counted)
     return spent, asked
 
 
 def _loop(place: Place, made: Case, first: int, batches: int) -> tuple[float, float, float]:
-    """What a batch takes in the micro-batch loop of a run: processor seconds, requests and transactions."""
+    """Return what a batch takes in the micro-batch loop of a run: processor seconds, requests and transactions."""
     passed = threading.Semaphore(0)
     delivered: list[DeliveredBatch] = []
 
