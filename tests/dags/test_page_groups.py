@@ -11,19 +11,10 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from sluice.sources.memory.log import store_of
 from tests.support.servers.pages import api_of, sluice
-from tests.support.twins.source_group import Member, source_group
+from tests.support.twins.source_group import Member, replicated_group, write_files
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
-FILE = """\
-version: 1
-pipeline: {name}
-source: {{connections: [db1, db2], group: shop}}
-capture: {{include: ["s[.].*"]}}
-coordination: {{connection: z}}
-targets: [{{name: t, type: memory, connections: [wh1, wh2], group: warehouse}}]
-"""
 MOVE = "/api/v1/groups/source/shop/move"
 
 
@@ -47,9 +38,7 @@ def grants() -> Grants:
 
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Member]]:
-    with source_group(tmp_path / "state") as found:
-        store = store_of(found[0].case.schema)
-        store.replica(f"{found[0].case.schema}-replica").follow(store)
+    with replicated_group(tmp_path / "state") as found:
         runtimes = {one.case.config.pipeline: one.runtime for one in found}
         opened = "sluice.orchestration.page.groups.runtime_to_act"
         monkeypatch.setattr(opened, lambda path: runtimes[Path(path).stem]())
@@ -66,13 +55,10 @@ def app(tmp_path: Path, group: list[Member], grants: Grants, monkeypatch: pytest
     for module in (security, access):
         monkeypatch.setattr(module, "get_auth_manager", lambda: grants)
     monkeypatch.setattr("sluice.orchestration.web.may_read", lambda dag, user: dag.split("__")[-1] in grants.read)
-    folder = tmp_path / "pipelines"
-    folder.mkdir()
-    for name in ("one", "two", "new"):
-        (folder / f"{name}.yaml").write_text(FILE.format(name=name))
+    folder = write_files(group, tmp_path / "pipelines")
 
     def ask(path: str) -> dict[str, Any]:
-        servers = {"server": "db1", "targets": [{"name": "t", "type": "memory", "server": "wh1", "lag_ms": 0}]}
+        servers = {"server": "db1", "targets": [{"name": "reporting", "type": "memory", "server": "wh1", "lag_ms": 0}]}
         return {**headline(Path(path)), "state": "idle", **servers}
 
     made = create_app(folder, STATIC, ask=ask)
@@ -134,7 +120,7 @@ def test_a_group_is_shown_with_the_server_of_each_pipeline(app: FastAPI) -> None
     source, target = client.get("/api/v1/groups").json()["groups"]
     assert (source["kind"], target["kind"]) == ("source", "target")
     assert [one["servers"] for one in source["pipelines"]] == [["db1", "db2"]] * 3
-    assert {one["target"] for one in target["pipelines"]} == {"t"}
+    assert {one["target"] for one in target["pipelines"]} == {"reporting"}
     assert {one["server"] for one in target["pipelines"]} <= {None, "wh1"}
     assert source["may"] == {"act": True}
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from sluice.sources.memory.log import store_of
 from tests.support.servers.browsers import shot
 from tests.support.servers.pages import serving
-from tests.support.twins.source_group import Member, source_group
+from tests.support.twins.source_group import Member, replicated_group, write_files
 from tests.ui.accessibility import findings
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -21,21 +20,11 @@ expect = playwright.expect
 pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(600)]
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
-FILE = """\
-version: 1
-pipeline: {name}
-source: {{connections: [db1, db2], group: shop}}
-capture: {{include: ["s[.].*"]}}
-coordination: {{connection: z}}
-targets: [{{name: reporting, type: memory, connections: [wh1, wh2], group: warehouse}}]
-"""
 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[list[Member]]:
-    with source_group(tmp_path / "state") as found:
-        store = store_of(found[0].case.schema)
-        store.replica(f"{found[0].case.schema}-replica").follow(store)
+    with replicated_group(tmp_path / "state") as found:
         yield found
 
 
@@ -58,10 +47,7 @@ def address(tmp_path: Path, group: list[Member], monkeypatch: pytest.MonkeyPatch
         read = members[Path(path).stem].reads()
         return {**headline(Path(path)), "state": "idle", "server": read, "targets": [target]}
 
-    folder = tmp_path / "pipelines"
-    folder.mkdir()
-    for name in members:
-        (folder / f"{name}.yaml").write_text(FILE.format(name=name))
+    folder = write_files(group, tmp_path / "pipelines")
     page = create_app(folder, STATIC, ask=ask)
     page.dependency_overrides[security.get_user] = lambda: SimpleNamespace(get_name=lambda: "anna")
     with serving(page) as (_, at):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sluice.config.connections import Endpoint
-from sluice.sources.memory.log import forget_store
+from sluice.sources.memory.log import forget_store, store_of
 from tests.support.twins.serverless import Serverless, TreeRuntime, serverless
 
 
@@ -32,6 +32,35 @@ class Member(Serverless):
             return runtime.member(state)
 
 
+FILE = """\
+version: 1
+pipeline: {name}
+source: {{connections: [db1, db2], group: shop}}
+capture: {{include: ["s[.].*"]}}
+coordination: {{connection: z}}
+targets: [{{name: reporting, type: memory, connections: [wh1, wh2], group: warehouse}}]
+"""
+"""The file of one of the pipelines, as its group is told by it."""
+
+
+def write_files(members: list[Member], folder: Path) -> Path:
+    """Write the files of the pipelines into a new folder; return it."""
+    folder.mkdir()
+    for one in members:
+        name = one.case.config.pipeline
+        (folder / f"{name}.yaml").write_text(FILE.format(name=name))
+    return folder
+
+
+@contextmanager
+def replicated_group(folder: Path) -> Iterator[list[Member]]:
+    """Yield the pipelines of :func:`source_group`, with a second store that has all of the first one."""
+    with source_group(folder) as found:
+        store = store_of(found[0].case.schema)
+        store.replica(f"{found[0].case.schema}-replica").follow(store)
+        yield found
+
+
 @contextmanager
 def source_group(folder: Path) -> Iterator[list[Member]]:
     """Yield two pipelines of the group ``shop`` that captured a change, and one that captured nothing yet."""
@@ -51,4 +80,4 @@ def source_group(folder: Path) -> Iterator[list[Member]]:
         forget_store(f"{made.case.schema}-replica")
 
 
-__all__ = ["Member", "source_group"]
+__all__ = ["Member", "replicated_group", "source_group", "write_files"]
