@@ -21,7 +21,7 @@ from sluice.errors import SluiceError
 
 @dataclass(frozen=True)
 class Packages:
-    """What one kind of server is unpacked from.
+    """Debian packages that one kind of server is unpacked from.
 
     Attributes:
         folder: below the project's folder of servers.

@@ -34,7 +34,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[PostgreSQLCase]:
 
 
 def apply(case: PostgreSQLCase) -> list[str]:
-    """What ``sluice check --apply`` does; return the statements."""
+    """Run what ``sluice check --apply`` runs; return the statements."""
     with case.source.open() as session:
         statements = list(session.missing())  # type: ignore[attr-defined]
         for statement in statements:

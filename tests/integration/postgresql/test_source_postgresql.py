@@ -211,7 +211,7 @@ def indexes(server: Any, database: str, schema: str) -> set[tuple[str, bool]]:
 
 
 def test_secondary_indexes_and_comments(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
-    """In tables that the check makes, in tables that a statement makes, and when they come and go later."""
+    """Make them with tables of the check and of a statement, and let them come and go later."""
     schema = "indexed"
     tables = (
         *TABLES, "CREATE INDEX by_total ON orders (total)", "CREATE UNIQUE INDEX by_number ON orders (number, customer)",

@@ -156,7 +156,7 @@ def test_a_batch_that_ends_while_one_is_handed_over(case: PostgreSQLCase, reader
 
 @pytest.mark.parametrize("ddl", [False, True])
 def test_a_definition_that_changes_within_one(server: Any, tmp_path: Path, *, ddl: bool) -> None:
-    """In a sub-transaction that is rolled back, and in one that stays; another transaction has rows of the table."""
+    """Change it in a sub-transaction that is rolled back, and in one that stays, while another one has rows."""
     with postgresql_case(server, streaming=True, ddl=ddl) as case:
         if ddl:
             with case.source.open() as session:

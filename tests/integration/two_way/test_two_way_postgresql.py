@@ -184,7 +184,7 @@ def test_what_one_site_gets_it_does_not_send_back(pair: Channel) -> None:
 
 
 def test_definitions_go_one_way(pair: Channel) -> None:
-    """With what they do to rows; the other pipeline reads rows of the new form."""
+    """Follow them with what they do to rows, and let the other pipeline read rows of the new form."""
     a, b = pair.sites["a"], pair.sites["b"]
     a.write("INSERT INTO items VALUES (1, 'a')")
     pair.settle()
@@ -200,7 +200,7 @@ def test_definitions_go_one_way(pair: Channel) -> None:
 
 
 def test_a_message_that_somebody_else_wrote_says_nothing(pair: Channel) -> None:
-    """What follows it is sent: the seal is missing, or is that of another channel."""
+    """Send what follows it: the seal is missing, or is that of another channel."""
     b = pair.sites["b"]
     forged = pair.runtime("a_to_b").mark
     assert forged is not None

@@ -58,7 +58,7 @@ def test_a_full_window_takes_up_the_oldest_batch(made: Serverless) -> None:
 
 
 def test_what_is_in_the_log_is_captured_however_late_the_reader_looks(made: Serverless) -> None:
-    """On a busy machine the time for a first change may be over before the first look."""
+    """Look when the time for a first change is over, as it may be on a busy machine."""
     made.case.commit(("insert", "a", (1, "x")))
     outcome = made.drain(idle_wait_s=0.0)
     assert (outcome.batch, outcome.changes) == (1, 1)
