@@ -101,7 +101,7 @@ def test_the_statements_of_ghost(made) -> None:
         )
         for low in range(0, 900, 300):
             made.source.execute(
-                "INSERT /* gh-ost */ IGNORE INTO `_t_gho` (id, v) (SELECT id, v FROM t FORCE INDEX (PRIMARY) WHERE "
+                "INSERT /* gh-ost */ IGNORE INTO `_t_gho` (id, v, n) (SELECT id, v, n FROM t FORCE INDEX (PRIMARY) WHERE "
                 f"id > {low} AND id <= {low + 300} LOCK IN SHARE MODE)",
                 database=db,
             )
@@ -110,7 +110,7 @@ def test_the_statements_of_ghost(made) -> None:
         stop.set()
         writer.join()
     made.source.execute(  # the last of the log is applied to the ghost, then the sentry makes way for the renames
-        "REPLACE INTO `_t_gho` (id, v) SELECT id, v FROM t",
+        "REPLACE INTO `_t_gho` (id, v, n) SELECT id, v, n FROM t",
         "DELETE FROM `_t_gho` WHERE id NOT IN (SELECT id FROM t)",
         "CREATE /* gh-ost */ TABLE `_t_del` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB "
         "COMMENT='ghost-cut-over-sentry'",
