@@ -32,9 +32,19 @@ class Deletes:
 
     def of(self, task: Any) -> np.ndarray:
         """Return the deleted positions of a file (``FileScanTask``), in order."""
-        empty = np.zeros(0, np.int64)
-        found = [self._positions(one).get(task.file.file_path, empty) for one in task.delete_files]
-        return np.unique(np.concatenate(found)) if found else empty
+        found = np.zeros(0, np.int64)
+        for one in task.delete_files:
+            found = union(found, self._positions(one).get(task.file.file_path, found[:0]))
+        return found
+
+    def rows(self, task: Any, stored: pa.Table) -> pa.Table:
+        """Return the rows of a file that are not deleted. ``stored``: all of them, by their positions."""
+        dead = self.of(task)
+        if not len(dead):
+            return stored
+        alive = np.ones(stored.num_rows, bool)
+        alive[dead] = False
+        return stored.filter(pa.array(alive))
 
     def alive(self, task: Any) -> int:
         """Return how many rows of a file are not deleted."""
@@ -49,8 +59,24 @@ class Deletes:
         with self._lock:
             if path not in self._read:
                 named = _read_deletes(self._io, delete_file)
-                self._read[path] = {file: np.asarray(places.to_numpy(), np.int64) for file, places in named.items()}
+                self._read[path] = {
+                    file: np.sort(np.asarray(places.to_numpy(), np.int64)) for file, places in named.items()
+                }
             return self._read[path]
+
+
+def union(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return all positions of both, in order, each once. Both are in order."""
+    if not len(some) or not len(others):
+        return others if not len(some) else some
+    both = np.sort(np.concatenate([some, others]), kind="stable")  # two runs are merged
+    return both[np.append(True, both[1:] != both[:-1])]
+
+
+def among(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the mask of positions that are among ``others``, which are in order."""
+    place = np.minimum(np.searchsorted(others, some), max(len(others) - 1, 0))
+    return others[place] == some if len(others) else np.zeros(len(some), bool)
 
 
 def own_deletes(task: Any) -> list[Any]:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.targets.iceberg.deletes import Deletes
+from sluice.targets.iceberg.deletes import Deletes, among, union
 from sluice.targets.iceberg.types import arrow_schema
 from sluice.targets.lake.rows import Part, names_of, together
 from sluice.targets.lake.types import TableInfo
@@ -79,12 +79,7 @@ class Files:
 
     def read(self, task: Any, names: Sequence[str] = ()) -> pa.Table:
         """Read the rows of a file that are not deleted; ``names``: only these columns. Any value may be NULL."""
-        rows, dead = self.stored(task, names), self.deletes.of(task)
-        if not len(dead):
-            return rows
-        alive = np.ones(rows.num_rows, bool)
-        alive[dead] = False
-        return rows.filter(pa.array(alive))
+        return self.deletes.rows(task, self.stored(task, names))
 
     def stored(self, task: Any, names: Sequence[str] = ()) -> pa.Table:
         """Read the rows of a file by their positions, also those that are deleted. See :meth:`read`."""
@@ -151,14 +146,9 @@ class _Merge:
     def run(self) -> None:
         """Merge all files."""
         self.done |= self.gone
-        for task, keys in self._keys():
-            at, numbers = self.finder.find(keys)
-            dead = self.files.deletes.of(task) if len(at) and task.delete_files else np.zeros(0, np.int64)
-            if len(dead):
-                alive = ~np.isin(at, dead, assume_unique=True)
-                at, numbers = at[alive], numbers[alive]
+        for task, at, numbers, dead in self._found():
             if len(at):
-                self._replace(task, at, numbers, np.union1d(dead, at))
+                self._replace(task, at, numbers, union(dead, at))
         self._write_waiting(self.rows.filter(pa.array(~self.done)))
 
     def _replace(self, task: Any, at: np.ndarray, numbers: np.ndarray, dead: np.ndarray) -> None:
@@ -209,17 +199,28 @@ class _Merge:
         self.files.write(pa.concat_tables([*self.waiting, rows]))
         self.waiting = []
 
-    def _keys(self) -> Iterator[tuple[Any, pa.Table]]:
-        """Yield the files that may have a row of the batch, each with its keys; some are read ahead."""
+    def _found(self) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield the files that may have a row of the batch, with what :meth:`_look` finds; some are read ahead."""
         ahead: deque[tuple[Any, Any]] = deque()
         with ThreadPoolExecutor(_READ_AHEAD, "sluice-keys") as pool:
             for task in self._tasks():
-                ahead.append((task, pool.submit(self.files.stored, task, self.key)))
+                ahead.append((task, pool.submit(self._look, task)))
                 if len(ahead) >= _READ_AHEAD:
-                    first, keys = ahead.popleft()
-                    yield first, keys.result()
-            for first, keys in ahead:
-                yield first, keys.result()
+                    first, found = ahead.popleft()
+                    yield first, *found.result()
+            for first, found in ahead:
+                yield first, *found.result()
+
+    def _look(self, task: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the positions of a file's rows that the batch has, the batch's rows for them, and the positions of
+        rows that are deleted before.
+        """
+        at, numbers = self.finder.find(self.files.stored(task, self.key))
+        if not len(at) or not task.delete_files:
+            return at, numbers, at[:0]
+        dead = self.files.deletes.of(task)
+        alive = ~among(at, dead)
+        return at[alive], numbers[alive], dead
 
     def _tasks(self) -> Iterator[Any]:
         """Yield the files that may have a row of the batch."""
