@@ -7,12 +7,13 @@ deleted rows of it. Delete files of other writers may name rows of several data 
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from sluice.targets.iceberg.kept import KEPT
 
 _PATH, _POSITION = 2147483546, 2147483545
 """The ids that the format reserves for the columns of a position delete file."""
@@ -23,12 +24,11 @@ _SCHEMA = pa.schema([
 
 
 class Deletes:
-    """The deleted positions of the data files of one snapshot. Each delete file is read once."""
+    """The deleted positions of data files. ``io``: of the table."""
 
     def __init__(self, io: Any) -> None:
         self._io = io
         self._read: dict[str, dict[str, np.ndarray]] = {}
-        self._lock = threading.Lock()
 
     def of(self, task: Any) -> np.ndarray:
         """Return the deleted positions of a file (``FileScanTask``), in order."""
@@ -56,13 +56,17 @@ class Deletes:
         from pyiceberg.io.pyarrow import _read_deletes
 
         path = delete_file.file_path
-        with self._lock:
-            if path not in self._read:
-                named = _read_deletes(self._io, delete_file)
-                self._read[path] = {
-                    file: np.sort(np.asarray(places.to_numpy(), np.int64)) for file, places in named.items()
-                }
-            return self._read[path]
+        found = self._read.get(path) or KEPT.get(path)
+        if found is None:
+            named = _read_deletes(self._io, delete_file)
+            found = {file: np.sort(np.asarray(places.to_numpy(), np.int64)) for file, places in named.items()}
+            _keep(path, found)
+        self._read[path] = found
+        return cast(dict[str, np.ndarray], found)
+
+
+def _keep(path: str, positions: dict[str, np.ndarray]) -> None:
+    KEPT.put(path, positions, sum(one.nbytes for one in positions.values()))
 
 
 def union(some: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -114,4 +118,5 @@ def write_deletes(io: Any, path: str, data_file: Any, positions: np.ndarray) -> 
         upper_bounds={_PATH: edges[1], _POSITION: ends[1]},
     )
     made.spec_id = data_file.spec_id
+    _keep(path, {data_file.file_path: positions})
     return made
