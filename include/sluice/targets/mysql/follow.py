@@ -78,9 +78,7 @@ class Types:
         keyed = [one.lower() for one in key]
         place = keyed.index(column.name.lower()) + 1 if column.name.lower() in keyed else 0
         charset, collation = (_CHARSET, _COLLATION) if made.kind in _TEXTS else ("", "")
-        return PlannedColumn(
-            name, "", place, charset=charset, collation=collation, nullable=column.nullable, type=made
-        )
+        return PlannedColumn(name, "", place, charset=charset, collation=collation, nullable=column.nullable, type=made)
 
     def word(self, column: ColumnDefinition, table: TableDefinition) -> str:
         """Return the type of a column of ``table`` as a statement writes it, with its charset and collation."""
@@ -287,7 +285,8 @@ class Follower:
                 return ""
             return f"ALTER COLUMN {quoted(name)} {f'SET DEFAULT {default}' if default else 'DROP DEFAULT'}"
         comment = new.comment if commented else None
-        return _clause(was, name, self._kept(step.table, info, word, nullable=nullable, default=default, comment=comment))
+        kept = self._kept(step.table, info, word, nullable=nullable, default=default, comment=comment)
+        return _clause(was, name, kept)
 
     def _retyped(self, info: ColumnInfo, kinds: Collection[ChangeKind], old: str, new: str) -> str:
         """Return the type that the column needs, "" if the one that it has will do."""

@@ -46,8 +46,8 @@ def not_converted(
         hint=f"set on_conversion: copy {'in' if change.consumer == SNAPSHOT else 'at target'} {change.consumer}, and "
         "the table is emptied there and copied again by itself"
         if change.recopies
-        else f"make the change at the target by hand{said}, rows included, and set change_column to ignore in the ddl of "
-        f"target {change.consumer} until the batch is delivered; or set it to ignore, and copy the table anew then "
+        else f"make the change at the target by hand{said}, rows included, and set change_column to ignore in the ddl "
+        f"of target {change.consumer} until the batch is delivered; or set it to ignore, and copy the table anew then "
         "(`sluice dump start`)",
     )
 
