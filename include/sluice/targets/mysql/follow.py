@@ -8,7 +8,7 @@ comments, the primary key and secondary indexes. Counters and generated columns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -288,7 +288,7 @@ class Follower:
         kept = self._kept(step.table, info, word, nullable=nullable, default=default, comment=comment)
         return _clause(was, name, kept)
 
-    def _retyped(self, info: ColumnInfo, kinds: Collection[ChangeKind], old: str, new: str) -> str:
+    def _retyped(self, info: ColumnInfo, kinds: Set[ChangeKind], old: str, new: str) -> str:
         """Return the type that the column needs, "" if the one that it has will do."""
         if not kinds & _TYPES or _same(info.sql_type, new):
             return ""
