@@ -80,7 +80,8 @@ def union(some: np.ndarray, others: np.ndarray) -> np.ndarray:
 def among(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the mask of positions that are among ``others``, which are in order."""
     place = np.minimum(np.searchsorted(others, some), max(len(others) - 1, 0))
-    return others[place] == some if len(others) else np.zeros(len(some), bool)
+    found: np.ndarray = np.equal(others[place], some) if len(others) else np.zeros(len(some), bool)
+    return found
 
 
 def own_deletes(task: Any) -> list[Any]:
