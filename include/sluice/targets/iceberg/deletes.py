@@ -74,7 +74,8 @@ def union(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     if not len(some) or not len(others):
         return others if not len(some) else some
     both = np.sort(np.concatenate([some, others]), kind="stable")  # two runs are merged
-    return both[np.append(True, both[1:] != both[:-1])]
+    found: np.ndarray = both[np.append(True, both[1:] != both[:-1])]
+    return found
 
 
 def among(some: np.ndarray, others: np.ndarray) -> np.ndarray:
