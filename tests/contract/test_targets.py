@@ -269,7 +269,7 @@ def test_delta(check: Check, kind: str, tmp_path: Any) -> None:
     check.run(bench)
 
 
-@pytest.mark.parametrize("kind", ["latest-row", "latest-table", "all-row"])
+@pytest.mark.parametrize("kind", ["latest-row", "latest-table", "all-row", "latest-table-merge"])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_iceberg(check: Check, kind: str, tmp_path: Any) -> None:
     pytest.importorskip("pyiceberg")

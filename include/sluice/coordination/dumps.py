@@ -168,9 +168,12 @@ class DumpStates:
 
     def chunks(self, dump: str) -> list[Chunk]:
         """Return all chunks of a dump that are not placed yet, in order."""
-        names = self._z.children(self._at.chunks(dump))
-        found = (self.chunk(ChunkId.of(dump, name)) for name in names)
+        found = (self.chunk(ChunkId.of(dump, name)) for name in self.chunk_names(dump))
         return [chunk for chunk in found if chunk]
+
+    def chunk_names(self, dump: str) -> list[str]:
+        """Return the names of a dump's chunks that are not placed yet, in order."""
+        return self._z.children(self._at.chunks(dump))
 
     def working(self, dump: str) -> list[str]:
         """Return the names of the chunks that a living process selects now."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -89,7 +90,16 @@ def _value(made: ColumnType, found: re.Match[str]) -> Any:
         if made.kind is K.DECIMAL:
             return Decimal(text)
         return float(text) if made.kind in {K.FLOAT, K.DOUBLE} else int(text)
-    return text if made.kind in _TEXTS and found["text"] is not None else None
+    if found["text"] is None:
+        return None
+    if made.kind is K.DATE:
+        return date.fromisoformat(text)
+    if made.kind in {K.DATETIME, K.TIMESTAMP}:
+        moment = datetime.fromisoformat(text)
+        return moment if (moment.tzinfo is None) is (made.kind is K.DATETIME) else None
+    if made.kind is K.BLOB:
+        return bytes.fromhex(text.removeprefix("\\x")) if text.startswith("\\x") else None
+    return text if made.kind in _TEXTS else None
 
 
 __all__ = ["PostgreSQLWords"]

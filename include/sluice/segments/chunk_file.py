@@ -19,7 +19,7 @@ from sluice.errors import SegmentError
 from sluice.model.batches import Op
 from sluice.model.dumps import Chunk, schema_from_json, schema_to_json
 from sluice.model.sizes import row_bytes
-from sluice.model.tables import META_FIELDS, TableSchema, stored_name
+from sluice.model.tables import META_FIELDS, TableSchema, one_chunk, stored_name
 from sluice.segments.buckets import key_bucket
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import ROW_GROUP_ROWS, parquet_options, row_groups
@@ -78,7 +78,7 @@ def write_chunk(store: SegmentStore, path: str, schema: TableSchema, pieces: Ite
 def _laid_out(rows: pa.Table, schema: TableSchema, layout: pa.Schema, first_row: int) -> pa.Table:
     """Turn SELECTED_ROWS into SEGMENT_ROWS, sorted by their buckets."""
     count = rows.num_rows
-    users = [rows.column(i).combine_chunks() for i in range(len(schema.columns))]
+    users = [one_chunk(rows.column(i)) for i in range(len(schema.columns))]
     keys = [users[i] for name in schema.primary_key for i, c in enumerate(schema.columns) if c.name == name]
     buckets = np.asarray(key_bucket(schema.table.schema, schema.table.table, keys, count), np.uint8)
     if keys:

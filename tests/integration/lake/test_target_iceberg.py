@@ -125,9 +125,13 @@ def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, se
         assert sum(pipe.state(table).values()) == len(values) - number - 1
 
 
-@pytest.mark.parametrize("changes", ["latest", "all"])
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [("latest", ""), ("all", ""), ("latest", ", write_mode: merge-on-read, small_file: 1")],
+    ids=["latest", "all", "merge-on-read"],
+)
 def test_a_random_history_with_definitions_that_change(
-    tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any, changes: str
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any, changes: str, more: str
 ) -> None:
     """Keys that move and come back; columns that come with a value, go, are renamed and become wider; a table that is
     emptied; partitions.
@@ -136,7 +140,7 @@ def test_a_random_history_with_definitions_that_change(
     mysql_source.execute(
         f"CREATE TABLE {schema}.a (id INT, part VARCHAR(9) COLLATE utf8mb4_bin, v INT, old INT, PRIMARY KEY (part, id))"
     )
-    options = f"options: {{partition_by: {{{schema}.a: [part]}}}}"
+    options = f"options: {{partition_by: {{{schema}.a: [part]}}{more}}}"
     chosen = random.Random(3)
     alters = {
         2: "ALTER TABLE a ADD COLUMN extra VARCHAR(9) NOT NULL DEFAULT 'it''s', ADD COLUMN d DECIMAL(5,2) DEFAULT "

@@ -28,8 +28,10 @@ from tests.support.benches.lake_bench import LakeBench
 class IcebergBench(LakeBench):
     """A SQL catalog in ``root``, a folder."""
 
-    def __init__(self, root: Path, changes: str = "latest", consistency: str = "row") -> None:
+    def __init__(self, root: Path, changes: str = "latest", consistency: str = "row", mode: str = "") -> None:
+        """``mode`` "merge": rows are deleted by delete files, in files of any size."""
         super().__init__(changes, consistency)
+        self.options = {"write_mode": "merge-on-read", "small_file": "1"} if mode == "merge" else {}
         self.root = root
         self.root.mkdir(parents=True, exist_ok=True)
         hidden = {"s3.secret-access-key": self.secret}
@@ -49,6 +51,8 @@ class IcebergBench(LakeBench):
         return made
 
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
+        if self.options:
+            config["options"] = {**self.options, **config.get("options", {})}
         return IcebergTarget(self.config("iceberg", name=name, **config), self.connection, pipeline)
 
     def create_table(self, table: TableSchema) -> None:

@@ -45,8 +45,13 @@ _log = structlog.get_logger()
 WAITING_CHUNKS = 4
 """Chunks that are read and not placed, besides those being read.
 
-With more, reading waits until the capture has placed some.
+With more, reading waits until the capture has placed some, unless they are few rows (:data:`WAITING_ROWS`).
 """
+WAITING_ROWS = 1_000_000
+"""Rows that may always be read ahead of the capture: what it places in a second, as it places once a batch."""
+_MOST_WAITING = 24
+_KNOWN_S = 0.5
+"""Seconds for which a worker remembers that a chunk waits for its place: only a chunk that is reset needs a reader."""
 
 SAY_EVERY_S = 5.0
 """Seconds between two signs of life of a process that reads: a killed one is noticed with this precision."""
@@ -233,7 +238,8 @@ def _waiting(dumps: DumpStates, dump: Dump) -> int:
 
 def _most_waiting(dump: Dump) -> int:
     """Return the number of unplaced chunks at which no further chunk is read."""
-    return WAITING_CHUNKS + dump.tuning.parallelism
+    fewest = WAITING_CHUNKS + dump.tuning.parallelism
+    return max(fewest, min(WAITING_ROWS // max(dump.tuning.chunk_rows, 1), _MOST_WAITING))
 
 
 def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
@@ -309,6 +315,8 @@ class _Worker:
         self.throttle = stack.enter_context(Throttle.open(runtime.source, runtime.pipeline.dump.replicas))
         self.read = 0
         self.waiting_for = ""
+        self._known: dict[str, Chunk] = {}
+        self._known_since = 0.0
         self.label = owner.replace("/", "-")
 
     def _hold(self, why: str) -> None:
@@ -325,8 +333,8 @@ class _Worker:
             if dump.state is DumpState.PAUSED or not self.state.pause_switch.read().open or self.state.cursor() is None:
                 self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
                 continue
-            chunks = self.dumps.chunks(dump.id)
             working = set(self.dumps.working(dump.id))
+            chunks = self._unplaced(dump, working)
             waiting = sum(c.state is ChunkState.MARKED for c in chunks)
             if waiting >= _most_waiting(dump) or len(working) >= dump.tuning.parallelism:
                 self.shared.stop.wait(LOOK_EVERY_S)
@@ -339,6 +347,7 @@ class _Worker:
             if chunk is None:
                 if not _unread(self.dumps, dump, self.tables):
                     return
+                self._known = {}  # what is left may be a chunk that was reset
                 self.shared.stop.wait(LOOK_EVERY_S)
                 continue
             started = time.monotonic()
@@ -350,6 +359,23 @@ class _Worker:
             if done is not None:
                 self.read = 0
                 self.shared.stop.wait(self.throttle.pause(dump.tuning, done.rows, time.monotonic() - started))
+
+    def _unplaced(self, dump: Dump, working: set[str]) -> list[Chunk]:
+        """Return the chunks that no process reads and that are not placed; what was known of one half a second ago
+        counts.
+        """
+        if time.monotonic() - self._known_since > _KNOWN_S:
+            self._known, self._known_since = {}, time.monotonic()
+        found = []
+        for name in self.dumps.chunk_names(dump.id):
+            if name in working:
+                continue
+            chunk = self._known.get(name) or self.dumps.chunk(ChunkId.of(dump.id, name))
+            if chunk is not None and chunk.state is ChunkState.MARKED:
+                self._known[name] = chunk
+            if chunk is not None:
+                found.append(chunk)
+        return found
 
     def _left_behind(self, chunks: list[Chunk], working: set[str]) -> Chunk | None:
         """Claim a chunk that has to be read again and that no process reads; None if there is none."""

@@ -25,7 +25,7 @@ from sluice.flows.load.copies import request_copies
 from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
 from sluice.flows.load.statements import SparkStatements
-from sluice.flows.load.unique_keys import SourceKeys
+from sluice.flows.load.unique_keys import SourceKeys, changed_before_rows
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.columns import note_columns
@@ -438,7 +438,9 @@ class _Facts:
     def __init__(self, runtime: Runtime, state: PipelineState, batch: Batch, target: str) -> None:
         self._runtime, self._state, self._batch, self._target = runtime, state, batch, target
         self.unique_keys = SourceKeys(
-            runtime.pipeline.mapping, lambda: definitions_at(runtime.store, runtime.source, state, batch.first)
+            runtime.pipeline.mapping,
+            lambda: definitions_at(runtime.store, runtime.source, state, batch.first),
+            lambda: changed_before_rows(runtime.store.read_manifest(batch.manifest)),
         )
 
     def being_copied(self) -> frozenset[TableId]:

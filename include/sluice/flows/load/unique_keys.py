@@ -4,15 +4,18 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from sluice.config.pipeline import TableMapping
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
-from sluice.model.definitions import Definitions
+from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.planned import PlannedTable
+from sluice.model.schema_changes import TableChange
+from sluice.model.tables import TableId
+from sluice.segments.manifest import SegmentManifest
 
 Key = tuple[tuple[str, int], ...]
 
@@ -32,9 +35,18 @@ def unique_at_target(keys: Iterable[Key], route: TableRoute) -> tuple[Key, ...]:
 class SourceKeys:
     """Reads the source's unique keys from its definitions as of the start of a batch."""
 
-    def __init__(self, mapping: Sequence[TableMapping], read: Callable[[], Definitions | None]) -> None:
-        """Prepare to read. ``read``: returns the definitions at the start of the batch; it is called at most once."""
-        self._read = read
+    def __init__(
+        self,
+        mapping: Sequence[TableMapping],
+        read: Callable[[], Definitions | None],
+        changed: Callable[[], Mapping[TableId, TableDefinition]] = dict,
+    ) -> None:
+        """Prepare to read.
+
+        ``read``: returns the definitions at the start of the batch; ``changed``: those that statements in front of its
+        rows made. Each is called at most once.
+        """
+        self._read, self._read_changed = read, changed
         self._routes = Routes.compile(mapping)
 
     def __call__(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
@@ -43,7 +55,9 @@ class SourceKeys:
 
         The stored definitions are read at the first call.
         """
-        definition = self._definitions.find(plan.source) if self._definitions is not None else None
+        definition = self._changed.get(plan.source)
+        if definition is None and self._definitions is not None:
+            definition = self._definitions.find(plan.source)
         if definition is None:
             return plan, frozenset()
         route = self._routes.route(plan.source)
@@ -54,7 +68,20 @@ class SourceKeys:
 
     @cached_property
     def _definitions(self) -> Definitions | None:
-        """The definitions at the start of the batch: a statement ends a batch, so it counts for the next batch's
-        rows.
-        """
+        """The definitions at the start of the batch: a statement behind its rows counts for the next batch's."""
         return self._read()
+
+    @cached_property
+    def _changed(self) -> Mapping[TableId, TableDefinition]:
+        return self._read_changed()
+
+
+def changed_before_rows(manifest: SegmentManifest) -> dict[TableId, TableDefinition]:
+    """Return the definitions that statements in front of a batch's rows made, by the tables' names after them."""
+    found: dict[TableId, TableDefinition] = {}
+    for record in manifest.ddl:
+        for change in map(TableChange.from_json, record.changes if record.seq < manifest.changes else ()):
+            found.pop(change.table, None)
+            if change.after is not None:
+                found[change.renamed_to or change.table] = change.after
+    return found

@@ -43,7 +43,7 @@ from sluice.sources.base import (
 )
 from sluice.sources.postgresql import ddl_trigger
 from sluice.sources.postgresql.catalog import table_list
-from sluice.sources.postgresql.catalog.changed_definition import widens
+from sluice.sources.postgresql.catalog.changed_definition import row_effects
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
 from sluice.sources.postgresql.catalog.table import read_table, schema_of
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
@@ -122,17 +122,8 @@ class PostgreSQLSource:
         return POSTGRESQL
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
-        """Return an unknown effect for each column that has another type, unless that only widens it.
-
-        The log does not say how the values were converted (``USING``).
-        """
-        why = "the log does not say how values became another type"
-        return tuple(
-            ColumnEffect(change.table, one.old, one.new, unknown=why)
-            for one in change.columns
-            if one.old is not None and one.new is not None
-            and (one.old.type, one.old.labels) != (one.new.type, one.new.labels) and not widens(one.old, one.new)
-        )  # fmt: skip
+        """Return an unknown effect for each column that has another type, unless that only widens it."""
+        return row_effects(change, statement)
 
     @property
     def watch_key(self) -> str:

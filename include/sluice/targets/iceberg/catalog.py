@@ -1,5 +1,4 @@
-"""The library's SQL catalog, which reads each metadata file once; its transaction of a table, without its copies; and
-its snapshot that replaces files, which merges manifests.
+"""The library's SQL catalog, which reads each metadata file once, and its transaction of a table, without its copies.
 
 Decision: a commit loads its table three times (to check whether it holds the batch, for the fence, by the library
 before it writes), and each time the file that the catalog's row names is read. Such a file never changes: a commit
@@ -8,10 +7,6 @@ writes another one. So the row is read each time, and the file only if it is ano
 Decision: inside a transaction the library computes the table's metadata anew, with a deep copy, at each access: twenty
 times per commit, and the longer the more snapshots a table has. Nothing changes in a copy once it is made, so one is
 enough for each step of a transaction. A version of the library that caches it would make this needless.
-
-Each commit of rows adds a manifest, and each merge of rows reads all of them. The library merges those of appends, if a
-table's properties say so, but not those of snapshots that replace files. Here these are merged in the same way, so that
-the cost of a commit does not grow with the number of earlier commits.
 
 Imports the library: only functions of this package import it.
 """
@@ -26,16 +21,13 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
-from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import AddSortOrderUpdate, AssertDefaultSortOrderId, SetDefaultSortOrderUpdate
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 
-from sluice.targets.iceberg.types import MERGE_MANIFESTS
+from sluice.targets.iceberg.snapshot import ReplacedFiles, replacing
 
 _MOST_BYTES = 16 * 2**20
 """Bytes of files whose content is cached in a process; in memory it takes a few times as much."""
@@ -100,21 +92,4 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
         """Open a snapshot of this transaction with these words, to which files are added and from which they are
         removed. A context.
         """
-        there = self.table_metadata.current_snapshot() is not None
-        operation = Operation.OVERWRITE if there else Operation.APPEND
-        return ReplacedFiles(operation, self, self._table.io, snapshot_properties=dict(said))
-
-
-class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
-    """The snapshot that replaces files."""
-
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        wanted = {**MERGE_MANIFESTS, **self._transaction.table_metadata.properties}
-        merging = _ManifestMergeManager(
-            target_size_bytes=int(wanted["commit.manifest.target-size-bytes"]),
-            min_count_to_merge=int(wanted["commit.manifest.min-count-to-merge"]),
-            merge_enabled=str(wanted["commit.manifest-merge.enabled"]).lower() == "true",
-            snapshot_producer=self,
-        )
-        others = [one for one in manifests if one.content != ManifestContent.DATA]
-        return [*merging.merge_manifests([one for one in manifests if one.content == ManifestContent.DATA]), *others]
+        return replacing(self, dict(said))

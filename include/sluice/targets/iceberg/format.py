@@ -18,8 +18,9 @@ from sluice.model.row_effects import Step
 from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import Place, errors, transaction
 from sluice.targets.iceberg.commit_notes import is_first, lineage, said_by, still_holding
+from sluice.targets.iceberg.deletes import Deletes
 from sluice.targets.iceberg.maintain import Maintenance
-from sluice.targets.iceberg.merge import Files, merge_parts
+from sluice.targets.iceberg.merge import COPY_ON_WRITE, Files, WriteMode, merge_parts
 from sluice.targets.iceberg.options import IcebergOptions
 from sluice.targets.iceberg.types import MERGE_MANIFESTS, arrow_schema, info_in, info_of, promotes, schema_of, type_of
 from sluice.targets.lake.conversions import converted_rows
@@ -34,6 +35,8 @@ RETRIES = "commit.retry.num-retries"
 """The property that keeps the library from committing a lost race by itself."""
 _HINT = f"`sluice check PIPELINE --apply` sets {RETRIES} to 0"
 _TOTALS = ("total-records", "total-data-files", "total-files-size", "total-delete-files")
+_MOST_DELETED = 0.5
+"""The share of deleted rows from which a merge writes a data file anew. Maintenance does so earlier."""
 _MOST_SNAPSHOTS = 20
 """Snapshots of the checkpoint's table."""
 _CHECKPOINT = {
@@ -187,7 +190,7 @@ class IcebergFormat:
                         found, change, snapshot
                     )  # one for all: it gives each file that comes a name of its own
                     for task in found.scan().plan_files():
-                        snapshot.delete_data_file(task.file)
+                        snapshot.remove(task)
                         files.write(_filled(files.read(task), fills))
 
     def convert(
@@ -208,7 +211,7 @@ class IcebergFormat:
                         continue
                     rows = converted_rows(files.read(task), steps)
                     assert rows is not None
-                    snapshot.delete_data_file(task.file)
+                    snapshot.remove(task)
                     files.write(rows)
             if files.written:
                 say(f"UPDATE {table}: {', '.join(sorted(steps))}, converted")
@@ -218,7 +221,7 @@ class IcebergFormat:
     def empty(self, table: TableId, found: Any, note: CommitNote) -> None:
         with self._commit(table, found, note) as change, change.replacing(note.said) as snapshot:
             for task in found.scan().plan_files():
-                snapshot.delete_data_file(task.file)
+                snapshot.remove(task)
 
     # -- rows ------------------------------------------------------------------------------------------------------
     @contextmanager
@@ -248,7 +251,14 @@ class IcebergFormat:
         self, table: TableId, found: Any, note: CommitNote, parts: Sequence[Part], info: TableInfo, key: Sequence[str]
     ) -> None:
         with self._commit(table, found, note) as change, change.replacing(note.said) as snapshot:
-            merge_parts(Files(found, change, snapshot, self.options.clusters(table, info)), info, key, parts)
+            files = Files(found, change, snapshot, self.options.clusters(table, info))
+            merge_parts(files, info, key, parts, self._mode(found))
+
+    def _mode(self, found: Any) -> WriteMode:
+        """Return how rows leave their data files. Version 1 of the format has no delete files."""
+        if self.options.write_mode == "copy-on-write" or found.metadata.format_version < 2:
+            return COPY_ON_WRITE
+        return WriteMode(_MOST_DELETED, self.options.small_file)
 
     def read(
         self, table: TableId, at: Any, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]
@@ -256,10 +266,11 @@ class IcebergFormat:
         """See the protocol; one file at a time in memory.
 
         Decision: not the library's reader of batches, which reads all files at once and holds those that are not
-        requested yet.
+        requested yet. Nor does it apply delete files here: it takes ten times as long for it as to read the rows.
         """
         from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
         from pyiceberg.io.pyarrow import ArrowScan
+        from pyiceberg.table import FileScanTask
 
         if at is None:
             return
@@ -269,8 +280,13 @@ class IcebergFormat:
         with errors(self.place, f"reading rows of {table}", self.uri(table)):
             scan = (at.scan() if hasattr(at, "scan") else at).filter(where).select(*names)
             reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter)
+            stored = ArrowScan(scan.table_metadata, scan.io, scan.projection(), AlwaysTrue())
+            deletes = Deletes(scan.io)
             for task in scan.plan_files():
-                yield from reader.to_record_batches([task])
+                if task.delete_files:
+                    yield from deletes.rows(task, stored.to_table([FileScanTask(task.file)])).to_batches()
+                else:
+                    yield from reader.to_record_batches([task])
 
     # -- versions --------------------------------------------------------------------------------------------------
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:
@@ -293,13 +309,11 @@ class IcebergFormat:
             return 0, 0, 0
         said = said_by(found.snapshot_by_id(version))
         rows, files, size, deletes = (int(said.get(name, -1)) for name in _TOTALS)
-        if (
-            deletes != 0 or min(rows, files, size) < 0
-        ):  # after other writers the number of remaining rows is not in a summary
+        if deletes != 0 or min(rows, files, size) < 0:  # after other writers a summary may have no totals
             with errors(self.place, f"counting the rows of snapshot {version} of {table}", self.uri(table)):
-                scan = found.scan(snapshot_id=version)
-                there = [task.file for task in scan.plan_files()]
-                return scan.count(), len(there), sum(file.file_size_in_bytes for file in there)
+                there, positions = list(found.scan(snapshot_id=version).plan_files()), Deletes(found.io)
+                rows = sum(positions.alive(task) for task in there)
+                return rows, len(there), sum(task.file.file_size_in_bytes for task in there)
         return rows, files, size
 
     # -- the table of the checkpoint -------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Maintenance of an Iceberg table: small files become larger ones; old snapshots expire, and the files that only they
-need are deleted.
+"""Maintenance of an Iceberg table: small files become larger ones, and files with many deleted rows are written anew
+without them; old snapshots expire, and the files that only they need are deleted.
 
 Files that nothing names are deleted, too: those of failed commits, by processes that were killed before they could
 delete them.
@@ -20,6 +20,7 @@ from sluice.errors import TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import Place, errors, transaction
 from sluice.targets.iceberg.commit_notes import lineage, names_batch, still_holding
+from sluice.targets.iceberg.deletes import Deletes
 from sluice.targets.iceberg.merge import Files
 from sluice.targets.iceberg.options import IcebergOptions
 from sluice.targets.iceberg.types import info_of
@@ -29,12 +30,27 @@ from sluice.targets.port import Upkeep
 _FOLDERS = ("data", "metadata")
 """The folders in which the client writes. What lies elsewhere in the table's location may be another table's."""
 _ATTEMPTS = 5
+_MOST_DELETE_FILES = 8
+"""Delete files of a data file from which it is written anew. Loads write one for each data file."""
 _SORTED_FILES = 8
 """Files of full size whose rows are sorted together if a table is clustered.
 
 They are in memory twice meanwhile: 1 GiB with the default size. A reader that looks for a value opens one file in
 eight.
 """
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The files (``FileScanTask``) to write anew, in groups that are merged, and the delete files without effect."""
+
+    bins: list[list[Any]]
+    idle: list[Any]
+
+    @property
+    def files(self) -> int:
+        """The number of files that are replaced or removed."""
+        return sum(map(len, self.bins)) + len(self.idle)
 
 
 @dataclass(frozen=True)
@@ -60,30 +76,51 @@ class Maintenance:
             if found is None or found.current_snapshot() is None or not wanted.compact:
                 break
             with self._errors("compacting"):
-                bins = list(_bins(self._small(found), self._bin_bytes(found)))
-                count = sum(map(len, bins))
-                if count < wanted.small_files:
+                plan = self._planned(found)
+                if not plan.bins and not plan.idle:
                     break
                 if self.dry_run:
-                    return Upkeep(self.table, merged=count)
+                    return Upkeep(self.table, merged=plan.files)
                 try:
-                    return self._merged(found, bins)
+                    return self._merged(found, plan)
                 except Raced:
                     if attempt + 1 == _ATTEMPTS:
                         raise
             found = self._open()
         return Upkeep(self.table)
 
-    def _small(self, table: Any) -> list[Any]:
-        """Return the tasks of small files, ordered so that files with neighbouring rows are adjacent.
+    def _planned(self, table: Any) -> _Plan:
+        """Return the files to write anew, and the delete files that have no effect."""
+        tasks, deletes = list(table.scan().plan_files()), Deletes(table.io)
+        worn = {one.file.file_path for one in tasks if self._is_worn(one, deletes)}
+        small = [one for one in tasks if one.file.file_size_in_bytes < self.options.file_size // 16]
+        size = self._bin_bytes(table)
+        bins = list(_bins(self._ordered(table, small), size))
+        if sum(map(len, bins)) < self.options.maintenance.small_files:
+            bins = []
+        taken = {one.file.file_path for some in bins for one in some}
+        rest = [one for one in tasks if one.file.file_path in worn - taken]
+        bins += _bins(self._ordered(table, rest), size, alone=True)
+        used = {one.file_path for task in tasks for one in task.delete_files}
+        return _Plan(bins, [one for one in _delete_files(table) if one.file_path not in used])
+
+    def _is_worn(self, task: Any, deletes: Deletes) -> bool:
+        """Return True for a file with too many deleted rows, or delete files."""
+        if not task.delete_files:
+            return False
+        gone = int(task.file.record_count) - deletes.alive(task)
+        return (
+            gone > self.options.maintenance.deleted_share * task.file.record_count
+            or len(task.delete_files) > _MOST_DELETE_FILES
+        )
+
+    def _ordered(self, table: Any, tasks: Sequence[Any]) -> list[Any]:
+        """Return tasks ordered so that files with neighbouring rows are adjacent.
 
         The order is that of the first column by which the table is clustered, or its first column.
         """
         from pyiceberg.conversions import from_bytes
 
-        tasks = [
-            task for task in table.scan().plan_files() if task.file.file_size_in_bytes < self.options.file_size // 16
-        ]
         order = self.options.clusters(self.table, info_of(table))
         first = table.schema().find_field(order[0]) if order else table.schema().fields[0]
 
@@ -102,19 +139,21 @@ class Maintenance:
         files = _SORTED_FILES if self.options.clusters(self.table, info_of(table)) else 1
         return files * self.options.file_size // 4
 
-    def _merged(self, found: Any, bins: Sequence[Sequence[Any]]) -> Upkeep:
+    def _merged(self, found: Any, plan: _Plan) -> Upkeep:
         """Merge the files in one commit. Raises Raced."""
         with self._errors("compacting"):
             change = transaction(found)
             said = {"sluice.doing": "compaction", **still_holding(found)}
             with change.replacing(said) as snapshot:
                 files = Files(found, change, snapshot, self.options.clusters(self.table, info_of(found)))
-                for some in bins:
+                for some in plan.bins:
                     files.write(pa.concat_tables([files.read(task) for task in some]))
                     for task in some:
-                        snapshot.delete_data_file(task.file)
+                        snapshot.remove(task)
+                for one in plan.idle:
+                    snapshot.remove_deletes(one)
             change.commit_transaction()
-        return Upkeep(self.table, merged=sum(map(len, bins)), written=files.written)
+        return Upkeep(self.table, merged=plan.files, written=files.written)
 
     def expire(self, done: Upkeep) -> Upkeep:
         """Expire old snapshots and delete their files. Raises Raced."""
@@ -163,17 +202,30 @@ def _as_of(table: Any, time_ms: float) -> set[int]:
     return {one.snapshot_id for one in older[: said + 1]}
 
 
-def _bins(tasks: Iterable[Any], size_bytes: int) -> Iterator[list[Any]]:
-    """Yield groups of files of one partition and of about this size on disk; a single file stays as it is."""
+def _delete_files(table: Any) -> Iterator[Any]:
+    """Yield the position delete files of the current snapshot."""
+    from pyiceberg.manifest import DataFileContent, ManifestContent
+
+    for manifest in table.current_snapshot().manifests(table.io):
+        if manifest.content == ManifestContent.DELETES:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                if entry.data_file.content == DataFileContent.POSITION_DELETES:
+                    yield entry.data_file
+
+
+def _bins(tasks: Iterable[Any], size_bytes: int, *, alone: bool = False) -> Iterator[list[Any]]:
+    """Yield groups of files of one partition and of about this size on disk; a single file stays as it is unless
+    ``alone``.
+    """
     some: list[Any] = []
     for task in tasks:
         full = sum(one.file.file_size_in_bytes for one in some) >= size_bytes
         if some and (full or some[0].file.partition != task.file.partition):
-            if len(some) > 1:
+            if len(some) > 1 or alone:
                 yield some
             some = []
         some.append(task)
-    if len(some) > 1:
+    if len(some) > 1 or (alone and some):
         yield some
 
 

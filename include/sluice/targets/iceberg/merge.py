@@ -1,21 +1,29 @@
-"""Merge rows into a table: one snapshot, in which files that have a changed row are replaced.
+"""Merge rows into a table: one snapshot, in which files that have a changed row are replaced, or get a delete file.
 
 Decision: not the library's ``upsert``. It compares whole rows of all that may match, and makes a snapshot of the
 deletes and one of the inserts; nor are its filters made for the keys of a batch. Here files are left out by the bounds
-of their keys, the keys of the others are read, and only files with a key of the batch are rewritten, with the new rows
-in the place of the old ones, so that bounds stay narrow. A client that writes delete files would make this wrong.
+of their keys, and the keys of the others are read. *Copy-on-write* then writes the files anew that have a key of the
+batch, with the new rows in the place of the old ones, so that bounds stay narrow. *Merge-on-read* writes the positions
+of the old rows into a delete file per data file, and the new rows into a file of their own, so that the cost follows
+the changes. A file most of whose rows are deleted is written anew all the same: that costs no more than what was
+changed in it, and the space that deleted rows take stays bounded if maintenance never comes to the table.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.targets.iceberg.deletes import Deletes, among, union
+from sluice.targets.iceberg.kept import KEPT, FileKeys
 from sluice.targets.iceberg.types import arrow_schema
 from sluice.targets.lake.rows import Part, names_of, together
 from sluice.targets.lake.types import TableInfo
@@ -25,11 +33,35 @@ _PRUNED = (pa.types.is_integer, pa.types.is_date32, pa.types.is_string, pa.types
 """The key types whose values lie between the bounds in a file's entry."""
 
 
-def merge_parts(files: Files, info: TableInfo, key: Sequence[str], parts: Sequence[Part]) -> None:
+_FILE_SIZE = 512 * 2**20
+"""The library's size of files."""
+_READ_AHEAD = 4
+"""Files whose keys are in memory at a time."""
+
+
+@dataclass(frozen=True)
+class WriteMode:
+    """How rows leave a data file.
+
+    Attributes:
+        most_deleted: the share of a file's rows that may be deleted by delete files. 0: none (copy-on-write).
+        small_bytes: a file of less than this size on disk is written anew in any case, together with the new rows.
+    """
+
+    most_deleted: float = 0.0
+    small_bytes: int = 0
+
+
+COPY_ON_WRITE = WriteMode()
+
+
+def merge_parts(
+    files: Files, info: TableInfo, key: Sequence[str], parts: Sequence[Part], mode: WriteMode = COPY_ON_WRITE
+) -> None:
     """Merge the parts into the files of a snapshot, which may have no rows. Call it inside the library's contexts."""
     gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
     if len(gone):
-        _Merge(files, info, key, parts, gone).run()
+        _Merge(files, info, key, parts, gone, mode).run()
 
 
 class Files:
@@ -41,17 +73,25 @@ class Files:
     def __init__(self, table: Any, change: Any, snapshot: Any, order: Sequence[str] = ()) -> None:
         self.table, self.change, self.snapshot, self.order = table, change, snapshot, order
         self.schema = arrow_schema(change.table_metadata)
+        self.deletes = Deletes(table.io)
+        self.file_size = int(change.table_metadata.properties.get("write.target-file-size-bytes", _FILE_SIZE))
         self._numbers = itertools.count()
         self.written = 0
 
     def read(self, task: Any, names: Sequence[str] = ()) -> pa.Table:
-        """Read the rows of a file; ``names``: only these columns. Any value may be NULL."""
+        """Read the rows of a file that are not deleted; ``names``: only these columns. Any value may be NULL."""
+        return self.deletes.rows(task, self.stored(task, names))
+
+    def stored(self, task: Any, names: Sequence[str] = ()) -> pa.Table:
+        """Read the rows of a file by their positions, also those that are deleted. See :meth:`read`."""
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
+        from pyiceberg.table import FileScanTask
 
         names = list(names or self.schema.names)
         schema = self.change.table_metadata.schema().select(*names)
-        found = ArrowScan(self.change.table_metadata, self.table.io, schema, AlwaysTrue()).to_table(tasks=[task])
+        scan = ArrowScan(self.change.table_metadata, self.table.io, schema, AlwaysTrue())
+        found = scan.to_table(tasks=[FileScanTask(task.file)])
         return found.select(names).cast(loose(pa.schema([self.schema.field(name) for name in names]))).combine_chunks()
 
     def write(self, rows: pa.Table) -> None:
@@ -78,10 +118,16 @@ class _Merge:
     """A merge inside the library's contexts. ``snapshot`` gets the files to remove and those to add."""
 
     def __init__(
-        self, files: Files, info: TableInfo, key: Sequence[str], parts: Sequence[Part], gone: np.ndarray
+        self,
+        files: Files,
+        info: TableInfo,
+        key: Sequence[str],
+        parts: Sequence[Part],
+        gone: np.ndarray,
+        mode: WriteMode,
     ) -> None:
         self.table, self.snapshot, self.key, self.gone = files.table, files.snapshot, list(key), gone
-        self.files = files
+        self.files, self.mode = files, mode
         self.schema = self.files.schema
         columns = {name: together(parts, info, name) for name in names_of(parts)}
         self.rows = aligned(columns, self.schema, len(gone)).cast(loose(self.schema))
@@ -92,25 +138,106 @@ class _Merge:
             if any(name not in part.columns for part in parts)
         }
         """The rows whose column stays as it is."""
-        self.met = np.zeros(len(gone), bool)
+        self.done = np.zeros(len(gone), bool)
+        """The rows of the batch that are written."""
+        self.waiting: list[pa.Table] = []
+        """Rows of small files and new rows, which are written together at the end."""
+        self.finder = _Finder(self.rows, self.key)
 
     def run(self) -> None:
         """Merge all files."""
-        for task in self._tasks():
-            place = self._matches(self.files.read(task, self.key))
-            if place is None:
-                continue
-            old = self.files.read(task)
-            found = place.is_valid()
-            numbers = np.asarray(place.filter(found).to_numpy(zero_copy_only=False), np.int64)
-            first = ~self.met[numbers] & ~self.gone[numbers]
-            self.met[numbers] = True
+        self.done |= self.gone
+        for task, at, numbers, dead in self._found():
+            if len(at):
+                self._replace(task, at, numbers, union(dead, at))
+        self._write_waiting(self.rows.filter(pa.array(~self.done)))
+
+    def _replace(self, task: Any, at: np.ndarray, numbers: np.ndarray, dead: np.ndarray) -> None:
+        """Take the rows of the batch (``numbers``) out of a file, where they are ``at``; ``dead``: all that go."""
+        count, mode = int(task.file.record_count), self.mode
+        small = task.file.file_size_in_bytes < mode.small_bytes
+        anew = small or len(dead) > mode.most_deleted * count
+        if len(dead) == count and mode.most_deleted:
+            self.snapshot.remove(task)
+            self._keep(numbers, lambda: self._old(task, at))
+        elif not anew:
+            self.snapshot.mark(task, dead)
+            self._keep(numbers, lambda: self._old(task, at))
+        else:
+            old = self.files.stored(task)
+            first = ~self.done[numbers]
+            self.done[numbers] = True
             new = self._with_old(
-                self.rows.take(pa.array(numbers[first])), old.filter(found).filter(pa.array(first)), numbers[first]
+                self.rows.take(pa.array(numbers[first])), old.take(pa.array(at[first])), numbers[first]
             )
-            self.snapshot.delete_data_file(task.file)
-            self.files.write(pa.concat_tables([old.filter(pc.invert(found)), new]))
-        self.files.write(self.rows.filter(pa.array(~self.met & ~self.gone)))
+            stay = np.ones(count, bool)
+            stay[dead] = False
+            self.snapshot.remove(task)
+            rows = pa.concat_tables([old.filter(pa.array(stay)), new])
+            if small:
+                self._wait(rows)
+            else:
+                self.files.write(rows)
+
+    def _keep(self, numbers: np.ndarray, old: Callable[[], pa.Table]) -> None:
+        """Let new rows wait that have values of old ones."""
+        first = ~self.done[numbers]
+        if not self.kept or not first.any():
+            return
+        self.done[numbers] = True
+        chosen = numbers[first]
+        self._wait(self._with_old(self.rows.take(pa.array(chosen)), old().filter(pa.array(first)), chosen))
+
+    def _old(self, task: Any, at: np.ndarray) -> pa.Table:
+        return self.files.stored(task, list(self.kept)).take(pa.array(at))
+
+    def _wait(self, rows: pa.Table) -> None:
+        self.waiting.append(rows)
+        if sum(one.nbytes for one in self.waiting) > self.files.file_size:
+            self._write_waiting(rows.slice(0, 0))
+
+    def _write_waiting(self, rows: pa.Table) -> None:
+        self.files.write(pa.concat_tables([*self.waiting, rows]))
+        self.waiting = []
+
+    def _found(self) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield the files that may have a row of the batch, with what :meth:`_look` finds; some are read ahead."""
+        ahead: deque[tuple[Any, Any]] = deque()
+        with ThreadPoolExecutor(_READ_AHEAD, "sluice-keys") as pool:
+            for task in self._tasks():
+                ahead.append((task, pool.submit(self._look, task)))
+                if len(ahead) >= _READ_AHEAD:
+                    first, found = ahead.popleft()
+                    yield first, *found.result()
+            for first, found in ahead:
+                yield first, *found.result()
+
+    def _look(self, task: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the positions of a file's rows that the batch has, the batch's rows for them, and the positions of
+        rows that are deleted before.
+        """
+        at, numbers = self._matches(task)
+        if not len(at) or not task.delete_files:
+            return at, numbers, at[:0]
+        dead = self.files.deletes.of(task)
+        alive = ~among(at, dead)
+        return at[alive], numbers[alive], dead
+
+    def _matches(self, task: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of a file's rows that the batch has, in order, and the batch's rows for them."""
+        if self.finder.sorted is None:
+            return self.finder.find(self.files.stored(task, self.key))
+        name = (task.file.file_path, self.table.schema().find_field(self.key[0]).field_id)
+        keys = KEPT.get(name)
+        if keys is None:
+            there = self.files.stored(task, self.key)
+            values = _one(there[self.key[0]])
+            if values.null_count or not len(values):
+                return self.finder.find(there)
+            keys = FileKeys.of(values.to_numpy())
+            if self.mode.most_deleted:  # else a file with a match is written anew
+                KEPT.put(name, keys, keys.offsets.nbytes)
+        return self.finder.among(keys)
 
     def _tasks(self) -> Iterator[Any]:
         """Yield the files that may have a row of the batch."""
@@ -138,20 +265,6 @@ class _Merge:
                     continue
             yield task
 
-    def _matches(self, keys: pa.Table) -> pa.Array | None:
-        """Return, for each row of a file, the number of the batch's row with its key; None if no row matches."""
-        if len(self.key) == 1:
-            [name] = self.key
-            place = pc.index_in(_one(keys[name]), value_set=_one(self.rows[name]))
-        else:
-            ours = self.rows.select(self.key).append_column(
-                "\0row", pa.array(np.arange(len(self.gone), dtype=np.int32))
-            )
-            theirs = keys.append_column("\0at", pa.array(np.arange(keys.num_rows)))
-            both = theirs.join(ours, keys=self.key, join_type="left outer").sort_by("\0at")
-            place = _one(both["\0row"])
-        return place if place.null_count < len(place) else None
-
     def _with_old(self, new: pa.Table, old: pa.Table, numbers: np.ndarray) -> pa.Table:
         """Return ``new`` with the values of ``old``, row by row, in columns that stay as they are."""
         for name, kept in self.kept.items():
@@ -161,6 +274,54 @@ class _Merge:
             values = both.take(pa.array(np.where(kept[numbers], count, count + len(numbers))))
             new = new.set_column(new.schema.get_field_index(name), new.schema.field(name), values)
         return new
+
+
+class _Finder:
+    """Finds the rows of a batch among the keys of a file."""
+
+    def __init__(self, rows: pa.Table, key: Sequence[str]) -> None:
+        self.rows, self.key = rows.select(key), list(key)
+        self.sorted: tuple[np.ndarray, np.ndarray] | None = None
+        """The values of a key of one integer column in order, and the numbers of their rows."""
+        values = _one(rows[key[0]])
+        if len(key) == 1 and pa.types.is_integer(values.type) and not values.null_count:
+            numbers = values.to_numpy()
+            order = np.argsort(numbers, kind="stable")
+            self.sorted = numbers[order], order
+
+    def find(self, keys: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the file's rows that the batch has, in order, and the batch's rows for them."""
+        return _numbers(self._places(keys))
+
+    def among(self, keys: FileKeys) -> tuple[np.ndarray, np.ndarray]:
+        """Do the same for a key of one integer column."""
+        assert self.sorted is not None
+        values, order = self.sorted
+        begin, end = np.searchsorted(values, keys.least), np.searchsorted(values, keys.most, side="right")
+        mine, order = keys.offsets_of(values[begin:end]), order[begin:end]
+        if not keys.in_order:
+            at, numbers = _numbers(pc.index_in(pa.array(keys.offsets), value_set=pa.array(mine)))
+            return at, order[numbers]
+        at = np.searchsorted(keys.offsets, mine)
+        same = keys.offsets[at] == mine
+        return at[same], order[same]
+
+    def _places(self, keys: pa.Table) -> pa.Array:
+        """Return, for each row of a file, the number of the batch's row with its key, or NULL."""
+        if len(self.key) == 1:
+            [name] = self.key
+            return pc.index_in(_one(keys[name]), value_set=_one(self.rows[name]))
+        ours = self.rows.append_column("\0row", pa.array(np.arange(self.rows.num_rows, dtype=np.int32)))
+        theirs = keys.append_column("\0at", pa.array(np.arange(keys.num_rows)))
+        both = theirs.join(ours, keys=self.key, join_type="left outer").sort_by("\0at")
+        return _one(both["\0row"])
+
+
+def _numbers(place: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return where numbers are, and the numbers."""
+    there = place.is_valid()
+    at = np.flatnonzero(there.to_numpy(zero_copy_only=False))
+    return at, np.asarray(place.filter(there).to_numpy(zero_copy_only=False), np.int64)
 
 
 def loose(schema: pa.Schema) -> pa.Schema:

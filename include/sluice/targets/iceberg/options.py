@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -21,6 +22,12 @@ class IcebergMaintenance(BaseModel):
         ge=2,
         description="A table is compacted when it has this number of files of less than a sixteenth of file_size on "
         "disk.",
+    )
+    deleted_share: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="A data file is written anew when more than this share of its rows is deleted by delete files.",
     )
     expire: bool = Field(True, description="Old snapshots are given up.")
     orphans: bool = Field(True, description="Files that nothing names are removed, which killed processes left behind.")
@@ -48,8 +55,17 @@ class IcebergOptions(LakeOptions):
     file_size: Size = Field(
         64 * 2**20,
         ge=2**20,
-        description="Rows of a data file of a table that Sluice makes, in bytes of memory. A changed row costs a file "
-        "written anew.",
+        description="Rows of a data file of a table that Sluice makes, in bytes of memory.",
+    )
+    write_mode: Literal["copy-on-write", "merge-on-read"] = Field(
+        "copy-on-write",
+        description="How a changed or deleted row leaves its data file: the file is written anew, or a position delete "
+        "file names the row until maintenance writes the data file anew. The words are Iceberg's (write.merge.mode).",
+    )
+    small_file: Size = Field(
+        256 * 2**10,
+        description="merge-on-read: a data file of less than this size on disk is written anew, together with the new "
+        "rows, instead of getting a delete file.",
     )
     maintenance: IcebergMaintenance = Field(
         default_factory=IcebergMaintenance,

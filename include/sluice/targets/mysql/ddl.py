@@ -40,16 +40,9 @@ Defaults = Mapping[tuple[TableId, str], str]
 def is_mariadb(change: SchemaChange) -> bool:
     """Return True if the source is MariaDB, False for MySQL. Raises LoadError for a statement of another dialect."""
     dialect = change.statement.dialect
-    if dialect not in {dialects.MYSQL, dialects.MARIADB}:
+    if dialect not in {dialects.MYSQL, dialects.MARIADB}:  # :mod:`sluice.targets.mysql.follow` takes those
         raise not_followed(change, f"statements of {dialect} are not understood")
     return dialect == dialects.MARIADB
-
-
-def is_nothing_here(change: SchemaChange) -> bool:
-    """Return True for statements of another kind of database that only concern secondary indexes: they are not made
-    here from its definitions either.
-    """
-    return change.statement.dialect not in {dialects.MYSQL, dialects.MARIADB} and change.wanted <= {ChangeKind.INDEXES}
 
 
 def dialect_of(change: SchemaChange) -> Dialect:

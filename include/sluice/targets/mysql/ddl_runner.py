@@ -21,11 +21,12 @@ from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
 from sluice.targets.mysql.default_literals import alike, literals_of
 from sluice.targets.mysql.definitions import Server, wants_brackets
+from sluice.targets.mysql.follow import SETTINGS, FollowedHeld, Follower, is_foreign
 from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.said_charsets import Knows
 from sluice.targets.mysql.session import Session
-from sluice.targets.mysql.tables import default_collation, definitions_of, read_tables
+from sluice.targets.mysql.tables import column_specs, default_collation, definitions_of, index_names, read_tables
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import added_by_hand, not_filled, require_held, require_whole
@@ -135,14 +136,11 @@ class DdlRunner:
         has run. While it runs, a second connection holds the acknowledgement row shared, so that no other process can
         take the target over in between.
         """
-        nothing = ddl.is_nothing_here(change)
-        if not nothing:
-            ddl.is_mariadb(change)
         doing = f"following {change.where}: {change.statement.text[:200]}"
         with self.target.session(doing) as session, self.target.session(doing) as holder:
             state = self.target.acks.ddl_state(session.cursor, self.fence.batch)
             kept = {"rows": bool(state.get("rows"))}
-            lines = _NO_LINES if nothing else self._lines(session, state, change)
+            lines = self._lines(session, state, change)
             for number, statement in enumerate(lines["statements"]):
                 if number < lines["ran"]:
                     continue
@@ -163,6 +161,8 @@ class DdlRunner:
         if running:
             return dict(running)
         tables = sorted({change.target(t) for one in change.tables for t in one.tables if t.table})
+        if is_foreign(change):
+            return self._followed(session, change, tables)
         model = ddl.model_of(change)
         infos = read_tables(session.cursor, [*tables, model] if model is not None else tables)
 
@@ -183,6 +183,25 @@ class DdlRunner:
         return {
             "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
         }  # fmt: skip
+
+    def _followed(self, session: Session, change: SchemaChange, tables: list[TableId]) -> dict[str, Any]:
+        """Return the statements of a change that a source of another dialect made: its definitions tell them."""
+        cursor, mariadb = session.cursor, session.mariadb
+        infos = read_tables(cursor, tables)
+        held = FollowedHeld(change, infos, cursor, mariadb=mariadb)
+        if change.check_only:
+            require_held(change, held)
+            return _NO_LINES
+
+        def has_rows(table: TableId) -> bool:
+            return bool(cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"))  # noqa: S608 - quoted
+
+        follower = Follower(
+            change, infos, held, has_rows, cache(partial(column_specs, cursor, mariadb=mariadb)),
+            partial(index_names, cursor), mariadb,
+        )  # fmt: skip
+        found = follower.statements()
+        return {"statements": found, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None}
 
     def _statements(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> list[str]:
         """Return what to run.
@@ -295,7 +314,7 @@ class DdlRunner:
             self.target.acks.guard(holder.cursor, self.fence)
             cursor = runner.connection.cursor()
             cursor.execute(set_lock_wait(self.target.lock_wait_s))
-            for setting in ddl.session_settings(change, mariadb=session.mariadb):
+            for setting in self._settings(change, mariadb=session.mariadb):
                 self._set(cursor, setting, change)
             create_schema(cursor, statement)
             create_renamed_schemas(cursor, change)
@@ -315,6 +334,10 @@ class DdlRunner:
             lockwait.watch.leave(runner)
             holder.rollback()
             runner.connection.close()
+
+    @staticmethod
+    def _settings(change: SchemaChange, *, mariadb: bool) -> list[str]:
+        return [SETTINGS] if is_foreign(change) else ddl.session_settings(change, mariadb=mariadb)
 
     @staticmethod
     def _set(cursor: Any, setting: str, change: SchemaChange) -> None:

@@ -41,7 +41,7 @@ class MysqlHeld(OnlyColumns):
         """Compare the words of the types; the server that got the type by hand has converted the rows itself."""
         there, new = self._info(table, name), part.new
         assert new is not None
-        if _words(there.sql_type) != _words(new.type):
+        if declared_words(there.sql_type) != declared_words(new.type):
             return Answer.LACKS
         if new.charset and _charset(there.charset) != _charset(new.charset):
             return Answer.LACKS
@@ -145,7 +145,7 @@ class _Attributes:
         return (field in self.extra) is bool(wanted)
 
 
-def _words(declared: str) -> SqlType:
+def declared_words(declared: str) -> SqlType:
     """Return a type without display widths."""
     found = SqlType.parse(declared)
     kind = find_type(found.word)

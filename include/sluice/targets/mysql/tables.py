@@ -17,6 +17,9 @@ from sluice.model.labels import declared, labels_of
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.client import create_table_of, without_counter
+from sluice.mysql.ddl.ast import ColumnSpec, CreateTable
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.exact_labels import exact_labels, may_hide
 from sluice.targets.mysql.column_types import column_type, is_long_key, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
@@ -167,6 +170,25 @@ def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
         shown = create_table_of(cursor.connection, table)
         found.append(without_counter(shown.decode(errors="backslashreplace")))  # definitions are only compared
     return found
+
+
+def column_specs(cursor: Any, table: TableId, *, mariadb: bool) -> Mapping[str, ColumnSpec]:
+    """Return the columns of a table as SHOW CREATE TABLE writes them, by their names in lower case.
+
+    Raises DecodeError for a definition that is not understood.
+    """
+    [text] = definitions_of(cursor, [table])
+    made = parse_statement(text, table.schema, Dialect(mariadb))
+    return {one.name.lower(): one for one in made.columns} if isinstance(made, CreateTable) else {}
+
+
+def index_names(cursor: Any, table: TableId) -> frozenset[str]:
+    """Return the names of a table's indexes, in lower case."""
+    cursor.execute(
+        "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s",
+        (table.schema, table.table),
+    )
+    return frozenset(str(name).lower() for (name,) in cursor.fetchall())
 
 
 def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True) -> TargetTable:

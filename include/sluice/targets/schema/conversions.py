@@ -27,13 +27,16 @@ def broken(kind: StepKind) -> str:
     return _BROKEN[kind]
 
 
-def not_converted(change: SchemaChange, effect: ColumnEffect, target: TableId, why: str = "") -> LoadError:
+def not_converted(
+    change: SchemaChange, effect: ColumnEffect, target: TableId, why: str = "", *, by_hand: str = ""
+) -> LoadError:
     """Return the error for rows that a target cannot convert as the source did.
 
-    ``why``: the target's own reason, if it has one.
+    ``why``: the target's own reason, if it has one. ``by_hand``: the statement that makes the change there.
     """
     old, new = effect.old, effect.new
     name = old.name if old.name == new.name else f"{old.name} (now {new.name})"
+    said = f" ({by_hand})" if by_hand else ""
     return LoadError(
         f"the source converted the rows of {effect.table}, and those of {target} cannot be converted in the same way: "
         f"column {name} was "
@@ -43,8 +46,8 @@ def not_converted(change: SchemaChange, effect: ColumnEffect, target: TableId, w
         hint=f"set on_conversion: copy {'in' if change.consumer == SNAPSHOT else 'at target'} {change.consumer}, and "
         "the table is emptied there and copied again by itself"
         if change.recopies
-        else "make the change at the target by hand, rows included, and set change_column to ignore in the ddl of "
-        f"target {change.consumer} until the batch is delivered; or set it to ignore, and copy the table anew then "
+        else f"make the change at the target by hand{said}, rows included, and set change_column to ignore in the ddl "
+        f"of target {change.consumer} until the batch is delivered; or set it to ignore, and copy the table anew then "
         "(`sluice dump start`)",
     )
 

@@ -20,6 +20,7 @@ from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word
 from sluice.sources.base import Watermarker
 from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
+from sluice.sources.mysql.snapshot.border_guess import BorderGuesses
 from sluice.sources.mysql.snapshot.chunk_queries import (
     NULLS,
     border_sql,
@@ -72,6 +73,7 @@ class MySQLChunkReader(MySQLLoad):
         self._pipeline = pipeline
         self._collations: dict[int, tuple[str, str]] | None = None
         self._live: LiveTable | None = None
+        self._guesses = BorderGuesses(connection)
 
     def end_of_log(self) -> str:
         """Ask the server for the present end of its log, as ``file:offset``."""
@@ -83,20 +85,29 @@ class MySQLChunkReader(MySQLLoad):
         return self._live.plan.schema
 
     def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
-        """Select the key that ends the next chunk; rows whose key has a NULL are the first chunk, alone."""
+        """Return the key that ends the next chunk; rows whose key has a NULL are the first chunk, alone.
+
+        It is guessed if the last chunk tells how dense the keys are, else selected.
+        """
         key = key_of(self._definition(request.table), request)
         if not key.columns:
             return (), True
         if not planned.chunks and has_nulls(request, key):
             return NULLS, False
         low, high = range_of(request, key)
-        behind = after(key.names, place_of(key, planned.upto))
-        sql = border_sql(request.table, key, rows, low, high, behind, nulls(key, False))
+        start = place_of(key, planned.upto)
+        conditions = (low, high, nulls(key, False))
+        guess = self._guesses.border(request, key, start, rows, *conditions, mariadb=self._mariadb)
+        if guess is not None:
+            return guess
+        sql = border_sql(request.table, key, rows, *conditions, after(key.names, start))
         pieces = list(select(self._reader, sql, key.columns, f"keys of {request.table}"))
         found = pieces[0] if pieces else None
         if found is None or not found.num_rows:
             return (), True
-        return key_literals(key.columns, found)[0], False
+        border = key_literals(key.columns, found)[0]
+        self._guesses.learn(request, key, start, border, rows)
+        return border, False
 
     def rows(
         self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
@@ -130,7 +141,12 @@ class MySQLChunkReader(MySQLLoad):
         low, high = range_of(request, key)
         behind, end = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
         conditions = (low, high, behind, end, nulls(key, False), where)
-        yield from select(self._reader, selection_sql(request.table, columns, key, *conditions), columns, place)
+        count = 0
+        for piece in select(self._reader, selection_sql(request.table, columns, key, *conditions), columns, place):
+            count += piece.num_rows
+            yield piece
+        if not where:
+            self._guesses.learn(request, key, place_of(key, chunk.after), chunk.upto, count)
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.base.DigestReader`."""

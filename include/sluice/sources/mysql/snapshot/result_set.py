@@ -31,8 +31,11 @@ from sluice.sources.mysql.decoder.transcode import to_utf8
 from sluice.sources.mysql.server.connection import connect_settings, rows_of, source_errors
 from sluice.sources.mysql.snapshot import rowset_kernels
 
-PIECE_BYTES = 8 * 2**20
-"""Rows are decoded when this many bytes of them are there: bounds the memory of a chunk of wide rows."""
+PIECE_BYTES = 16 * 2**20
+"""Rows are decoded when this many bytes of them are there: bounds the memory of a chunk of wide rows.
+
+A chunk of the usual size is one piece, and its columns need not be joined.
+"""
 
 _SPARE = 16
 _ROWS_A_PIECE = 1 << 16
@@ -139,7 +142,7 @@ class _Reader:
 
     def pieces(self) -> Iterator[pa.Table]:
         self.kinds = np.array([_wire_kind(c, t) for c, t in zip(self.columns, self.types, strict=True)], np.int64)
-        buffer = np.zeros(PIECE_BYTES + 2**20 + _SPARE, np.uint8)
+        buffer = np.empty(PIECE_BYTES + 2**20 + _SPARE, np.uint8)
         starts, ends = np.empty(_ROWS_A_PIECE, np.int64), np.empty(_ROWS_A_PIECE, np.int64)
         state = np.zeros(2, np.int64)
         at = end = rows = 0

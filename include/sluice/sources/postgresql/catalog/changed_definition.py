@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator
 
 from sluice.errors import SchemaUnknown
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
 from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.source_words import PostgreSQLWords
 from sluice.postgresql.type_names import pg_type
 from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable
 
@@ -110,6 +112,26 @@ def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
     return old.type == new.type
 
 
+def row_effects(change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+    """Return an unknown effect for each column that has another type, unless that only widens it.
+
+    The log does not say how the values were converted (``USING``). A column that took the name of another one was not
+    converted: the statement tells it.
+    """
+    if change.before is None or change.after is None:
+        return ()
+    names = PostgreSQLWords().altered_names(statement)
+    columns = change.compared_columns(names.renamed, names.dropped) if names is not None else change.columns
+    why = "the log does not say how values became another type"
+    found = {
+        one.old.name: ColumnEffect(change.table, one.old, one.new, unknown=why)
+        for one in columns
+        if one.old is not None and one.new is not None
+        and (one.old.type, one.old.labels) != (one.new.type, one.new.labels) and not widens(one.old, one.new)
+    }  # fmt: skip
+    return tuple(found.values())
+
+
 _INTEGERS = ("smallint", "integer", "bigint")
 _TIMED = {"timestamp without time zone", "timestamp with time zone", "time without time zone", "time with time zone"}
 _MICROS = 6
@@ -195,4 +217,4 @@ def _statements(change: TableChange, renamed: dict[str, str]) -> Iterator[str]:
         yield f"ALTER TABLE {table} {', '.join(parts)}"
 
 
-__all__ = ["create_text", "renames", "table_change", "widens"]
+__all__ = ["create_text", "renames", "row_effects", "table_change", "widens"]

@@ -1,0 +1,426 @@
+"""Statements of a source whose dialect is not MySQL's, as statements for this server: the plan of the change
+(:mod:`sluice.targets.schema.plan`), in this server's words.
+
+The recorded text means nothing here, so that both definitions tell all of it. One ALTER TABLE makes all changes of a
+table: it runs as a whole or not at all. Followed are tables and columns with their types, NULL, constant defaults,
+comments, the primary key and secondary indexes. Counters and generated columns are the target's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.model import dialects
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.planned import PlannedColumn
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ChangeKind, ColumnChange
+from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.ddl.ast import ColumnSpec
+from sluice.mysql.type_loss import SqlType, loss
+from sluice.targets.mysql.column_types import column_type, is_long_key
+from sluice.targets.mysql.followed_defaults import Default, default_of, text_literal
+from sluice.targets.mysql.held import MysqlHeld, declared_words
+from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
+from sluice.targets.port import SchemaChange
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.plan import (
+    AddColumn,
+    AlterTable,
+    ChangeColumn,
+    CreateTable,
+    DropTable,
+    EmptyTable,
+    RenameTable,
+    steps_of,
+    type_of,
+)
+from sluice.targets.schema.policy import Answer, added_by_hand, has, not_filled, not_followed
+
+K = ChangeKind
+T = ColumnKind
+SETTINGS = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'"
+"""A value that does not fit is an error, and times are UTC, as those of rows are."""
+_TEXTS = frozenset({T.CHAR, T.VARCHAR, T.TEXT, T.ENUM, T.SET})
+_CHARSET, _COLLATION = "utf8mb4", "utf8mb4_0900_bin"
+"""The comparison of texts by their bytes, blanks at the end too: no other makes fewer rows of them than the source."""
+_TYPES = frozenset({K.WIDEN_COLUMN, K.CHANGE_COLUMN})
+_LONGEST_NAME = 64
+_INDEXED_CHARACTERS = 768
+"""Characters of an index's columns together, at most: InnoDB takes 3,072 bytes."""
+_PREFIX = 191
+"""Characters that an index holds of a text without a limit."""
+
+Specs = Callable[[TableId], Mapping[str, ColumnSpec]]
+"""The columns of one of the target's tables as its SHOW CREATE TABLE writes them, by their names in lower case."""
+Indexes = Callable[[TableId], Collection[str]]
+"""The names of a table's indexes, in lower case."""
+
+
+def is_foreign(change: SchemaChange) -> bool:
+    """Return True for a statement that neither MySQL nor MariaDB ran."""
+    return change.statement.dialect not in {dialects.MYSQL, dialects.MARIADB}
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """The types that columns of a source get here. ``mariadb``: the target is."""
+
+    change: SchemaChange
+    mariadb: bool
+
+    def planned(self, column: ColumnDefinition, name: str, key: Sequence[str] = ()) -> PlannedColumn:
+        """Return the plan of a column. ``key``: the source's key. Raises LoadError for a type that is not known."""
+        made = type_of(self.change, column)
+        keyed = [one.lower() for one in key]
+        place = keyed.index(column.name.lower()) + 1 if column.name.lower() in keyed else 0
+        charset, collation = (_CHARSET, _COLLATION) if made.kind in _TEXTS else ("", "")
+        return PlannedColumn(name, "", place, charset=charset, collation=collation, nullable=column.nullable, type=made)
+
+    def word(self, column: ColumnDefinition, table: TableDefinition) -> str:
+        """Return the type of a column of ``table`` as a statement writes it, with its charset and collation."""
+        parts = [self.planned(one, one.name, table.row_key) for one in table.columns if one.generated is None]
+        long = max(1, sum(map(is_long_key, parts)))
+        planned = self.planned(column, column.name, table.row_key)
+        return column_type(planned, mariadb=self.mariadb, key_parts=long)
+
+
+class FollowedHeld(MysqlHeld):
+    """The traces of such a statement in the catalog: its types are the target's own for the source's."""
+
+    def __init__(self, change: SchemaChange, infos: Mapping[TableId, TableInfo], cursor: Any, *, mariadb: bool) -> None:
+        super().__init__(change, infos, cursor, mariadb=mariadb)
+        self.types = Types(change, mariadb)
+
+    def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        """Compare the declared type with the one of the change, which it may exceed.
+
+        Rows that the source converted leave no trace in it (UNSEEN).
+        """
+        assert part.old is not None
+        assert part.new is not None
+        there, info = self._info(table, name), self.infos[table]
+        primary = next((key.parts for key in info.keys if key.name == "PRIMARY"), ())
+        keyed = name.casefold() in {one.casefold() for one, _ in primary}
+        old, new = (
+            column_type(self.types.planned(one, name, (one.name,) if keyed else ()), mariadb=self.types.mariadb)
+            for one in (part.old, part.new)
+        )
+        if _same(there.sql_type, new) and not _same(old, new):
+            return Answer.HAS  # somebody changed it
+        if effect is not None:
+            return Answer.UNSEEN
+        return has(_holds(there, new))
+
+    def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
+        """Compare the comment, and only whether there is a default at all: its text is this server's own."""
+        assert part.new is not None
+        [(default, comment)] = self._rows(
+            "SELECT column_default, column_comment FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = %s AND column_name = %s",
+            (table.schema, table.table, name),
+        )
+        old, new = part.old, part.new
+        if old is not None and old.comment != new.comment and str(comment or "") != new.comment:
+            return Answer.LACKS
+        if old is None or old.default == new.default:
+            return Answer.HAS
+        there = default is not None and str(default).upper() != "NULL"
+        if (new.default is None) is there:
+            return Answer.LACKS
+        return Answer.HAS if new.default is None or old.default is None else Answer.UNSEEN
+
+
+def _same(one: str, other: str) -> bool:
+    return declared_words(one) == declared_words(other)
+
+
+def _holds(there: ColumnInfo, wanted: str) -> bool:
+    """Return True if a column holds every value of a type."""
+    return not loss(SqlType.parse(wanted, there.charset), SqlType.parse(there.sql_type, there.charset))
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Makes the statements of one change.
+
+    Attributes:
+        infos: the target's tables before it. held: what they show. has_rows: asks whether a table has any.
+        specs, indexes: see there; asked only for a table that changes. mariadb: the target is.
+    """
+
+    change: SchemaChange
+    infos: Mapping[TableId, TableInfo]
+    held: FollowedHeld
+    has_rows: Callable[[TableId], bool]
+    specs: Specs
+    indexes: Indexes
+    mariadb: bool = False
+
+    @property
+    def types(self) -> Types:
+        """The types that columns get."""
+        return Types(self.change, self.mariadb)
+
+    def statements(self) -> list[str]:
+        """Return what to run, in order; empty if the target has it already. Raises LoadError."""
+        found: list[str] = []
+        for step in steps_of(self.change, self.held):
+            match step:
+                case DropTable(table):
+                    found.append(f"DROP TABLE IF EXISTS {quoted_table(table)}")
+                case EmptyTable(table):
+                    found.append(f"TRUNCATE TABLE {quoted_table(table)}")
+                case RenameTable(table, to):
+                    self._refuse_long([to.schema, to.table])
+                    found.append(f"RENAME TABLE {quoted_table(table)} TO {quoted_table(to)}")
+                case CreateTable():
+                    found.append(self._created(step))
+                case AlterTable():
+                    found += self._altered(step)
+        return found
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _refuse_long(self, names: Sequence[str]) -> None:
+        name = next((one for one in names if len(one) > _LONGEST_NAME), "")
+        if name:
+            raise not_followed(self.change, f"the name {name!r} is longer than {_LONGEST_NAME} characters")
+
+    def _created(self, step: CreateTable) -> str:
+        after, keyed = step.after, {name.lower() for name in step.after.row_key}
+        self._refuse_long([step.table.schema, step.table.table, *(added.name for added in step.columns)])
+        lines = []
+        for added in step.columns:
+            column = added.column
+            words = [quoted(added.name), self.types.word(column, after)]
+            words.append("NULL" if column.nullable and column.name.lower() not in keyed else "NOT NULL")
+            later = self._default(column).later
+            words += [f"DEFAULT {later}"] if later else []
+            words += [f"COMMENT {text_literal(column.comment)}"] if column.comment else []
+            lines.append(" ".join(words))
+        if step.key:
+            lines.append(f"PRIMARY KEY ({', '.join(map(quoted, step.key))})")
+        names = {added.column.name.lower(): added.name for added in step.columns}
+        lines += self._lines(after, lambda name: names.get(name.lower())).values()
+        comment = f" COMMENT = {text_literal(after.comment)}" if after.comment else ""
+        return f"CREATE TABLE {quoted_table(step.table)} ({', '.join(lines)}){comment}"
+
+    def _default(self, column: ColumnDefinition) -> Default:
+        return default_of(column, type_of(self.change, column), self.change.meaning.default_value(column))
+
+    def _altered(self, step: AlterTable) -> list[str]:
+        place = quoted_table(step.table)
+        self._refuse_long([name for _, name in step.renames])
+        gone, made = self._indexes_changed(step)
+        clauses = [f"DROP COLUMN {quoted(name)}" for name in step.drops]
+        clauses += [f"DROP KEY {quoted(name)}" for name in gone]
+        clauses += self._columns(step)
+        clauses += [self._added(step, added) for added in step.new]
+        clauses += [*self._key(step), *(f"ADD {line}" for line in made)]
+        clauses += [f"COMMENT = {text_literal(step.comment)}"] if step.comment is not None else []
+        statements = [f"ALTER TABLE {place} {', '.join(clauses)}"] if clauses else []
+        self._refuse_conversions(step, "; ".join(statements))
+        return [*([f"TRUNCATE TABLE {place}"] if step.copied else []), *statements]
+
+    def _refuse_conversions(self, step: AlterTable, statement: str) -> None:
+        """Raise LoadError for values that the source converted: nobody knows how, so that this server is not asked to.
+
+        ``statement``: makes the change, for people.
+        """
+        there = self.held.columns(step.table) or {}
+        for effect in effects_on(self.change, step.source):
+            names = [self.held.column(step.one, one.name) for one in (effect.old, effect.new)]
+            if any(name is not None and name.casefold() in there for name in names) and self.has_rows(step.table):
+                raise not_converted(self.change, effect, step.table, by_hand=statement)
+
+    # -- columns ---------------------------------------------------------------------------------------------------
+    def _columns(self, step: AlterTable) -> Iterator[str]:
+        """Yield a clause for each column that has another name or definition."""
+        was = {new: old for old, new in step.renames}
+        parts: dict[str, list[ChangeColumn]] = {}
+        for part in step.changes:
+            parts.setdefault(part.name, []).append(part)
+        changed = {name: self._changed(step, some) for name, some in parts.items()}
+        for column in self._newly_keyed(step):
+            name = self.held.column(step.one, column.name) or column.name
+            found = self._info(step.table, was.get(name, name))
+            if found is not None and not changed.get(name):
+                kept = self._kept(step.table, found, self.types.word(column, step.after), nullable=False)
+                changed[name] = _clause(found.name, name, kept)
+        for old, new in step.renames:
+            if not changed.get(new):
+                yield f"RENAME COLUMN {quoted(old)} TO {quoted(new)}"
+        yield from filter(None, changed.values())
+
+    def _newly_keyed(self, step: AlterTable) -> Iterator[ColumnDefinition]:
+        """Yield columns of a new key that this server takes into one only with another type."""
+        if step.key is None:
+            return
+        before = {name.lower() for name in step.before.row_key}
+        for name in step.after.row_key:
+            column = step.after.column(name)
+            if name.lower() not in before and is_long_key(self.types.planned(column, name, step.after.row_key)):
+                yield column
+
+    def _info(self, table: TableId, name: str) -> ColumnInfo | None:
+        return next((one for one in self.infos[table].columns if one.name.casefold() == name.casefold()), None)
+
+    def _changed(self, step: AlterTable, parts: Sequence[ChangeColumn]) -> str:
+        """Return the clause for all that changed of one column besides its name, "" if the target has it."""
+        was, name, old, new = parts[0].was, parts[0].name, parts[0].old, parts[0].new
+        info = self._info(step.table, was)
+        if info is None or info.generated:
+            return ""
+        kinds = {part.kind for part in parts}
+        word = self._retyped(info, kinds, self.types.word(old, step.before), self.types.word(new, step.after))
+        nullable = (info.nullable or K.ALLOW_NULL in kinds) and K.REQUIRE_VALUE not in kinds
+        attributes = K.COLUMN_ATTRIBUTES in kinds
+        defaulted, commented = attributes and old.default != new.default, attributes and old.comment != new.comment
+        default = self._default(new).later if defaulted else None
+        if not word and nullable is info.nullable and not commented and (was == name or not defaulted):
+            if not defaulted:
+                return ""
+            return f"ALTER COLUMN {quoted(name)} {f'SET DEFAULT {default}' if default else 'DROP DEFAULT'}"
+        comment = new.comment if commented else None
+        kept = self._kept(step.table, info, word, nullable=nullable, default=default, comment=comment)
+        return _clause(was, name, kept)
+
+    def _retyped(self, info: ColumnInfo, kinds: Set[ChangeKind], old: str, new: str) -> str:
+        """Return the type that the column needs, "" if the one that it has will do."""
+        if not kinds & _TYPES or _same(info.sql_type, new):
+            return ""
+        widens = K.WIDEN_COLUMN in kinds or _same(old, new)
+        return "" if widens and _holds(info, new) else new
+
+    def _kept(
+        self,
+        table: TableId,
+        info: ColumnInfo,
+        word: str,
+        *,
+        nullable: bool,
+        default: str | None = None,
+        comment: str | None = None,
+    ) -> str:
+        """Return a column's definition behind its name: what the target has, but for what is given here."""
+        spec = self.specs(table).get(info.name.lower())
+        collated = f" CHARACTER SET {info.charset} COLLATE {info.collation}" if info.charset else ""
+        parts = [word or f"{info.sql_type}{collated}", "NULL" if nullable else "NOT NULL"]
+        held = spec.default if spec is not None else None
+        if held is not None and not nullable and held.upper() == "NULL":
+            held = None
+        if default is not None:
+            held = default
+        parts += [f"DEFAULT {held}"] if held else []
+        if spec is not None:
+            parts += [f"ON UPDATE {spec.on_update}"] if spec.on_update else []
+            parts += ["AUTO_INCREMENT"] if spec.auto_increment else []
+            parts += ["INVISIBLE"] if spec.invisible else []
+        said = comment if comment is not None else spec.comment if spec is not None else ""
+        return " ".join([*parts, *([f"COMMENT {text_literal(said)}"] if said else [])])
+
+    def _added(self, step: AlterTable, added: AddColumn) -> str:
+        """Return the clause of a new column. Raises LoadError if the values in rows that are there are not known."""
+        column, word, default = added.column, self.types.word(added.column, step.after), self._default(added.column)
+        self._refuse_long([added.name])
+        why = default.why
+        if not why and default.rows == "NULL" and column.auto_increment:
+            why = "the source has numbered its rows"
+        if not why and default.rows == "NULL" and not column.nullable:
+            why = "it is NOT NULL and has no default, so that another statement gave the source's rows their values"
+        if why and self.has_rows(step.table):
+            by_hand = f"ALTER TABLE {quoted_table(step.table)} ADD COLUMN {quoted(added.name)} {word} NULL"
+            raise not_filled(self.change, step.table, added.name, why, added_by_hand(by_hand))
+        parts = [f"ADD COLUMN {quoted(added.name)} {word}", "NULL" if column.nullable else "NOT NULL"]
+        parts += [f"DEFAULT {default.later}"] if default.later else []
+        return " ".join([*parts, *([f"COMMENT {text_literal(column.comment)}"] if column.comment else [])])
+
+    # -- keys ------------------------------------------------------------------------------------------------------
+    def _key(self, step: AlterTable) -> list[str]:
+        if step.key is None:
+            return []
+        info, wanted = self.infos[step.table], {name.casefold() for name in step.key}
+        if wanted and any({name.casefold() for name in key} == wanted for key in info.unique_keys):
+            return []
+        clauses = ["DROP PRIMARY KEY"] if any(key.name == "PRIMARY" for key in info.keys) else []
+        return [*clauses, *([f"ADD PRIMARY KEY ({', '.join(map(quoted, step.key))})"] if wanted else [])]
+
+    def _indexes_changed(self, step: AlterTable) -> tuple[list[str], list[str]]:
+        """Return the names of indexes that go, and the definitions of new ones.
+
+        A renamed column has its new name in them by itself.
+        """
+        if not step.indexes:
+            return [], []
+        renamed = {
+            part.old.name.lower(): part.new.name
+            for part in step.parts
+            if part.kind is K.RENAME_COLUMN and part.old is not None and part.new is not None
+        }
+        before = self._lines(step.before, lambda name: self.held.column(step.one, renamed.get(name.lower(), name)))
+        after = self._lines(step.after, lambda name: self.held.column(step.one, name))
+        there = {name.lower() for name in self.indexes(step.table)}
+        gone = [name for name, line in before.items() if after.get(name) != line and name.lower() in there]
+        left = there - {name.lower() for name in gone}
+        made = [line for name, line in after.items() if before.get(name) != line and name.lower() not in left]
+        return gone, made
+
+    def _lines(self, table: TableDefinition, naming: Callable[[str], str | None]) -> dict[str, str]:
+        """Return the definitions of the indexes that the target shall have, by name.
+
+        ``naming``: the target's name of a source column.
+        """
+        key = {name.lower() for name in table.row_key}
+        found = {}
+        for index in table.indexes:
+            same = index.unique and {name.lower() for name, _ in index.columns} == key
+            if index.primary or same or index.kind != "index" or len(index.name) > _LONGEST_NAME:
+                continue
+            columns = self._index_columns(table, index, naming)
+            if columns:
+                word = "UNIQUE KEY" if index.unique else "KEY"
+                found[index.name] = f"{word} {quoted(index.name)} ({', '.join(columns)})"
+        return found
+
+    def _index_columns(
+        self, table: TableDefinition, index: IndexDefinition, naming: Callable[[str], str | None]
+    ) -> list[str]:
+        """Return the columns of an index with their prefixes; none if this server has no such index."""
+        columns = [table.column(name) for name, _ in index.columns if name]
+        names = [naming(column.name) for column in columns]
+        if len(columns) < len(index.columns) or None in names or any(one.generated is not None for one in columns):
+            return []
+        sizes = [_characters(type_of(self.change, column)) for column in columns]
+        if None in sizes:
+            return []
+        short = [size if size is not None and 0 <= size <= _INDEXED_CHARACTERS else -1 for size in sizes]
+        whole = -1 not in short and sum(short) <= _INDEXED_CHARACTERS
+        if index.unique and not whole:
+            return []
+        keyed = {name.lower() for name in table.row_key}
+        found = []
+        for column, name, size in zip(columns, names, short, strict=True):
+            cut = not whole and (size < 0 or size > _PREFIX) and column.name.lower() not in keyed
+            found.append(quoted(name or "") + (f"({_PREFIX})" if cut else ""))
+        return found
+
+
+def _clause(was: str, name: str, definition: str) -> str:
+    if was == name:
+        return f"MODIFY COLUMN {quoted(name)} {definition}"
+    return f"CHANGE COLUMN {quoted(was)} {quoted(name)} {definition}"
+
+
+def _characters(made: ColumnType) -> int | None:
+    """Return how many characters of an index a column takes; -1 for one without a limit, None if it has no index."""
+    if made.kind in {T.TEXT, T.BLOB}:
+        return -1
+    if made.kind in {T.CHAR, T.VARCHAR, T.BINARY, T.VARBINARY}:
+        return made.length
+    return None if made.kind in {T.JSON, T.GEOMETRY, T.VECTOR} else 2
+
+
+__all__ = ["SETTINGS", "FollowedHeld", "Follower", "Types", "is_foreign"]
