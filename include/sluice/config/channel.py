@@ -133,7 +133,6 @@ class ChannelConfig(StrictModel):
         """
         self._require_whole_rows(pipeline)
         self._require_merged(pipeline)
-        self._require_own_rows(pipeline)
         if pipeline.pipeline == self.carrier:
             return pipeline
         capture = pipeline.capture
@@ -151,24 +150,17 @@ class ChannelConfig(StrictModel):
         rows.
         """
         lines = [line for line in pipeline.mapping if line.send == "changed_columns"]
-        if not lines or self.consistency == "none" or (self.repairs and pipeline.rules is None):
+        whole = pipeline.source.type == "postgresql"
+        if not lines or self.consistency == "none" or (self.repairs and pipeline.rules is None and not whole):
             return
-        why = f", which has rules ({pipeline.rules})," if self.repairs else ""
+        why = f", which has rules ({pipeline.rules})," if self.repairs and pipeline.rules is not None else ""
+        why = ", whose source's log does not say which columns an update changed," if whole else why
         raise ConfigError(
             f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline}{why} sends changed "
             f"columns of {lines[0].from_}",
             where=f"channel {self.channel}",
-            hint=f"send: rows in {pipeline.pipeline}" + ("" if self.repairs else ", or consistency: time_intersection"),
-        )
-
-    def _require_own_rows(self, pipeline: PipelineConfig) -> None:
-        """Raise ConfigError if both sites may write the same rows, and one of them is a PostgreSQL."""
-        if self.consistency == "none" or pipeline.source.type != "postgresql":
-            return
-        raise ConfigError(
-            f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline} reads a PostgreSQL",
-            where=f"channel {self.channel}",
-            hint="consistency: none, with rows that one of the sites writes; or two MySQL or MariaDB servers",
+            hint=f"send: rows in {pipeline.pipeline}"
+            + ("" if self.repairs or whole else ", or consistency: time_intersection"),
         )
 
     def _require_merged(self, pipeline: PipelineConfig) -> None:

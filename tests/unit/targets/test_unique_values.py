@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from sluice.model.tables import TableId
-from sluice.targets.mysql.uniqueness import may_meet
 from sluice.targets.sql.tables import TargetTable
+from sluice.targets.sql.unique_values import may_meet
 
 
 def rows(**columns: list[Any]) -> pa.Table:

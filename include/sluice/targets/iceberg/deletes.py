@@ -7,12 +7,13 @@ deleted rows of it. Delete files of other writers may name rows of several data 
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from sluice.targets.iceberg.kept import KEPT
 
 _PATH, _POSITION = 2147483546, 2147483545
 """The ids that the format reserves for the columns of a position delete file."""
@@ -23,18 +24,27 @@ _SCHEMA = pa.schema([
 
 
 class Deletes:
-    """The deleted positions of the data files of one snapshot. Each delete file is read once."""
+    """The deleted positions of data files. ``io``: of the table."""
 
     def __init__(self, io: Any) -> None:
         self._io = io
         self._read: dict[str, dict[str, np.ndarray]] = {}
-        self._lock = threading.Lock()
 
     def of(self, task: Any) -> np.ndarray:
         """Return the deleted positions of a file (``FileScanTask``), in order."""
-        empty = np.zeros(0, np.int64)
-        found = [self._positions(one).get(task.file.file_path, empty) for one in task.delete_files]
-        return np.unique(np.concatenate(found)) if found else empty
+        found = np.zeros(0, np.int64)
+        for one in task.delete_files:
+            found = union(found, self._positions(one).get(task.file.file_path, found[:0]))
+        return found
+
+    def rows(self, task: Any, stored: pa.Table) -> pa.Table:
+        """Return the rows of a file that are not deleted. ``stored``: all of them, by their positions."""
+        dead = self.of(task)
+        if not len(dead):
+            return stored
+        alive = np.ones(stored.num_rows, bool)
+        alive[dead] = False
+        return stored.filter(pa.array(alive))
 
     def alive(self, task: Any) -> int:
         """Return how many rows of a file are not deleted."""
@@ -46,11 +56,33 @@ class Deletes:
         from pyiceberg.io.pyarrow import _read_deletes
 
         path = delete_file.file_path
-        with self._lock:
-            if path not in self._read:
-                named = _read_deletes(self._io, delete_file)
-                self._read[path] = {file: np.asarray(places.to_numpy(), np.int64) for file, places in named.items()}
-            return self._read[path]
+        found = self._read.get(path) or KEPT.get(path)
+        if found is None:
+            named = _read_deletes(self._io, delete_file)
+            found = {file: np.sort(np.asarray(places.to_numpy(), np.int64)) for file, places in named.items()}
+            _keep(path, found)
+        self._read[path] = found
+        return cast(dict[str, np.ndarray], found)
+
+
+def _keep(path: str, positions: dict[str, np.ndarray]) -> None:
+    KEPT.put(path, positions, sum(one.nbytes for one in positions.values()))
+
+
+def union(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return all positions of both, in order, each once. Both are in order."""
+    if not len(some) or not len(others):
+        return others if not len(some) else some
+    both = np.sort(np.concatenate([some, others]), kind="stable")  # two runs are merged
+    found: np.ndarray = both[np.append(True, both[1:] != both[:-1])]
+    return found
+
+
+def among(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the mask of positions that are among ``others``, which are in order."""
+    place = np.minimum(np.searchsorted(others, some), max(len(others) - 1, 0))
+    found: np.ndarray = np.equal(others[place], some) if len(others) else np.zeros(len(some), bool)
+    return found
 
 
 def own_deletes(task: Any) -> list[Any]:
@@ -88,4 +120,5 @@ def write_deletes(io: Any, path: str, data_file: Any, positions: np.ndarray) -> 
         upper_bounds={_PATH: edges[1], _POSITION: ends[1]},
     )
     made.spec_id = data_file.spec_id
+    _keep(path, {data_file.file_path: positions})
     return made

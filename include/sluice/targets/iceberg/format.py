@@ -266,10 +266,11 @@ class IcebergFormat:
         """See the protocol; one file at a time in memory.
 
         Decision: not the library's reader of batches, which reads all files at once and holds those that are not
-        requested yet.
+        requested yet. Nor does it apply delete files here: it takes ten times as long for it as to read the rows.
         """
         from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
         from pyiceberg.io.pyarrow import ArrowScan
+        from pyiceberg.table import FileScanTask
 
         if at is None:
             return
@@ -279,8 +280,13 @@ class IcebergFormat:
         with errors(self.place, f"reading rows of {table}", self.uri(table)):
             scan = (at.scan() if hasattr(at, "scan") else at).filter(where).select(*names)
             reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter)
+            stored = ArrowScan(scan.table_metadata, scan.io, scan.projection(), AlwaysTrue())
+            deletes = Deletes(scan.io)
             for task in scan.plan_files():
-                yield from reader.to_record_batches([task])
+                if task.delete_files:
+                    yield from deletes.rows(task, stored.to_table([FileScanTask(task.file)])).to_batches()
+                else:
+                    yield from reader.to_record_batches([task])
 
     # -- versions --------------------------------------------------------------------------------------------------
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.targets.iceberg.deletes import Deletes
+from sluice.targets.iceberg.deletes import Deletes, among, union
+from sluice.targets.iceberg.kept import KEPT, FileKeys
 from sluice.targets.iceberg.types import arrow_schema
 from sluice.targets.lake.rows import Part, names_of, together
 from sluice.targets.lake.types import TableInfo
@@ -79,12 +80,7 @@ class Files:
 
     def read(self, task: Any, names: Sequence[str] = ()) -> pa.Table:
         """Read the rows of a file that are not deleted; ``names``: only these columns. Any value may be NULL."""
-        rows, dead = self.stored(task, names), self.deletes.of(task)
-        if not len(dead):
-            return rows
-        alive = np.ones(rows.num_rows, bool)
-        alive[dead] = False
-        return rows.filter(pa.array(alive))
+        return self.deletes.rows(task, self.stored(task, names))
 
     def stored(self, task: Any, names: Sequence[str] = ()) -> pa.Table:
         """Read the rows of a file by their positions, also those that are deleted. See :meth:`read`."""
@@ -151,14 +147,9 @@ class _Merge:
     def run(self) -> None:
         """Merge all files."""
         self.done |= self.gone
-        for task, keys in self._keys():
-            at, numbers = self.finder.find(keys)
-            dead = self.files.deletes.of(task) if len(at) and task.delete_files else np.zeros(0, np.int64)
-            if len(dead):
-                alive = ~np.isin(at, dead, assume_unique=True)
-                at, numbers = at[alive], numbers[alive]
+        for task, at, numbers, dead in self._found():
             if len(at):
-                self._replace(task, at, numbers, np.union1d(dead, at))
+                self._replace(task, at, numbers, union(dead, at))
         self._write_waiting(self.rows.filter(pa.array(~self.done)))
 
     def _replace(self, task: Any, at: np.ndarray, numbers: np.ndarray, dead: np.ndarray) -> None:
@@ -209,17 +200,44 @@ class _Merge:
         self.files.write(pa.concat_tables([*self.waiting, rows]))
         self.waiting = []
 
-    def _keys(self) -> Iterator[tuple[Any, pa.Table]]:
-        """Yield the files that may have a row of the batch, each with its keys; some are read ahead."""
+    def _found(self) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield the files that may have a row of the batch, with what :meth:`_look` finds; some are read ahead."""
         ahead: deque[tuple[Any, Any]] = deque()
         with ThreadPoolExecutor(_READ_AHEAD, "sluice-keys") as pool:
             for task in self._tasks():
-                ahead.append((task, pool.submit(self.files.stored, task, self.key)))
+                ahead.append((task, pool.submit(self._look, task)))
                 if len(ahead) >= _READ_AHEAD:
-                    first, keys = ahead.popleft()
-                    yield first, keys.result()
-            for first, keys in ahead:
-                yield first, keys.result()
+                    first, found = ahead.popleft()
+                    yield first, *found.result()
+            for first, found in ahead:
+                yield first, *found.result()
+
+    def _look(self, task: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the positions of a file's rows that the batch has, the batch's rows for them, and the positions of
+        rows that are deleted before.
+        """
+        at, numbers = self._matches(task)
+        if not len(at) or not task.delete_files:
+            return at, numbers, at[:0]
+        dead = self.files.deletes.of(task)
+        alive = ~among(at, dead)
+        return at[alive], numbers[alive], dead
+
+    def _matches(self, task: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of a file's rows that the batch has, in order, and the batch's rows for them."""
+        if self.finder.sorted is None:
+            return self.finder.find(self.files.stored(task, self.key))
+        name = (task.file.file_path, self.table.schema().find_field(self.key[0]).field_id)
+        keys = KEPT.get(name)
+        if keys is None:
+            there = self.files.stored(task, self.key)
+            values = _one(there[self.key[0]])
+            if values.null_count or not len(values):
+                return self.finder.find(there)
+            keys = FileKeys.of(values.to_numpy())
+            if self.mode.most_deleted:  # else a file with a match is written anew
+                KEPT.put(name, keys, keys.offsets.nbytes)
+        return self.finder.among(keys)
 
     def _tasks(self) -> Iterator[Any]:
         """Yield the files that may have a row of the batch."""
@@ -273,28 +291,20 @@ class _Finder:
 
     def find(self, keys: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of the file's rows that the batch has, in order, and the batch's rows for them."""
-        if self.sorted is not None:
-            values = _one(keys[self.key[0]])
-            found = None if values.null_count else self._among_sorted(values.to_numpy(), *self.sorted)
-            if found is not None:
-                return found
-        place = self._places(keys)
-        there = place.is_valid()
-        at = np.flatnonzero(there.to_numpy(zero_copy_only=False))
-        return at, np.asarray(place.filter(there).to_numpy(zero_copy_only=False), np.int64)
+        return _numbers(self._places(keys))
 
-    def _among_sorted(
-        self, file: np.ndarray, values: np.ndarray, order: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Search a file whose keys are in order for the batch's; None if they are not in order."""
-        if not len(file):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        if not (file[1:] > file[:-1]).all():
-            return None
-        begin, end = np.searchsorted(values, file[0]), np.searchsorted(values, file[-1], side="right")
-        at = np.searchsorted(file, values[begin:end])
-        same = file[at] == values[begin:end]
-        return at[same], order[begin:end][same]
+    def among(self, keys: FileKeys) -> tuple[np.ndarray, np.ndarray]:
+        """Do the same for a key of one integer column."""
+        assert self.sorted is not None
+        values, order = self.sorted
+        begin, end = np.searchsorted(values, keys.least), np.searchsorted(values, keys.most, side="right")
+        mine, order = keys.offsets_of(values[begin:end]), order[begin:end]
+        if not keys.in_order:
+            at, numbers = _numbers(pc.index_in(pa.array(keys.offsets), value_set=pa.array(mine)))
+            return at, order[numbers]
+        at = np.searchsorted(keys.offsets, mine)
+        same = keys.offsets[at] == mine
+        return at[same], order[same]
 
     def _places(self, keys: pa.Table) -> pa.Array:
         """Return, for each row of a file, the number of the batch's row with its key, or NULL."""
@@ -305,6 +315,13 @@ class _Finder:
         theirs = keys.append_column("\0at", pa.array(np.arange(keys.num_rows)))
         both = theirs.join(ours, keys=self.key, join_type="left outer").sort_by("\0at")
         return _one(both["\0row"])
+
+
+def _numbers(place: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return where numbers are, and the numbers."""
+    there = place.is_valid()
+    at = np.flatnonzero(there.to_numpy(zero_copy_only=False))
+    return at, np.asarray(place.filter(there).to_numpy(zero_copy_only=False), np.int64)
 
 
 def loose(schema: pa.Schema) -> pa.Schema:

@@ -19,12 +19,13 @@ from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import DATA_ERRORS, errors
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.session import Session
-from sluice.targets.mysql.uniqueness import may_meet, refuse_spaces
+from sluice.targets.mysql.uniqueness import refuse_spaces
 from sluice.targets.port import Fence, KeyRange, WriteResult
 from sluice.targets.sql.incomplete_rows import known, missing
 from sluice.targets.sql.row_writer import SqlRowWriter
 from sluice.targets.sql.rows import leaving_unique_values, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
+from sluice.targets.sql.unique_values import may_meet
 
 
 @dataclass(frozen=True)

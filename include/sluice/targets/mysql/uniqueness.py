@@ -19,7 +19,6 @@ from sluice.model.tables import quoted, quoted_table, stored_name
 from sluice.mysql.charsets import MAX_BYTES
 from sluice.targets.mysql.column_types import column_type, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
-from sluice.targets.sql.rows import sent_fields
 from sluice.targets.sql.tables import TargetTable
 
 _COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
@@ -204,33 +203,6 @@ def refuse_spaces(table: TargetTable, rows: pa.Table) -> None:
                 hint="give the column at the target the source's type, or VARCHAR with a collation without padding "
                 "(utf8mb4_0900_bin in MySQL, utf8mb4_nopad_bin in MariaDB)",
             )
-
-
-def may_meet(table: TargetTable, rows: pa.Table) -> bool:
-    """Return False if no two of ``rows`` have one unique value, whatever the collations are."""
-    sent = {name.casefold(): field.name for field, name in sent_fields(rows.schema, table)}
-    for key in table.unique_keys:
-        names = [sent.get(column.casefold()) for column in key]
-        values = [_told_apart(rows[name].combine_chunks()) if name is not None else None for name in names]
-        if any(one is None for one in values):
-            return True
-        known = pa.table(
-            values, names=[str(number) for number in range(len(values))]
-        ).drop_null()  # any number of rows may have NULL
-        if known.group_by(known.column_names).aggregate([]).num_rows < known.num_rows:
-            return True
-    return False
-
-
-def _told_apart(values: pa.Array) -> pa.Array | None:
-    """Return values that differ if no collation compares two of them as equal; None if it could for others."""
-    if pa.types.is_floating(values.type):
-        return pc.add(values, 0.0)  # -0 is 0
-    if not pa.types.is_string(values.type):
-        return None if pa.types.is_nested(values.type) or pa.types.is_dictionary(values.type) else values
-    if pc.any(pc.match_substring_regex(values, "[^ -~]")).as_py():
-        return None
-    return pc.ascii_lower(pc.ascii_rtrim(values, " "))
 
 
 def _no_pad(collation: str) -> bool:

@@ -29,9 +29,13 @@ from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing, p
 from sluice.targets.sql.row_writer import SqlRowWriter
 from sluice.targets.sql.rows import leaving_unique_values, only, row_text, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
+from sluice.targets.sql.unique_values import may_meet
 
 NOT_FOUND = "02000"
 """The standard's code for a row that does not exist."""
+
+_TRIES = 5
+"""How often a row is written again whose unique value an application takes meanwhile."""
 
 _numbers = itertools.count(1)
 
@@ -132,16 +136,16 @@ class RowWriter(SqlRowWriter):
         table = item.table
         aside: list[str] = []
         for rows in self.during(item.pieces()):
-            aside += self._put_aside(IncompleteRows.of(table, rows))
+            aside += self._put_aside(self._lacking(table, rows))
         total = WriteResult(statements=len(aside))
         for rows in self.during(item.pieces()):
-            total += WriteResult(statements=self._delete(table, IncompleteRows.of(table, rows).origins))
+            total += WriteResult(statements=self._delete(table, self._lacking(table, rows).origins))
         total += self.write_keyed(replace(known(item), replaces=()))
         with self.session.foreign_keys(checked=table.generation is not None):
             for statement in aside:
                 self.cursor.execute(statement)
             for rows in self.during(item.pieces()):
-                total += self._write_lacking(IncompleteRows.of(table, rows))
+                total += self._write_lacking(self._lacking(table, rows))
         return total
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -163,7 +167,57 @@ class RowWriter(SqlRowWriter):
             )
         return 1
 
+    @property
+    def _gives_way(self) -> bool:
+        return self.marks is not None and self.marks.mark.gives_way
+
+    def _lacking(self, table: TargetTable, rows: pa.Table) -> IncompleteRows:
+        """Return the rows that lack columns. If both sites write the same rows, one that is missing was deleted here.
+
+        That does not hold if it may have been removed for another row's unique value.
+        """
+        gone = self._gives_way and not table.unique_keys
+        return IncompleteRows.of(replace(table, being_copied=table.being_copied or gone), rows)
+
     def _insert(self, table: TargetTable, rows: pa.Table) -> None:
+        """Insert rows, or update existing ones.
+
+        If both sites write the same rows, another row that holds a unique value of these is removed: it comes back, as
+        all rows do. Two rows of the batch may have one unique value, too, which the later one in the log keeps.
+        """
+        if not (self._gives_way and table.key and table.unique_keys):
+            self._upsert(table, rows)
+            return
+        rows = rows.sort_by("_seq")
+        step = 1 if may_meet(table, rows) else rows.num_rows
+        for first in range(0, rows.num_rows, step):
+            self._take_over(table, rows.slice(first, step))
+
+    def _take_over(self, table: TargetTable, rows: pa.Table) -> None:
+        """Write rows whose unique values others may hold, or an application takes at the same time."""
+        for _ in range(_TRIES):
+            self._displace(table, rows)
+            if self._attempt(lambda: self._upsert(table, rows)):
+                return
+        self._upsert(table, rows)
+
+    def _displace(self, table: TargetTable, rows: pa.Table) -> None:
+        """Delete other rows that hold a unique value of one of ``rows``."""
+        columns, key = _columns(table, rows.schema), _key(table, rows.schema)
+        named = {name.casefold(): (column, name) for column, name in columns}
+        stage = self._stage(table)
+        for unique in table.unique_keys:
+            found = [named[name.casefold()] for name in unique if name.casefold() in named]
+            if len(found) < len(unique):
+                continue
+            sent = list({column.name: column for column, _ in (*found, *key)}.values())
+            with stage.rows(rows, sent) as staged:
+                staged.run(
+                    f"DELETE FROM {quoted_table(table.place)} AS t USING {ROWS} WHERE {_same(found)} "
+                    f"AND NOT ({_same(key)})"
+                )
+
+    def _upsert(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows, or update existing ones, in the way that costs the server least.
 
         Decision: processor time of the server for a million rows of six columns. New ones: COPY into the table itself

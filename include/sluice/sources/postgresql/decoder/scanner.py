@@ -338,6 +338,11 @@ class Scanner:
         return int(self._txns[sc.T_LSN, count - 1]) if count else int(self.s[sc.S_LAST_END])
 
     @property
+    def sends_back(self) -> bool:
+        """True if what the channel's other pipeline loaded is captured, too."""
+        return self._marks is not None and self._marks.sends_back
+
+    @property
     def txn(self) -> tuple[int, int, str]:
         """LSN, commit time and id of the transaction at hand."""
         lsn, time_us, xid = self._txns[:, int(self.s[sc.S_TXNS]) - 1].tolist()

@@ -144,6 +144,7 @@ class _Reader(Generic[M]):
             definitions=definitions,
             note=self._note,
             all_noted=log.all_noted,
+            needs_keys=self.scanner.sends_back,
         )
         self.scanner.begin(
             self.relations,

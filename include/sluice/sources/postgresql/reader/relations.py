@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import structlog
 
-from sluice.errors import SchemaUnknown, UnknownEvent, UnsupportedType
+from sluice.errors import ConfigError, SchemaUnknown, UnknownEvent, UnsupportedType
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, SchemaStatement, TableChange
 from sluice.model.tables import TableId
@@ -81,8 +81,10 @@ class RelationTracker:
         definitions: Callable[[], PostgreSQLDefinitions] | None,
         note: Callable[[SchemaStatement], None],
         all_noted: bool = False,
+        needs_keys: bool = False,
     ) -> None:
         self._scanner = scanner
+        self._needs_keys = needs_keys
         self._plans = plans
         self._selection = selection
         self._position = position
@@ -148,6 +150,8 @@ class RelationTracker:
         plan = _plan(relation, now, where)
         if not self._selection.wants(table):
             return None
+        if self._needs_keys and not plan.schema.primary_key:
+            raise _no_key(table, where)
         return self._plans.remembered(relation, plan)
 
     def _stored(self, oid: int, table: TableId) -> KnownTable | None:
@@ -382,6 +386,14 @@ def _is_older(noted: CatalogTable, known: KnownTable) -> bool:
     """
     last = max((one.number for one in known.attributes), default=0)
     return noted.oid == known.oid and noted.numbers < last
+
+
+def _no_key(table: TableId, where: str) -> ConfigError:
+    return ConfigError(
+        f"{table} has no primary key, and its channel loops back: rows that come back would be loaded twice",
+        where=where,
+        hint=f"give {table} a primary key, or leave it out: capture.exclude in both pipelines",
+    )
 
 
 def _between_rows(table: TableId, where: str) -> UnknownEvent:
