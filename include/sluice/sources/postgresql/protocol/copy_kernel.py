@@ -1,6 +1,6 @@
-"""Messages of the log from libpq straight into the arena, without a Python object a message.
+"""Messages of the log, and rows of a copy, from libpq straight into an array, without a Python object a message.
 
-psycopg hands over one message a call. This kernel calls the same function of the same library (``PQgetCopyData``) on
+psycopg hands over one message a call. These kernels call the same function of the same library (``PQgetCopyData``) on
 the same connection in a loop. Where the library cannot be told for sure, :func:`library_of` finds none, and messages
 are taken through psycopg.
 """
@@ -105,10 +105,36 @@ def _take(get: Any, free: Any, connection: Any, arena: Any, bounds: Any, pointer
     return FULL
 
 
+@kernel
+def _append(arena: Any, used: Any, address: Any, size: Any, free: Any) -> Any:
+    """Put the bytes of a message without their length; return where the next ones go."""
+    _copy(arena, used, address, size)
+    _free(free, address)
+    return used + size
+
+
+@kernel
+def _take_bytes(get: Any, free: Any, connection: Any, arena: Any, bounds: Any, pointer: Any) -> Any:
+    """Put the bytes of messages into the arena, see :func:`_take`; ``bounds`` counts no messages."""
+    while bounds[0] <= bounds[1]:
+        size = _get(get, connection, pointer)
+        if size <= 0:
+            return size
+        if bounds[0] + size > bounds[2]:
+            pointer[1] = size
+            return NEEDS_ROOM
+        bounds[0] = _append(arena, bounds[0], pointer[0], size, free)
+    return FULL
+
+
 def compile_for_libpq() -> None:
     """Compile what needs a connection to run, for the types that :class:`Library` calls it with."""
     take: Any = _take
     put: Any = _put
+    take_bytes: Any = _take_bytes
+    append: Any = _append
+    take_bytes.compile((types.int64, types.int64, types.int64, types.uint8[::1], types.int64[::1], types.int64[::1]))
+    append.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
     take.compile((types.int64, types.int64, types.int64, types.uint8[::1], types.int64[::1], types.int64[::1]))
     put.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
 
@@ -133,6 +159,20 @@ class Library:
     def put(self, arena: np.ndarray[Any, Any], used: int, pointer: np.ndarray[Any, Any]) -> None:
         """Put the message for which there was no room into an arena that has it."""
         _put(arena, used, int(pointer[0]), int(pointer[1]), self.free)
+
+    def take_bytes(
+        self,
+        connection: int,
+        arena: np.ndarray[Any, Any],
+        bounds: np.ndarray[Any, Any],
+        pointer: np.ndarray[Any, Any],
+    ) -> int:
+        """Put the bytes of messages into the arena, see :func:`_take_bytes`."""
+        return int(_take_bytes(self.get, self.free, connection, arena, bounds, pointer))
+
+    def append(self, arena: np.ndarray[Any, Any], used: int, pointer: np.ndarray[Any, Any]) -> None:
+        """Put the bytes for which there was no room into an arena that has it."""
+        _append(arena, used, int(pointer[0]), int(pointer[1]), self.free)
 
 
 @cache

@@ -12,6 +12,7 @@ from sluice.postgresql.names import quoted, quoted_table
 from sluice.sources.base import ChunkKey
 from sluice.sources.postgresql.catalog.table import CatalogTable, Index
 from sluice.sources.postgresql.snapshot.key_text import after, both, upto
+from sluice.sources.postgresql.values.decode import is_blank_padded
 
 NULLS = ("NULL",)
 """Upper bound of the chunk of rows that have no place in an index's order."""
@@ -28,9 +29,12 @@ def expression(column: Column) -> str:
     """Return SQL for a column's value as the log has it: the text that the type's own output function prints.
 
     A cast to text is cheaper, but is not the same for every type: that of an ``inet`` adds ``/32``, an extension's may
-    be anything.
+    be anything. CHAR is sent as it is, which is its text: a cast removes the spaces at its end, character by character
+    (1 us a row for 120 of them), and the decoder does that, too.
     """
     name = quoted(column.name)
+    if is_blank_padded(column):
+        return name
     if column.kind in _CAST_ALIKE or column.native.startswith(("text", "character varying", "numeric")):
         return f"{name}::text"
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN format('%s', {name}) END"  # a row with a NULL is not NULL

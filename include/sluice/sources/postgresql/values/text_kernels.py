@@ -12,6 +12,7 @@ import numpy as np
 
 from sluice.kernels import kernel
 from sluice.model.temporal import DATE_INFINITY, TIMESTAMP_INFINITY, TIMESTAMP_MINUS_INFINITY
+from sluice.sources.machine import copy_bytes
 
 DAY_US = 86_400_000_000
 _LAST_DAY = 106_751_990
@@ -48,9 +49,8 @@ def copied_offsets(lengths: Any, offsets: Any) -> Any:
 def copy_texts(data: Any, starts: Any, lengths: Any, offsets: Any, out: Any) -> Any:
     """Copy each text to its offset."""
     for i in range(lengths.shape[0]):
-        place, start = offsets[i], starts[i]
-        for j in range(lengths[i]):
-            out[place + j] = data[start + j]
+        if lengths[i] > 0:
+            copy_bytes(out, offsets[i], data, starts[i], lengths[i])
 
 
 @kernel
