@@ -21,6 +21,7 @@ from sluice.model.digests import RangeDigest
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.postgresql import shared_digest
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.postgresql.range_digest import KIND, DigestColumn, digest_sql, digest_word, is_built_in
 from sluice.postgresql.type_names import pg_type
@@ -82,19 +83,36 @@ class PostgreSQLComparer:
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """See :meth:`sluice.targets.port.Comparer.digest_words`."""
+        return self._words(plan, KIND, lambda declared: digest_word(declared, built_in=is_built_in(declared)))
+
+    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """See :meth:`sluice.targets.port.Comparer.digest`."""
+        return self._computed(digest_sql, plan, item)
+
+    def shared_digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """See :meth:`sluice.targets.port.SharedComparer.shared_digest_words`."""
+        return self._words(plan, shared_digest.KIND, shared_digest.shared_word)
+
+    def shared_digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """See :meth:`sluice.targets.port.SharedComparer.shared_digest`."""
+        found = self._computed(shared_digest.shared_digest_sql, plan, item)
+        return RangeDigest(found.rows, found.checksum & shared_digest.MASK)
+
+    def _words(self, plan: PlannedTable, kind: str, word_of: Callable[[str], str]) -> tuple[str, ...]:
         table = self.target.check([plan])[plan.target]
         types = {name.casefold(): declared for name, declared in zip(table.columns, table.types, strict=True)}
         words: list[str] = []
         for column in plan.columns:
             declared = types.get(column.name.casefold())
-            word = digest_word(declared, built_in=is_built_in(declared)) if declared is not None else ""
+            word = word_of(declared) if declared is not None else ""
             if declared is not None and not word:
                 return ()
             words.append(word)
-        return KIND, *words
+        return kind, *words
 
-    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
-        """See :meth:`sluice.targets.port.Comparer.digest`."""
+    def _computed(
+        self, sql: Callable[[str, Sequence[DigestColumn], str, str], str], plan: PlannedTable, item: KeyRange
+    ) -> RangeDigest:
         table = self._digested.get(plan.target)
         if table is None:
             table = self._digested[plan.target] = self.target.check([plan])[plan.target]
@@ -103,7 +121,7 @@ class PostgreSQLComparer:
         found = RangeDigest(0, 0)
         with self.target.session(f"computing a checksum of {plan.target}") as session:
             for condition in stretches(table, spelt(table, item)):
-                session.cursor.execute(digest_sql(f"{quoted_table(table.place)} AS t", columns, condition, "t"))
+                session.cursor.execute(sql(f"{quoted_table(table.place)} AS t", columns, condition, "t"))
                 rows, checksum = session.cursor.fetchone()
                 found = RangeDigest(found.rows + int(rows), found.checksum ^ int(checksum))
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
@@ -14,6 +14,7 @@ from sluice.model.definitions import ColumnDefinition
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema
+from sluice.postgresql import shared_digest
 from sluice.postgresql.connection import Connection, is_gone, said
 from sluice.postgresql.range_digest import KIND, DigestColumn, digest_sql, digest_word, is_built_in
 from sluice.postgresql.type_names import LABEL
@@ -167,6 +168,26 @@ class PostgresChunkReader(PostgresLoad):
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.base.DigestReader`."""
+        return self._computed(digest_sql, request, chunk, columns)
+
+    def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
+        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        definition = present(self.connection, table).definition
+        words = [shared_digest.shared_word(_digested(definition.column(name)).declared) for name in columns]
+        return (shared_digest.KIND, *words) if all(words) else ()
+
+    def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
+        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        found = self._computed(shared_digest.shared_digest_sql, request, chunk, columns)
+        return RangeDigest(found.rows, found.checksum & shared_digest.MASK)
+
+    def _computed(
+        self,
+        sql: Callable[[str, Sequence[DigestColumn], str, str], str],
+        request: TableRequest,
+        chunk: Chunk,
+        columns: Sequence[str],
+    ) -> RangeDigest:
         live = self._definition_once(request.table)
         key = key_of(live, request)
         condition = both(
@@ -174,7 +195,7 @@ class PostgresChunkReader(PostgresLoad):
             nulls(live, key, False),
         )  # fmt: skip
         known = [_digested(live.definition.column(name)) for name in columns]
-        [(rows, checksum)] = rows_of(self._reader, digest_sql(from_table(live), known, condition, ALIAS))
+        [(rows, checksum)] = rows_of(self._reader, sql(from_table(live), known, condition, ALIAS))
         return RangeDigest(int(rows), int(checksum))
 
     @contextmanager
