@@ -25,10 +25,13 @@ from sluice.kernels import kernel
 NOTHING = 0
 ENDED = -1
 FAILED = -2
+UNREAD = -3
+"""The connection failed while bytes were read; ``PQerrorMessage`` has the reason."""
 FULL = 1
 NEEDS_ROOM = 2
 """The message at hand does not fit: it is at ``pointer[0]``, and has ``pointer[1]`` bytes."""
 
+_FUNCTIONS = ("PQgetCopyData", "PQfreemem", "PQconsumeInput")
 _MAPS = Path("/proc/self/maps")
 _LIBRARY = re.compile(r"libpq[-.][^/]*so[^/]*$")
 
@@ -60,6 +63,18 @@ def _free(typing_context: Any, function: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _consume(typing_context: Any, function: Any, connection: Any) -> Any:
+    """Call ``PQconsumeInput(connection)``, which takes what has arrived without waiting; 0: the connection failed."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        called = builder.inttoptr(args[0], ir.FunctionType(word, [byte]).as_pointer())
+        return builder.sext(builder.call(called, [builder.inttoptr(args[1], byte)]), ir.IntType(64))
+
+    return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -114,10 +129,19 @@ def _append(arena: Any, used: Any, address: Any, size: Any, free: Any) -> Any:
 
 
 @kernel
-def _take_bytes(get: Any, free: Any, connection: Any, arena: Any, bounds: Any, pointer: Any) -> Any:
-    """Put the bytes of messages into the arena, see :func:`_take`; ``bounds`` counts no messages."""
+def _take_bytes(calls: Any, arena: Any, bounds: Any, pointer: Any) -> Any:
+    """Put the bytes of messages into the arena, see :func:`_take`, also of those that arrive meanwhile.
+
+    ``calls``: the functions' addresses as :class:`Library` names them, and the connection. ``bounds`` counts no
+    messages.
+    """
+    get, free, consume, connection = calls[0], calls[1], calls[2], calls[3]
     while bounds[0] <= bounds[1]:
         size = _get(get, connection, pointer)
+        if size == 0:
+            if _consume(consume, connection) == 0:
+                return UNREAD
+            size = _get(get, connection, pointer)
         if size <= 0:
             return size
         if bounds[0] + size > bounds[2]:
@@ -133,7 +157,7 @@ def compile_for_libpq() -> None:
     put: Any = _put
     take_bytes: Any = _take_bytes
     append: Any = _append
-    take_bytes.compile((types.int64, types.int64, types.int64, types.uint8[::1], types.int64[::1], types.int64[::1]))
+    take_bytes.compile((types.int64[::1], types.uint8[::1], types.int64[::1], types.int64[::1]))
     append.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
     take.compile((types.int64, types.int64, types.int64, types.uint8[::1], types.int64[::1], types.int64[::1]))
     put.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
@@ -145,6 +169,7 @@ class Library:
 
     get: int
     free: int
+    consume: int
 
     def take(
         self,
@@ -168,7 +193,8 @@ class Library:
         pointer: np.ndarray[Any, Any],
     ) -> int:
         """Put the bytes of messages into the arena, see :func:`_take_bytes`."""
-        return int(_take_bytes(self.get, self.free, connection, arena, bounds, pointer))
+        calls = np.array([self.get, self.free, self.consume, connection], np.int64)
+        return int(_take_bytes(calls, arena, bounds, pointer))
 
     def append(self, arena: np.ndarray[Any, Any], used: int, pointer: np.ndarray[Any, Any]) -> None:
         """Put the bytes for which there was no room into an arena that has it."""
@@ -189,12 +215,10 @@ def _loaded() -> tuple[Library, Any] | None:
         library = ctypes.CDLL(paths.pop())
         if int(library.PQlibVersion()) != pq.version():
             return None
-        address = [
-            ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("PQgetCopyData", "PQfreemem")
-        ]
+        addresses = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS]
     except (OSError, AttributeError):
         return None
-    return (Library(address[0], address[1]), library) if address[0] and address[1] else None
+    return (Library(*addresses), library) if all(addresses) else None
 
 
 def library_of(connection: pq.abc.PGconn) -> Library | None:
@@ -207,4 +231,4 @@ def library_of(connection: pq.abc.PGconn) -> Library | None:
     return library if int(handle.PQsocket(pointer)) == connection.socket else None
 
 
-__all__ = ["ENDED", "FAILED", "FULL", "NEEDS_ROOM", "NOTHING", "Library", "compile_for_libpq", "library_of"]
+__all__ = ["ENDED", "FAILED", "FULL", "NEEDS_ROOM", "NOTHING", "UNREAD", "Library", "compile_for_libpq", "library_of"]

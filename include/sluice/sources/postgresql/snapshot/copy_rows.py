@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ _HEAD_BYTES = 19
 """A signature of 11 bytes, flags, and the length of an extension that no server sends."""
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _DAMAGED = -2
+_GATHERED_S = 0.0005
 _ROOM = 1 << 20
 """Bytes behind a full piece, so that a row seldom needs a larger array."""
 
@@ -149,18 +151,23 @@ class _ByLibrary(_Stream):
                 self._library.append(self._buffer, self._used, pointer)
                 self._used += int(pointer[1])
             elif code == copy_kernel.NOTHING:
-                self._wait()
+                self._wait()  # the kernel takes what arrives
             elif code == copy_kernel.FULL:
                 return
+            elif code == copy_kernel.UNREAD:
+                raise psycopg.OperationalError(f"reading rows: {self._connection.get_error_message()}")
             else:
                 self._end()
                 return
 
     def _wait(self) -> None:
-        """Wait for more. A connection that is dead ends by its keepalives, as an error of ``consume_input``."""
+        """Wait for more, and a moment longer. A connection that is dead ends by its keepalives, as an error of reading.
+
+        A server sends 8 KiB at a time, and to wake up for each takes longer than to read it.
+        """
         while not self._poll.poll(1000):
             pass
-        self._connection.consume_input()
+        time.sleep(_GATHERED_S)
 
     def _end(self) -> None:
         """Take what the server says after the rows. Raises the error that ended them."""
@@ -175,6 +182,7 @@ class _ByLibrary(_Stream):
     def _result(self) -> pq.abc.PGresult | None:
         while self._connection.is_busy():
             self._wait()
+            self._connection.consume_input()
         return self._connection.get_result()
 
 
