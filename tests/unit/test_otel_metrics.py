@@ -76,13 +76,15 @@ def test_a_process_repeats_nothing_that_is_old(received: Receiver) -> None:
     assert {name for name, _ in series(received)} == {metric.name for metric in METRICS} | {VERSION_METRIC}
 
 
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_sluice_run_sends_metrics_and_traces_at_its_end(
-    one: Pipe, received: Receiver, monkeypatch: pytest.MonkeyPatch
+    one: Pipe, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
     monkeypatch.setattr(otel_metrics, "LAST_S", 120)
-    one.sluice("run", "p", "--until-head")
-    flush()
+    with otlp_receiver(OTEL_METRIC_EXPORT_INTERVAL="3600000", OTEL_EXPORTER_OTLP_PROTOCOL=protocol) as received:
+        one.sluice("run", "p", "--until-head")
+        flush()
     found = {name: value for (name, _), value in series(received).items()}
     assert (found["sluice_up"], found["sluice_delivered_batch"], found["sluice_captured_changes_total"]) == (1, 1, 2)
     assert {"sluice_stage_seconds", "sluice_stage_rows"} <= found.keys()

@@ -88,9 +88,10 @@ def say_down(pipeline: str) -> None:
 def _send(found: Iterable[Sample]) -> None:
     from airflow.sdk.observability import stats
 
+    gauge = getattr(stats, "gauge", None) or stats.Stats.gauge  # Airflow 3.2 has the class alone
     found = list(found)
     for name, value in gauges(found).items():
-        stats.gauge(name, value)
+        gauge(name, value)
     otel_metrics.report(found)
 
 

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from sluice.config.loading import load_pipeline
 from sluice.errors import Fenced, SluiceError
 from sluice.model.backoff import wait_after
 from sluice.orchestration.log_fields import make_safe
+
+try:
+    from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+except ImportError:  # Airflow 3.2: a task has delays only
+    RetryPolicy = object
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -100,6 +104,22 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
     def deserialize(cls, data: dict[str, Any]) -> SluiceRetryPolicy:
         """Read what :meth:`serialize` returned."""
         return cls(timedelta(seconds=data["delay"]), timedelta(seconds=data["max_delay"]))
+
+
+def retries(attempts: int, delay: timedelta, max_delay: timedelta) -> dict[str, Any]:
+    """Return the arguments of a task that say how often and when it is tried again.
+
+    Airflow 3.2 knows no retry policies: there the waits double after every error, also after one that needs a person.
+
+    Args:
+        attempts: how often a task is tried again.
+        delay: wait after the first error that may pass; also after a killed process, which no policy sees.
+        max_delay: longest wait.
+    """
+    given = {"retries": attempts, "retry_delay": delay}
+    if RetryPolicy is object:
+        return {**given, "retry_exponential_backoff": 2.0, "max_retry_delay": max_delay}
+    return {**given, "retry_policy": SluiceRetryPolicy(delay, max_delay)}
 
 
 def log_used_up_attempts(context: Context) -> None:

@@ -52,7 +52,7 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
             at = last_automated_data_interval.end + _STEP
         if restriction.latest is not None and at > restriction.latest:
             return None
-        return DagRunInfo(run_after=at - _CLOCK_GRAIN, data_interval=DataInterval.exact(at))
+        return DagRunInfo.exact(at)._replace(run_after=at - _CLOCK_GRAIN)
 
     def generate_run_id(
         self, *, run_type: Any, run_after: Any, data_interval: DataInterval | None, **extra: Any

@@ -81,16 +81,19 @@ class Gate:
         """Log once that the endpoint does not take what it is sent."""
         if self.is_failing and not self._said:
             self._said = True
-            why = (self.reason or "it refused the request")[:300]
-            _log.warning("telemetry_export_failed", signal=self.signal, endpoint=_endpoint(self.signal), error=why)
+            where, login = _endpoint(self.signal)
+            why = self.reason or "it refused the request"
+            why = why.replace(login, "") if login else why  # gRPC takes a login for a part of the host's name
+            _log.warning("telemetry_export_failed", signal=self.signal, endpoint=where, error=why[:300])
 
 
-def _endpoint(signal: Signal) -> str:
-    """Return the endpoint for the log, without a password."""
+def _endpoint(signal: Signal) -> tuple[str, str]:
+    """Return the endpoint for the log, without a login, and the login with its ``@``."""
     given = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
     where = given or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "the default")
     scheme, found, rest = where.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if found else where
+    login, at, host = rest.rpartition("@")
+    return (f"{scheme}://{host}" if found else where), login + at
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A receiver of OpenTelemetry's protocol (OTLP over HTTP with Protobuf) in the test's process, on loopback."""
+"""Receivers of OpenTelemetry's protocol (OTLP over HTTP with Protobuf, and over gRPC) in the test's process, on loopback."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import gzip
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from sluice.operations import otel_metrics
 from sluice.telemetry import export
@@ -55,14 +62,21 @@ class Receiver:
     requests: int = 0
 
     def take(self, path: str, body: bytes) -> None:
-        self.requests += 1
         if path.endswith("/v1/traces"):
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                of = _attributes(resource.resource.attributes)
-                self.spans += [_span(span, of) for scope in resource.scope_spans for span in scope.spans]
+            self.take_spans(ExportTraceServiceRequest.FromString(body))
         else:
-            for found in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                self.points += [p for scope in found.scope_metrics for metric in scope.metrics for p in _points(metric)]
+            self.take_points(ExportMetricsServiceRequest.FromString(body))
+
+    def take_spans(self, request: ExportTraceServiceRequest) -> None:
+        self.requests += 1
+        for resource in request.resource_spans:
+            of = _attributes(resource.resource.attributes)
+            self.spans += [_span(span, of) for scope in resource.scope_spans for span in scope.spans]
+
+    def take_points(self, request: ExportMetricsServiceRequest) -> None:
+        self.requests += 1
+        for found in request.resource_metrics:
+            self.points += [p for scope in found.scope_metrics for metric in scope.metrics for p in _points(metric)]
 
     def of_batch(self, number: int) -> list[Span]:
         return [span for span in self.spans if span.attributes.get("sluice.batch") == number]
@@ -137,9 +151,39 @@ def receiver() -> Iterator[Receiver]:
 
 
 @contextmanager
+def grpc_receiver() -> Iterator[Receiver]:
+    """A receiver of OTLP over gRPC, with the services' own stubs."""
+    import grpc
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_grpc
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as trace_grpc
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    made = Receiver(f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+
+    class Traces(trace_grpc.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:
+            made.take_spans(request)
+            return ExportTraceServiceResponse()
+
+    class Metrics(metrics_grpc.MetricsServiceServicer):
+        def Export(self, request: Any, context: Any) -> ExportMetricsServiceResponse:
+            made.take_points(request)
+            return ExportMetricsServiceResponse()
+
+    trace_grpc.add_TraceServiceServicer_to_server(Traces(), server)
+    metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
+    server.start()
+    try:
+        yield made
+    finally:
+        server.stop(None).wait(30)
+
+
+@contextmanager
 def otlp_receiver(**variables: str) -> Iterator[Receiver]:
     """A receiver that the environment of this process names, with further variables."""
-    with receiver() as made, unset() as patch:
+    made_by = grpc_receiver if variables.get("OTEL_EXPORTER_OTLP_PROTOCOL") == "grpc" else receiver
+    with made_by() as made, unset() as patch:
         for name, value in {"OTEL_EXPORTER_OTLP_ENDPOINT": made.url, **variables}.items():
             patch.setenv(name, value)
         yield made

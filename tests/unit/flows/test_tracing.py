@@ -204,11 +204,14 @@ def test_a_ratio_takes_whole_traces(one: Pipe) -> None:
     assert set(sizes) <= {0, 6}
 
 
-def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe) -> None:
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_dead_endpoint_fails_no_batch_and_is_logged_once(one: Pipe, protocol: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
     with unset() as patch, structlog.testing.capture_logs() as logs:
         patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://anna:secret@127.0.0.1:{port}")
+        patch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        patch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
         for number in (1, 2):
             write(one, number * 2)
             one.deliver()

@@ -31,7 +31,7 @@ from sluice.orchestration.dags.forms import (
     targets_field,
 )
 from sluice.orchestration.operators import SluiceOperator
-from sluice.orchestration.retry import SluiceRetryPolicy, TaskError
+from sluice.orchestration.retry import TaskError, retries
 from sluice.orchestration.run_note import NOTE_EVERY_S, RunNote
 from sluice.orchestration.runtime import open_runtime
 from sluice.orchestration.timetable import BackfillTimetable
@@ -86,9 +86,7 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
             "owner": OWNER,
             **bulk_share(pipeline),
             **bulk_place(pipeline, StageKind.CAPTURE),
-            "retries": 20,
-            "retry_delay": timedelta(seconds=5),
-            "retry_policy": SluiceRetryPolicy(timedelta(seconds=5), timedelta(minutes=1)),
+            **retries(20, timedelta(seconds=5), timedelta(minutes=1)),
         },
     ) as dag:
         plan = PlanDumpOperator(task_id="plan", pipeline=file)

@@ -15,7 +15,7 @@ from sluice.orchestration.complete_tables import CompleteOperator, complete_outl
 from sluice.orchestration.dag_runs import complete_id_of
 from sluice.orchestration.dags.common import OWNER, START, bulk_share
 from sluice.orchestration.dags.forms import build_each
-from sluice.orchestration.retry import SluiceRetryPolicy
+from sluice.orchestration.retry import retries
 from sluice.orchestration.timetable import CompleteTimetable
 
 _DOC = """A run for each time (`complete:` in the pipeline file). It is green when the tables hold **every change that was committed before the end of
@@ -51,9 +51,7 @@ def build_complete_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         default_args={
             "owner": OWNER,
             **bulk_share(pipeline),
-            "retries": _FOR_EVER,
-            "retry_delay": timedelta(seconds=5),
-            "retry_policy": SluiceRetryPolicy(timedelta(seconds=5), timedelta(minutes=1)),
+            **retries(_FOR_EVER, timedelta(seconds=5), timedelta(minutes=1)),
         },
     ) as dag:
         for target in pipeline.targets:

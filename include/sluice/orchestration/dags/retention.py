@@ -21,7 +21,7 @@ from sluice.orchestration.dags.common import OWNER, START
 from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.orchestration.logfiles import KEPT_RUNS, OldLogs, processor_logs, remove, task_logs
 from sluice.orchestration.operators import SluiceOperator
-from sluice.orchestration.retry import SluiceRetryPolicy, boundary
+from sluice.orchestration.retry import boundary, retries
 from sluice.orchestration.run_note import API_CONNECTION
 from sluice.orchestration.runtime import open_runtime
 from sluice.targets.registry import may_maintain_files
@@ -251,9 +251,7 @@ def build_retention_dag(folder: Path) -> DAG:
         },
         default_args={
             "owner": OWNER,
-            "retries": 3,
-            "retry_delay": timedelta(seconds=30),
-            "retry_policy": SluiceRetryPolicy(timedelta(seconds=30), timedelta(minutes=5)),
+            **retries(3, timedelta(seconds=30), timedelta(minutes=5)),
             "execution_timeout": timedelta(minutes=50),
         },
     ) as dag:

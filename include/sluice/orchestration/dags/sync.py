@@ -35,7 +35,7 @@ from sluice.orchestration.operators import (
     SenseOperator,
     StageOperator,
 )
-from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, log_used_up_attempts
+from sluice.orchestration.retry import TaskError, log_used_up_attempts, retries
 from sluice.orchestration.timetable import SluiceTimetable
 
 _FOR_EVER = 1_000_000
@@ -314,9 +314,7 @@ def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:
     retry = pipeline.retry
     return {
         "owner": OWNER,
-        "retries": retry.attempts,
-        "retry_delay": retry.delay,  # applies after a killed process, which no policy sees
-        "retry_policy": SluiceRetryPolicy(retry.delay, retry.max_delay),
+        **retries(retry.attempts, retry.delay, retry.max_delay),
         "on_failure_callback": log_used_up_attempts,
         **shares(pipeline.workers.pool, pipeline.workers.priority),
     }

@@ -28,7 +28,7 @@ from sluice.orchestration.dags.forms import (
 )
 from sluice.orchestration.dags.sync import schedule_of
 from sluice.orchestration.operators import SluiceOperator
-from sluice.orchestration.retry import SluiceRetryPolicy
+from sluice.orchestration.retry import retries
 from sluice.orchestration.run_note import NOTE_EVERY_S, RunNote
 from sluice.orchestration.runtime import open_runtime
 
@@ -75,9 +75,7 @@ def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         default_args={
             "owner": OWNER,
             **bulk_share(pipeline),
-            "retries": 3,
-            "retry_delay": timedelta(seconds=30),
-            "retry_policy": SluiceRetryPolicy(timedelta(seconds=30), timedelta(minutes=5)),
+            **retries(3, timedelta(seconds=30), timedelta(minutes=5)),
         },
     ) as dag:
         VerifyOperator(task_id="verify", pipeline=file)
