@@ -159,9 +159,10 @@ bench-peers: venv kernels servers ## capture beside go-mysql, Debezium's engine 
 	@$(BIN)/python tests/bench/bench_peers.py
 	@$(BIN)/python tests/bench/bench_target_peers.py
 
-bench-postgresql: venv kernels servers ## PostgreSQL as a source: capture against pg_recvlogical, catching up and freshness against a subscription, a copy against COPY and pg_dump
+bench-postgresql: venv kernels servers ## PostgreSQL as a source: capture against pg_recvlogical, catching up and freshness against a subscription, a copy against COPY and pg_dump, several slots against one
 	@$(BIN)/python tests/bench/bench_postgresql.py
 	@$(BIN)/python tests/bench/bench_postgresql_flows.py
+	@$(BIN)/python tests/bench/bench_postgresql_slots.py
 
 bench-memory: venv kernels servers ## the peak memory of each process that drains, merges and loads one transaction of 2 GB, against the goal of 1 GiB
 	@$(BIN)/python tests/bench/bench_memory.py

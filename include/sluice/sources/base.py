@@ -569,6 +569,19 @@ class DigestReader(Protocol):
         """Return the digest of the rows of a chunk, over these columns in this order."""
 
 
+@runtime_checkable
+class SharedDigestReader(Protocol):
+    """Optional, of a :class:`ChunkReader`: as :class:`DigestReader`, with checksums that other kinds of servers compute
+    alike.
+    """
+
+    def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
+        """See :meth:`DigestReader.digest_words`."""
+
+    def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
+        """See :meth:`DigestReader.digest`."""
+
+
 class LogWatch(Protocol):
     """Looks at a source's log for many pipelines at a time.
 

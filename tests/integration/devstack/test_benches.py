@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(900)]
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 BENCHES = (
-    "bench_capture", "bench_peers", "bench_postgresql", "bench_postgresql_flows", "bench_scale", "bench_subscribe",
-    "bench_target_postgresql", "bench_target_redis",
+    "bench_capture", "bench_peers", "bench_postgresql", "bench_postgresql_flows", "bench_postgresql_slots", "bench_scale",
+    "bench_subscribe", "bench_target_postgresql", "bench_target_redis",
 )  # fmt: skip
 """Those that take their size from SLUICE_BENCH_SCALE and need neither Airflow nor Spark."""
 

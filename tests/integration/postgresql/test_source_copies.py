@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -11,7 +14,11 @@ from sluice.config.connections import parse_connection
 from sluice.model.dumps import Chunk, ChunkId, Marking, TablePlanned, TableRequest
 from sluice.model.tables import Column, TableId
 from sluice.model.temporal import to_text
+from sluice.postgresql.column_types import neutral_column
+from sluice.sources.postgresql.server.connection import connected
+from sluice.sources.postgresql.snapshot import copy_rows as copies
 from sluice.sources.postgresql.snapshot.chunk_reader import open_chunk_reader
+from sluice.sources.postgresql.snapshot.copy_rows import copy_rows
 from tests.support.values import postgresql_types as types
 
 TYPES = types.BOTH | types.BEYOND
@@ -155,3 +162,64 @@ def test_chunks_of_several_columns_and_of_an_index_with_nulls(postgresql: Any, f
     wanted = postgresql.execute(f"SELECT n FROM {schema}.t WHERE n > 10 AND a = 'x1' AND b BETWEEN 3 AND 6")
     assert sorted(n for part in some for n in part) == sorted(n for (n,) in wanted)
     assert wanted
+
+
+@contextmanager
+def copying(server: Any, sql: str, *columns: Column) -> Iterator[tuple[Any, Iterator[pa.Table]]]:
+    with connected(parse_connection("source", server.connection_json()), "test") as connection:
+        yield connection, copy_rows(connection, sql, columns)
+
+
+@pytest.mark.parametrize("through", ["the library", "psycopg"])
+def test_rows_of_any_size_arrive_in_pieces(postgresql: Any, monkeypatch: Any, through: str) -> None:
+    """A piece ends within a row, rows are larger than a piece, and none has no bytes."""
+    monkeypatch.setattr(copies, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(copies, "_ROOM", 5_000)
+    if through == "psycopg":
+        monkeypatch.setattr(copies.copy_kernel, "library_of", lambda connection: None)
+    sql = "SELECT g::text, repeat(chr(65 + g % 26), (g * 7919) % 30001), NULL::text FROM generate_series(0, 300) g"
+    columns = [neutral_column(name, words) for name, words in (("n", "bigint"), ("long", "text"), ("none", "text"))]
+    with copying(postgresql, sql, *columns) as (connection, pieces):
+        found = list(pieces)
+        assert len(found) > 10
+        rows = pa.concat_tables(found)
+        assert rows["n"].to_pylist() == list(range(301))
+        assert rows["long"].to_pylist() == [chr(65 + g % 26) * (g * 7919 % 30001) for g in range(301)]
+        assert rows["none"].null_count == 301
+        assert connection.execute("SELECT 1").fetchone() == (1,), "the connection takes the next question"
+
+
+@pytest.mark.parametrize("through", ["the library", "psycopg"])
+def test_a_copy_that_fails_or_is_left_says_so_and_leaves_the_connection_whole(
+    postgresql: Any, monkeypatch: Any, through: str
+) -> None:
+    monkeypatch.setattr(copies, "PIECE_BYTES", 10_000)
+    if through == "psycopg":
+        monkeypatch.setattr(copies.copy_kernel, "library_of", lambda connection: None)
+    column = neutral_column("n", "text")
+    failing = "SELECT repeat((100 / (5000 - g))::text, 30) FROM generate_series(1, 9000) g"
+    with copying(postgresql, failing, column) as (connection, pieces):
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            list(pieces)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    endless = "SELECT repeat('x', 100) FROM (SELECT generate_series(1, 100000000)) s"
+    with copying(postgresql, endless, column) as (connection, pieces):
+        assert next(pieces).num_rows
+        pieces.close()  # type: ignore[attr-defined]
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    with copying(postgresql, endless, column) as (connection, pieces):
+        assert next(pieces).num_rows
+        postgresql.execute(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
+        with pytest.raises(psycopg.OperationalError):
+            list(pieces)
+
+
+def test_char_loses_the_spaces_at_its_end_and_an_array_of_it_nothing(postgresql: Any, fresh_pg_schema: Any) -> None:
+    schema = fresh_pg_schema()
+    postgresql.execute(
+        f"CREATE TABLE {schema}.t (id int PRIMARY KEY, short character(6), long bpchar, several character(3)[])",
+        f"INSERT INTO {schema}.t VALUES (1, ' ä ', 'b  ', '{{a,NULL,\" b\"}}'), (2, '', '', '{{}}')",
+    )
+    _, rows = copied(postgresql, TableId(schema, "t"))
+    wanted = postgresql.execute(f"SELECT rtrim(short), rtrim(long), several::text FROM {schema}.t ORDER BY id")
+    assert list(zip(*(rows[name].to_pylist() for name in ("short", "long", "several")), strict=True)) == wanted

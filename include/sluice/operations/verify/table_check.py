@@ -38,8 +38,8 @@ from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.lockstep import ahead, in_lockstep
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
-from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
-from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences
+from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText, SharedDigestReader
+from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences, SharedComparer
 
 FEW_ROWS = 4_000
 """Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes
@@ -142,7 +142,8 @@ class ComparisonPlan:
         ranged: the target's range is the source's: rows that only the target has are searched for in each range.
         lists: they are searched for at the end, by all of the target's keys.
         digested: source columns of which both sides compute the same checksums; none: they do not.
-        digest_plan: the same columns at the target.
+        digest_plan: the same columns at the target. shared: the checksums are those that different kinds of servers
+            compute alike.
         range_rows: rows of a range that is read.
         sample: share of the ranges.
     """
@@ -154,6 +155,7 @@ class ComparisonPlan:
     ranged: bool
     digested: tuple[str, ...] = ()
     digest_plan: PlannedTable | None = None
+    shared: bool = False
     range_rows: int = 10_000
     digest_rows: int = 50_000
     sample: float = 1.0
@@ -380,18 +382,27 @@ class TableCheck:
         The check's own reader finds the borders meanwhile.
         """
         plan, request, columns = self.way.digest_plan, self.way.request, self.way.digested
+        shared = self.way.shared
         assert plan is not None
         free: queue.SimpleQueue[ChunkReader] = queue.SimpleQueue()
 
         def at_source(source_range: SourceRange) -> tuple[RangeDigest, str]:
             reader = free.get()
             try:
-                assert isinstance(reader, DigestReader)
-                return reader.digest(request, self._chunk(source_range), columns), reader.end_of_log()
+                if shared:
+                    assert isinstance(reader, SharedDigestReader)
+                    found = reader.shared_digest(request, self._chunk(source_range), columns)
+                else:
+                    assert isinstance(reader, DigestReader)
+                    found = reader.digest(request, self._chunk(source_range), columns)
+                return found, reader.end_of_log()
             finally:
                 free.put(reader)
 
         def at_target(source_range: SourceRange) -> RangeDigest:
+            if shared:
+                assert isinstance(self.comparer, SharedComparer)
+                return self.comparer.shared_digest(plan, self._row_comparer.key_range(source_range))
             return self.comparer.digest(plan, self._row_comparer.key_range(source_range))
 
         def reached(said: tuple[RangeDigest, str]) -> None:

@@ -25,6 +25,7 @@ from sluice.model.digests import RangeDigest
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql import shared_digest
 from sluice.mysql.column_types import Literal, MysqlType, type_named
 from sluice.mysql.key_sql import key_table
 from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word, exact_text
@@ -95,15 +96,32 @@ class MySQLComparer:
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """See :meth:`sluice.targets.port.Comparer.digest_words`."""
         with self.target.session("reading the target's tables") as session:
-            columns = _of(plan, _there(session, plan))
-            words = [digest_word(c.sql_type, c.charset) for c in columns if not c.generated]
-            if not all(words):
-                return ()
-            known = iter(words)
-            return "mariadb" if session.mariadb else "mysql", *("" if c.generated else next(known) for c in columns)
+            words = _words(plan, session, lambda column: digest_word(column.sql_type, column.charset))
+            return ("mariadb" if session.mariadb else "mysql", *words) if words else ()
 
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """See :meth:`sluice.targets.port.Comparer.digest`."""
+
+        def sql(columns: list[DigestColumn], condition: str, *, mariadb: bool) -> str:
+            return digest_sql(plan.target, columns, "", condition, mariadb=mariadb)
+
+        return self._computed(sql, plan, item)
+
+    def shared_digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """See :meth:`sluice.targets.port.SharedComparer.shared_digest_words`."""
+        with self.target.session("reading the target's tables") as session:
+            words = _words(plan, session, lambda column: shared_digest.shared_word(column.sql_type))
+            return (shared_digest.KIND, *words) if words else ()
+
+    def shared_digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """See :meth:`sluice.targets.port.SharedComparer.shared_digest`."""
+
+        def sql(columns: list[DigestColumn], condition: str, *, mariadb: bool) -> str:
+            return shared_digest.shared_digest_sql(plan.target, columns, condition, mariadb=mariadb)
+
+        return self._computed(sql, plan, item)
+
+    def _computed(self, sql: Callable[..., str], plan: PlannedTable, item: KeyRange) -> RangeDigest:
         with self.target.session(f"computing a checksum of {plan.target}") as session:
             if plan not in self._digested:
                 there = _there(session, plan)
@@ -112,7 +130,7 @@ class MySQLComparer:
             columns, types = self._digested[plan]
             found = RangeDigest(0, 0)
             for condition in stretches(item, types):
-                session.cursor.execute(digest_sql(plan.target, columns, "", condition, mariadb=session.mariadb))
+                session.cursor.execute(sql(columns, condition, mariadb=session.mariadb))
                 rows, checksum = session.cursor.fetchone()
                 found = RangeDigest(found.rows + int(rows), found.checksum ^ int(checksum))
             return found
@@ -122,6 +140,13 @@ class MySQLComparer:
         table = self.target.check([plan])[plan.target]
         with self.target.session(f"comparing {plan.target}") as session:
             yield _Comparison(session, plan, table, _there(session, plan))
+
+
+def _words(plan: PlannedTable, session: Session, word_of: Callable[[ColumnInfo], str]) -> list[str]:
+    """Return a word for each column of a plan, "" for one that the server computes; none if one has no word."""
+    columns = _of(plan, _there(session, plan))
+    words = ["" if column.generated else word_of(column) for column in columns]
+    return words if all(word or column.generated for word, column in zip(words, columns, strict=True)) else []
 
 
 def _there(session: Session, plan: PlannedTable) -> dict[str, ColumnInfo]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -88,6 +88,17 @@ class Comparer(Protocol):
 
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """Return the digest of the target's rows in a range, over the columns of ``plan`` in their order."""
+
+
+@runtime_checkable
+class SharedComparer(Protocol):
+    """Optional, for a :class:`Comparer`: computes checksums that other kinds of servers compute alike."""
+
+    def shared_digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """See :meth:`Comparer.digest_words`; :meth:`sluice.sources.base.SharedDigestReader.shared_digest_words`."""
+
+    def shared_digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """See :meth:`Comparer.digest`."""
 
 
 class KeyLister(Protocol):

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from sluice.model.digests import RangeDigest
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.postgresql import shared_digest
 from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.range_digest import KIND, DigestColumn, digest_sql, digest_word, is_built_in
 from sluice.postgresql.type_names import pg_type
-from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
+from sluice.targets.port import SHOWN_CHARACTERS, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.keys import read_keys, shown
-from sluice.targets.postgresql.range_delete import TOLD_ALIKE, stretches
+from sluice.targets.postgresql.range_delete import TOLD_ALIKE, is_alike, stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
 from sluice.targets.sql.compare import (
@@ -55,14 +58,13 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True)
-class PostgreSQLComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`.
-
-    It computes no checksums.
-    """
+class PostgreSQLComparer:
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`."""
 
     target: Server
     zero_dates: str
+    _digested: dict[TableId, TargetTable] = field(default_factory=dict)
+    """The tables as :meth:`digest` read them first. If one is altered later, a checksum differs or is refused."""
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
@@ -79,12 +81,57 @@ class PostgreSQLComparer(ComparesRowsOnly):
 
             return self.target.transaction(session, work, doing)[0]
 
+    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """See :meth:`sluice.targets.port.Comparer.digest_words`."""
+        return self._words(plan, KIND, lambda declared: digest_word(declared, built_in=is_built_in(declared)))
+
+    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """See :meth:`sluice.targets.port.Comparer.digest`."""
+        return self._computed(digest_sql, plan, item)
+
+    def shared_digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """See :meth:`sluice.targets.port.SharedComparer.shared_digest_words`."""
+        return self._words(plan, shared_digest.KIND, shared_digest.shared_word)
+
+    def shared_digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """See :meth:`sluice.targets.port.SharedComparer.shared_digest`."""
+        found = self._computed(shared_digest.shared_digest_sql, plan, item)
+        return RangeDigest(found.rows, found.checksum & shared_digest.MASK)
+
+    def _words(self, plan: PlannedTable, kind: str, word_of: Callable[[str], str]) -> tuple[str, ...]:
+        table = self.target.check([plan])[plan.target]
+        types = {name.casefold(): declared for name, declared in zip(table.columns, table.types, strict=True)}
+        words: list[str] = []
+        for column in plan.columns:
+            declared = types.get(column.name.casefold())
+            word = word_of(declared) if declared is not None else ""
+            if declared is not None and not word:
+                return ()
+            words.append(word)
+        return kind, *words
+
+    def _computed(
+        self, sql: Callable[[str, Sequence[DigestColumn], str, str], str], plan: PlannedTable, item: KeyRange
+    ) -> RangeDigest:
+        table = self._digested.get(plan.target)
+        if table is None:
+            table = self._digested[plan.target] = self.target.check([plan])[plan.target]
+        there = {n.casefold(): DigestColumn(n, kind) for n, kind in zip(table.columns, table.types, strict=True)}
+        columns = [there[column.name.casefold()] for column in plan.columns]
+        found = RangeDigest(0, 0)
+        with self.target.session(f"computing a checksum of {plan.target}") as session:
+            for condition in stretches(table, spelt(table, item)):
+                session.cursor.execute(sql(f"{quoted_table(table.place)} AS t", columns, condition, "t"))
+                rows, checksum = session.cursor.fetchone()
+                found = RangeDigest(found.rows + int(rows), found.checksum ^ int(checksum))
+        return found
+
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
         table = self.target.check([plan])[plan.target]
         declared = dict(zip(table.columns, table.types, strict=True))
         for column, name in zip(plan.key_columns, table.key, strict=True):
-            if pg_type(declared[name]).word not in TOLD_ALIKE.get(column.value_type.kind, frozenset()):
+            if not is_alike(column.value_type, pg_type(declared[name]).word, TOLD_ALIKE):
                 return (
                     f"the key column {column.name} ({column.sql_type}) is not read back from PostgreSQL's "
                     f"{declared[name]}"

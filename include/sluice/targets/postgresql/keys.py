@@ -15,7 +15,7 @@ from sluice.model.tables import one_chunk
 from sluice.model.temporal import date_number, timestamp_number, to_text
 from sluice.postgresql.type_names import pg_type
 
-_WORDS = frozenset({"text", "character varying", "character"})
+_WORDS = frozenset({"text", "character varying", "character", "uuid"})
 
 
 def texts(keys: pa.Table) -> list[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from sluice.model.column_types import ColumnKind
+from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.postgresql.type_names import pg_type
@@ -41,6 +41,8 @@ TOLD_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
 
 Each server may sort texts in its own way.
 """
+_OWN_ORDER = frozenset({"uuid", "timestamp with time zone", "bytea"})
+"""The types whose values two servers of PostgreSQL sort alike, and write alike."""
 _NUL = "\0"
 """The character that no text of PostgreSQL can have."""
 
@@ -125,13 +127,21 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = Fa
     ), ""
 
 
+def is_alike(made: ColumnType, word: str, alike: Mapping[ColumnKind, frozenset[str]]) -> bool:
+    """Return True if the type ``word`` of the target treats values as ``alike`` says for them, or is the source's own
+    type.
+    """
+    own = bool(made.native) and pg_type(made.native).word == word and word in _OWN_ORDER
+    return own or word in alike.get(made.kind, frozenset())
+
+
 def _otherwise(column: PlannedColumn, mine: ColumnInfo, *, listed: bool) -> str:
     """Return why values of a column are not those of the source or, unless they are listed, not in its order; "" if
     they are.
     """
     alike, does = (TOLD_ALIKE, "tell apart") if listed else (SORTED_ALIKE, "sort")
     word = pg_type(mine.declared).word
-    if word not in alike.get(column.sent_type.kind, frozenset()):
+    if not is_alike(column.sent_type, word, alike):
         return (
             f"column {column.name} is {mine.declared}, which PostgreSQL may {does} otherwise than the source its "
             f"{column.sql_type}"

@@ -15,6 +15,7 @@ from sluice.errors import DumpRefused
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema, quoted
+from sluice.mysql import shared_digest
 from sluice.mysql.key_sql import after, among, key_literals, upto
 from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word
 from sluice.sources.base import Watermarker
@@ -162,6 +163,23 @@ class MySQLChunkReader(MySQLLoad):
         bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
         sql = digest_sql(request.table, [known[name] for name in columns], key.index, *bounds, mariadb=self._mariadb)
         rows, checksum = rows_of(self._reader, sql)[0]
+        return RangeDigest(int(rows), int(checksum))
+
+    def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
+        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        known = {column.name: column for column in self._definition(table).plan.schema.columns}
+        words = [shared_digest.shared_word(known[name].sql_type) for name in columns]
+        return (shared_digest.KIND, *words) if all(words) else ()
+
+    def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
+        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        live = self._definition_once(request.table)
+        key = key_of(live, request)
+        known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
+        bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
+        chosen = [known[name] for name in columns]
+        sql = shared_digest.shared_digest_sql(request.table, chosen, *bounds, mariadb=self._mariadb)
+        [(rows, checksum)] = rows_of(self._reader, sql)
         return RangeDigest(int(rows), int(checksum))
 
     @cached_property

@@ -8,7 +8,10 @@ text of the log.
 
 from __future__ import annotations
 
+import select as select_module
+import socket
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +40,8 @@ PIECE_BYTES = 16 * 2**20
 A chunk of the usual size is one piece, and its columns need not be joined.
 """
 
+_GATHERED_S = 0.0005
+_RECEIVED_BYTES = 2**19
 _SPARE = 16
 _ROWS_A_PIECE = 1 << 16
 _SILENCE_S = 900
@@ -106,6 +111,18 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
     connection._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
 
 
+def _is_there(connection: socket.socket, poll: select_module.poll) -> bool:
+    """Return True if bytes can be received at once; of those that are decrypted already ``poll`` knows nothing."""
+    pending = getattr(connection, "pending", None)
+    return bool((pending is not None and pending()) or poll.poll(0))
+
+
+def _poll_of(connection: socket.socket) -> select_module.poll:
+    poll = select_module.poll()
+    poll.register(connection, select_module.POLLIN)
+    return poll
+
+
 def _prepare(connection: Any, sql: str) -> tuple[int, int]:
     connection._execute_command(COMMAND.COM_STMT_PREPARE, sql.encode())
     answer = connection._read_packet()
@@ -137,6 +154,7 @@ class _Reader:
     columns: Sequence[Column]
     types: Sequence[int]
     where: str
+    _poll: select_module.poll | None = None
     begun: bool = False
     """True once the bytes that PyMySQL had read ahead are taken."""
 
@@ -176,20 +194,36 @@ class _Reader:
             end = self._receive(buffer, end)
 
     def _receive(self, buffer: np.ndarray[Any, Any], end: int) -> int:
-        view = memoryview(buffer)[end : len(buffer) - _SPARE]  # type: ignore[arg-type]
-        source = self.connection._rfile
+        """Put what has arrived behind ``end``, at least something; return where it ends."""
+        view = memoryview(buffer)[: min(len(buffer) - _SPARE, end + _RECEIVED_BYTES)]  # type: ignore[arg-type]
         try:
             if self.begun:
-                count = source.raw.readinto(view)  # in large pieces, past the file object's own buffer
-            else:
-                held = source.peek(1)[: len(view)]
-                view[: len(held)] = source.read(len(held))
-                count, self.begun = len(held), len(held) < len(view)
+                return self._received(view, end)
+            source = self.connection._rfile  # has read ahead
+            held = source.peek(1)[: len(view) - end]
+            view[end : end + len(held)] = source.read(len(held))
+            self.begun = len(held) < len(view) - end
         except OSError as error:
             raise SourceUnavailable(f"reading rows: {error}", where=self.where) from error
+        return self._more(end, len(held))
+
+    def _received(self, view: memoryview, end: int) -> int:
+        """Receive past the file object's buffer, without a look at each of the 16 KiB that a server sends at a time."""
+        connection = self.connection._sock
+        poll = self._poll = self._poll or _poll_of(connection)
+        if not _is_there(connection, poll):
+            timeout_s = connection.gettimeout()
+            if poll.poll(None if timeout_s is None else timeout_s * 1000):
+                time.sleep(_GATHERED_S)  # to wake up for each takes longer than to read it
+        while True:
+            end = self._more(end, connection.recv_into(view[end:]))
+            if end == len(view) or not _is_there(connection, poll):
+                return end
+
+    def _more(self, end: int, count: int) -> int:
         if not count:
             raise SourceUnavailable("reading rows: the server closed the connection", where=self.where)
-        return end + int(count)
+        return end + count
 
     @staticmethod
     def _grown(buffer: np.ndarray[Any, Any], room: int) -> np.ndarray[Any, Any]:

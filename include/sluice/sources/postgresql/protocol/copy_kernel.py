@@ -1,6 +1,6 @@
-"""Messages of the log from libpq straight into the arena, without a Python object a message.
+"""Messages of the log, and rows of a copy, from libpq straight into an array, without a Python object a message.
 
-psycopg hands over one message a call. This kernel calls the same function of the same library (``PQgetCopyData``) on
+psycopg hands over one message a call. These kernels call the same function of the same library (``PQgetCopyData``) on
 the same connection in a loop. Where the library cannot be told for sure, :func:`library_of` finds none, and messages
 are taken through psycopg.
 """
@@ -25,10 +25,13 @@ from sluice.kernels import kernel
 NOTHING = 0
 ENDED = -1
 FAILED = -2
+UNREAD = -3
+"""The connection failed while bytes were read; ``PQerrorMessage`` has the reason."""
 FULL = 1
 NEEDS_ROOM = 2
 """The message at hand does not fit: it is at ``pointer[0]``, and has ``pointer[1]`` bytes."""
 
+_FUNCTIONS = ("PQgetCopyData", "PQfreemem", "PQconsumeInput")
 _MAPS = Path("/proc/self/maps")
 _LIBRARY = re.compile(r"libpq[-.][^/]*so[^/]*$")
 
@@ -60,6 +63,18 @@ def _free(typing_context: Any, function: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _consume(typing_context: Any, function: Any, connection: Any) -> Any:
+    """Call ``PQconsumeInput(connection)``, which takes what has arrived without waiting; 0: the connection failed."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        called = builder.inttoptr(args[0], ir.FunctionType(word, [byte]).as_pointer())
+        return builder.sext(builder.call(called, [builder.inttoptr(args[1], byte)]), ir.IntType(64))
+
+    return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -105,10 +120,45 @@ def _take(get: Any, free: Any, connection: Any, arena: Any, bounds: Any, pointer
     return FULL
 
 
+@kernel
+def _append(arena: Any, used: Any, address: Any, size: Any, free: Any) -> Any:
+    """Put the bytes of a message without their length; return where the next ones go."""
+    _copy(arena, used, address, size)
+    _free(free, address)
+    return used + size
+
+
+@kernel
+def _take_bytes(calls: Any, arena: Any, bounds: Any, pointer: Any) -> Any:
+    """Put the bytes of messages into the arena, see :func:`_take`, also of those that arrive meanwhile.
+
+    ``calls``: the functions' addresses as :class:`Library` names them, and the connection. ``bounds`` counts no
+    messages.
+    """
+    get, free, consume, connection = calls[0], calls[1], calls[2], calls[3]
+    while bounds[0] <= bounds[1]:
+        size = _get(get, connection, pointer)
+        if size == 0:
+            if _consume(consume, connection) == 0:
+                return UNREAD
+            size = _get(get, connection, pointer)
+        if size <= 0:
+            return size
+        if bounds[0] + size > bounds[2]:
+            pointer[1] = size
+            return NEEDS_ROOM
+        bounds[0] = _append(arena, bounds[0], pointer[0], size, free)
+    return FULL
+
+
 def compile_for_libpq() -> None:
     """Compile what needs a connection to run, for the types that :class:`Library` calls it with."""
     take: Any = _take
     put: Any = _put
+    take_bytes: Any = _take_bytes
+    append: Any = _append
+    take_bytes.compile((types.int64[::1], types.uint8[::1], types.int64[::1], types.int64[::1]))
+    append.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
     take.compile((types.int64, types.int64, types.int64, types.uint8[::1], types.int64[::1], types.int64[::1]))
     put.compile((types.uint8[::1], types.int64, types.int64, types.int64, types.int64))
 
@@ -119,6 +169,7 @@ class Library:
 
     get: int
     free: int
+    consume: int
 
     def take(
         self,
@@ -133,6 +184,21 @@ class Library:
     def put(self, arena: np.ndarray[Any, Any], used: int, pointer: np.ndarray[Any, Any]) -> None:
         """Put the message for which there was no room into an arena that has it."""
         _put(arena, used, int(pointer[0]), int(pointer[1]), self.free)
+
+    def take_bytes(
+        self,
+        connection: int,
+        arena: np.ndarray[Any, Any],
+        bounds: np.ndarray[Any, Any],
+        pointer: np.ndarray[Any, Any],
+    ) -> int:
+        """Put the bytes of messages into the arena, see :func:`_take_bytes`."""
+        calls = np.array([self.get, self.free, self.consume, connection], np.int64)
+        return int(_take_bytes(calls, arena, bounds, pointer))
+
+    def append(self, arena: np.ndarray[Any, Any], used: int, pointer: np.ndarray[Any, Any]) -> None:
+        """Put the bytes for which there was no room into an arena that has it."""
+        _append(arena, used, int(pointer[0]), int(pointer[1]), self.free)
 
 
 @cache
@@ -149,12 +215,10 @@ def _loaded() -> tuple[Library, Any] | None:
         library = ctypes.CDLL(paths.pop())
         if int(library.PQlibVersion()) != pq.version():
             return None
-        address = [
-            ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("PQgetCopyData", "PQfreemem")
-        ]
+        addresses = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS]
     except (OSError, AttributeError):
         return None
-    return (Library(address[0], address[1]), library) if address[0] and address[1] else None
+    return (Library(*addresses), library) if all(addresses) else None
 
 
 def library_of(connection: pq.abc.PGconn) -> Library | None:
@@ -167,4 +231,4 @@ def library_of(connection: pq.abc.PGconn) -> Library | None:
     return library if int(handle.PQsocket(pointer)) == connection.socket else None
 
 
-__all__ = ["ENDED", "FAILED", "FULL", "NEEDS_ROOM", "NOTHING", "Library", "compile_for_libpq", "library_of"]
+__all__ = ["ENDED", "FAILED", "FULL", "NEEDS_ROOM", "NOTHING", "UNREAD", "Library", "compile_for_libpq", "library_of"]

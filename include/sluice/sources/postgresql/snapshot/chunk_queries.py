@@ -12,10 +12,11 @@ from sluice.postgresql.names import quoted, quoted_table
 from sluice.sources.base import ChunkKey
 from sluice.sources.postgresql.catalog.table import CatalogTable, Index
 from sluice.sources.postgresql.snapshot.key_text import after, both, upto
+from sluice.sources.postgresql.values.decode import is_blank_padded
 
 NULLS = ("NULL",)
 """Upper bound of the chunk of rows that have no place in an index's order."""
-_ALIAS = "_sluice"
+ALIAS = "_sluice"
 _CAST_ALIKE = frozenset({
     ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.INT, ColumnKind.BIGINT, ColumnKind.DECIMAL, ColumnKind.FLOAT,
     ColumnKind.DOUBLE, ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP, ColumnKind.TIME, ColumnKind.BLOB,
@@ -28,9 +29,12 @@ def expression(column: Column) -> str:
     """Return SQL for a column's value as the log has it: the text that the type's own output function prints.
 
     A cast to text is cheaper, but is not the same for every type: that of an ``inet`` adds ``/32``, an extension's may
-    be anything.
+    be anything. CHAR is sent as it is, which is its text: a cast removes the spaces at its end, character by character
+    (1 us a row for 120 of them), and the decoder does that, too.
     """
     name = quoted(column.name)
+    if is_blank_padded(column):
+        return name
     if column.kind in _CAST_ALIKE or column.native.startswith(("text", "character varying", "numeric")):
         return f"{name}::text"
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN format('%s', {name}) END"  # a row with a NULL is not NULL
@@ -97,19 +101,21 @@ def _index_of(usable: dict[str, Index], identity: tuple[str, ...]) -> str:
 def selection_sql(live: CatalogTable, columns: tuple[Column, ...], *conditions: str) -> str:
     """Return the select of a chunk's rows."""
     exprs = ", ".join(map(expression, columns))
-    return f"SELECT {exprs} FROM {_from(live)} WHERE {both(*conditions)}"
+    return f"SELECT {exprs} FROM {from_table(live)} WHERE {both(*conditions)}"
 
 
 def border_sql(live: CatalogTable, key: ChunkKey, rows: int, *conditions: str) -> str:
     """Return the select of the key of the last of the next ``rows`` rows."""
     exprs = ", ".join(map(expression, key.columns))
-    order = ", ".join(f"{_ALIAS}.{quoted(name)}" for name in key.names)  # without it: of the texts that are selected
-    return f"SELECT {exprs} FROM {_from(live)} WHERE {both(*conditions)} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
+    order = ", ".join(f"{ALIAS}.{quoted(name)}" for name in key.names)  # without it: of the texts that are selected
+    return (
+        f"SELECT {exprs} FROM {from_table(live)} WHERE {both(*conditions)} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
+    )
 
 
-def _from(live: CatalogTable) -> str:
+def from_table(live: CatalogTable) -> str:
     """Return the table; of one that others inherit from its own rows alone, as the log has each under its own name."""
-    return f"{'' if live.partitioned else 'ONLY '}{quoted_table(live.id)} AS {_ALIAS}"
+    return f"{'' if live.partitioned else 'ONLY '}{quoted_table(live.id)} AS {ALIAS}"
 
 
 def range_of(request: TableRequest, key: ChunkKey) -> tuple[str, str]:

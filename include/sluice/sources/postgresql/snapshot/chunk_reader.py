@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
@@ -10,15 +10,22 @@ import pyarrow as pa
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, DumpRefused
+from sluice.model.definitions import ColumnDefinition
+from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema
+from sluice.postgresql import shared_digest
 from sluice.postgresql.connection import Connection, is_gone, said
+from sluice.postgresql.range_digest import KIND, DigestColumn, digest_sql, digest_word, is_built_in
+from sluice.postgresql.type_names import LABEL
 from sluice.sources.base import Watermarker
 from sluice.sources.postgresql.catalog.table import CatalogTable
 from sluice.sources.postgresql.server.connection import connected, rows_of, source_errors
 from sluice.sources.postgresql.snapshot.chunk_queries import (
+    ALIAS,
     NULLS,
     border_sql,
+    from_table,
     has_nulls,
     key_of,
     nulls,
@@ -28,7 +35,7 @@ from sluice.sources.postgresql.snapshot.chunk_queries import (
 )
 from sluice.sources.postgresql.snapshot.chunk_table import present
 from sluice.sources.postgresql.snapshot.copy_rows import copy_rows
-from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText, after, among, upto
+from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText, after, among, both, upto
 from sluice.sources.postgresql.snapshot.watermarks import SnapshotMarks, StandbyMarks, end_of_log, require_standby
 
 _ROWS = {
@@ -152,6 +159,45 @@ class PostgresChunkReader(PostgresLoad):
         )  # fmt: skip
         yield from copy_rows(self._reader, selection_sql(live, columns, *conditions), columns)
 
+    def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
+        """See :class:`sluice.sources.base.DigestReader`."""
+        definition = present(self.connection, table).definition
+        known = [_digested(definition.column(name)).declared for name in columns]
+        words = [digest_word(declared, built_in=is_built_in(declared)) for declared in known]
+        return (KIND, *words) if all(words) else ()
+
+    def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
+        """See :class:`sluice.sources.base.DigestReader`."""
+        return self._computed(digest_sql, request, chunk, columns)
+
+    def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
+        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        definition = present(self.connection, table).definition
+        words = [shared_digest.shared_word(_digested(definition.column(name)).declared) for name in columns]
+        return (shared_digest.KIND, *words) if all(words) else ()
+
+    def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
+        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        found = self._computed(shared_digest.shared_digest_sql, request, chunk, columns)
+        return RangeDigest(found.rows, found.checksum & shared_digest.MASK)
+
+    def _computed(
+        self,
+        sql: Callable[[str, Sequence[DigestColumn], str, str], str],
+        request: TableRequest,
+        chunk: Chunk,
+        columns: Sequence[str],
+    ) -> RangeDigest:
+        live = self._definition_once(request.table)
+        key = key_of(live, request)
+        condition = both(
+            *range_of(request, key), after(key.names, place_of(chunk.after)), upto(key.names, chunk.upto),
+            nulls(live, key, False),
+        )  # fmt: skip
+        known = [_digested(live.definition.column(name)) for name in columns]
+        [(rows, checksum)] = rows_of(self._reader, sql(from_table(live), known, condition, ALIAS))
+        return RangeDigest(int(rows), int(checksum))
+
     @contextmanager
     def _asked(self, request: TableRequest, chunk: Chunk) -> Iterator[None]:
         """Turn the failure of an accepted condition on some row into DumpRefused: it does not pass by itself."""
@@ -172,6 +218,11 @@ class PostgresChunkReader(PostgresLoad):
         if self._live is not None and self._live.id == table:
             return self._live
         return present(self.connection, table)
+
+
+def _digested(column: ColumnDefinition) -> DigestColumn:
+    """Return a column as it enters a checksum; the type of an enumerated one is no type of its own."""
+    return DigestColumn(column.name, f"{LABEL}{column.type}" if column.labels else column.type)
 
 
 @contextmanager

@@ -106,9 +106,14 @@ def _texts(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Array
     return _strings(data, starts, lengths)
 
 
+def is_blank_padded(column: Column) -> bool:
+    """Return True for CHAR, whose spaces at the end mean nothing."""
+    return column.native.startswith(("character(", "bpchar")) and not column.native.endswith("]")
+
+
 def _characters(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
-    """Read CHAR, whose spaces at the end mean nothing; a cast to text removes them, the log does not."""
-    if column.native.startswith(("character(", "bpchar")):
+    """Read CHAR without the spaces at its end, other texts as they are."""
+    if is_blank_padded(column):
         trimmed = np.empty(len(lengths), np.int32)
         kernels.without_blanks(data, starts, lengths, trimmed)
         lengths = trimmed
@@ -169,4 +174,4 @@ def _unread(column: Column, data: Bytes, starts: Ints, lengths: Ints, number: in
     )
 
 
-__all__ = ["decode"]
+__all__ = ["decode", "is_blank_padded"]

@@ -12,11 +12,13 @@ import numpy as np
 
 from sluice.kernels import kernel
 from sluice.model.temporal import DATE_INFINITY, TIMESTAMP_INFINITY, TIMESTAMP_MINUS_INFINITY
+from sluice.sources.machine import copy_bytes, load_u64
 
 DAY_US = 86_400_000_000
 _LAST_DAY = 106_751_990
 """The last whole day of which 64 bits count the microseconds since 1970."""
 _MINUS, _POINT, _COLON, _SPACE, _PLUS = 45, 46, 58, 32, 43
+_EIGHT_SPACES = 0x2020202020202020
 _ZERO, _NINE = 48, 57
 _LOWER_I, _UPPER_B, _LOWER_T = 105, 66, 116
 
@@ -48,16 +50,17 @@ def copied_offsets(lengths: Any, offsets: Any) -> Any:
 def copy_texts(data: Any, starts: Any, lengths: Any, offsets: Any, out: Any) -> Any:
     """Copy each text to its offset."""
     for i in range(lengths.shape[0]):
-        place, start = offsets[i], starts[i]
-        for j in range(lengths[i]):
-            out[place + j] = data[start + j]
+        if lengths[i] > 0:
+            copy_bytes(out, offsets[i], data, starts[i], lengths[i])
 
 
 @kernel
 def without_blanks(data: Any, starts: Any, lengths: Any, out: Any) -> Any:
     """Fill ``out`` with the lengths of the texts without the spaces at their end."""
     for i in range(lengths.shape[0]):
-        size = lengths[i]
+        size = np.int64(lengths[i])
+        while size >= 8 and load_u64(data, starts[i] + size - 8) == np.uint64(_EIGHT_SPACES):
+            size -= 8
         while size > 0 and data[starts[i] + size - 1] == _SPACE:
             size -= 1
         out[i] = size
