@@ -115,7 +115,7 @@ def _plain(text: str) -> Any:
     """Return the values of a document, for reading only: a pipeline's file is read again for each batch and each look
     at its status.
     """
-    return YAML(typ="safe").load(io.StringIO(text))
+    return YAML(typ="safe", pure=True).load(io.StringIO(text))
 
 
 def _ordinal(character: Any) -> int:
@@ -168,7 +168,7 @@ def _line_of_scalar(text: str) -> int:
     for number, line in enumerate(text.splitlines(), 1):
         value = line.partition(": ")[2].strip(" ,]}") or line.strip(" -")
         try:
-            YAML(typ="safe").load(io.StringIO(value))
+            YAML(typ="safe", pure=True).load(io.StringIO(value))
         except YAMLError:
             continue
         except Exception:

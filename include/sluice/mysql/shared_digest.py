@@ -24,8 +24,6 @@ from sluice.mysql.type_loss import SqlType
 
 KIND = "shared"
 """The first word of a list of words."""
-UTC = "SET SESSION time_zone = '+00:00'"
-"""The setting of the session that computes one."""
 LONG_BYTES = 1_000
 _BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB})
 
@@ -55,7 +53,7 @@ def shared_word(declared: str) -> str:
 def shared_digest_sql(table: TableId, columns: Sequence[DigestColumn], *conditions: str, mariadb: bool = False) -> str:
     """Return the select of (rows, checksum).
 
-    The columns have a :func:`shared_word`; the session is that of :data:`UTC`.
+    The columns have a :func:`shared_word`; the session is in UTC.
     """
     text = f"CONCAT_WS(',', {', '.join(map(_piece, columns))})"
     bits = f"LEFT(SHA2({text}, 256), 16)"
@@ -80,4 +78,4 @@ def _text(name: str, word: str) -> str:
     return f"CONVERT({name} USING utf8mb4)" if word == "text" else f"CAST({name} AS CHAR)"
 
 
-__all__ = ["KIND", "UTC", "shared_digest_sql", "shared_word"]
+__all__ = ["KIND", "shared_digest_sql", "shared_word"]

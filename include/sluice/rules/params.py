@@ -91,7 +91,7 @@ def declared_in_sql(text: str) -> type[BaseModel] | None:
 def _value(text: str, line: int) -> Any:
     """Parse a default, written as YAML. Raises ValueError for text that is no value."""
     try:
-        return YAML(typ="safe").load(text)
+        return YAML(typ="safe", pure=True).load(text)
     except Exception as error:  # YAML's own errors, and those of a scalar's constructor: a date that no calendar has
         raise ValueError(f"line {line}: {text[:100]!r} is no value: {str(error).splitlines()[0][:200]}") from error
 

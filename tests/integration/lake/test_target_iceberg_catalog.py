@@ -18,19 +18,22 @@ from tests.support.readers import duckdb_reader
 
 pytest.importorskip("pyiceberg")
 
+import pyiceberg.catalog
 import pyiceberg.table
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.serializers import FromInputFile
 
 from sluice.targets.iceberg import client
 from sluice.targets.iceberg.client import Place
+from sluice.targets.iceberg.manifests import MANIFESTS
 from tests.support.benches.iceberg_bench import IcebergBench
 
 
 def test_a_metadata_file_is_read_once_and_copied_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever looks at a table: the plan, the commit, the fence for each of three tables, the library.
 
-    Copies: a few a commit, not twenty.
+    A process does not read what it wrote. Manifests are read once, too. Copies of metadata: one a commit, not twenty.
     """
     bench = IcebergBench(tmp_path)
     tables = [people("shop"), *(_named(f"t{number}") for number in range(2))]
@@ -40,7 +43,7 @@ def test_a_metadata_file_is_read_once_and_copied_little(tmp_path: Path, monkeypa
     pipe.deliver(*((table, [new(1, "a", 1)]) for table in tables))
     read: Counter[str] = Counter()
     copies = []
-    reads, copied = FromInputFile.table_metadata, pyiceberg.table.update_table_metadata
+    reads, copied, opened = FromInputFile.table_metadata, pyiceberg.catalog.update_table_metadata, AvroFile.__enter__
 
     def counted(file: Any, *more: Any) -> Any:
         read[file.location] += 1
@@ -50,14 +53,29 @@ def test_a_metadata_file_is_read_once_and_copied_little(tmp_path: Path, monkeypa
         copies.append(args)
         return copied(*args, **more)
 
+    def opening(file: Any) -> Any:
+        read[file.input_file.location] += 1
+        return opened(file)
+
     monkeypatch.setattr(FromInputFile, "table_metadata", staticmethod(counted))
-    monkeypatch.setattr(pyiceberg.table, "update_table_metadata", copying)
+    for module in (pyiceberg.catalog, pyiceberg.table):
+        monkeypatch.setattr(module, "update_table_metadata", copying)
+    monkeypatch.setattr(AvroFile, "__enter__", opening)
     pipe.deliver(*((table, [changed((1, "a", 1), (1, "b", 2))]) for table in tables))
-    assert read
+    assert len(copies) == len(tables) + 1
+    assert not any(path.endswith(".json") for path in read)
+    client._catalogs.begin()  # as another process
+    MANIFESTS.begin()
+    read.clear()
+    pipe.deliver(*((table, [changed((1, "b", 2), (1, "c", 3))]) for table in tables))
+    assert sum(path.endswith(".json") for path in read) == len(tables) + 1
+    assert sum(path.endswith(".avro") for path in read) >= len(tables)
     assert set(read.values()) == {1}
-    assert len(copies) <= 5 * (len(tables) + 1)
     monkeypatch.undo()
-    assert [pipe.state(table) for table in tables] == [Counter([(1, "b", 2)])] * len(tables)
+    assert [pipe.state(table) for table in tables] == [Counter([(1, "c", 3)])] * len(tables)
+    for table in tables:
+        found = bench.table(table.table)  # as it is kept
+        assert found.metadata == reads(found.io.new_input(found.metadata_location))
 
 
 def _named(name: str) -> Any:

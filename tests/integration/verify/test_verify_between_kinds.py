@@ -134,7 +134,8 @@ def test_from_a_mysql(
         assert_found(made, planted)
 
 
-@pytest.mark.parametrize("kind", ["mysql_target", pytest.param("mariadb", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["mysql_target", "mariadb"])
 def test_from_a_postgresql(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, postgresql_source: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:

@@ -8,10 +8,11 @@ import pyiceberg.io.pyarrow
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from sluice.targets.iceberg.catalog import KeptCatalog
 from tests.support.crashes.strikes import At, deliver
 
 _CALLS = (
-    (SqlCatalog, "load_table"),
+    (KeptCatalog, "load_table"),
     (SqlCatalog, "commit_table"),
     (RestCatalog, "load_table"),
     (RestCatalog, "commit_table"),

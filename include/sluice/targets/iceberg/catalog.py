@@ -2,11 +2,13 @@
 
 Decision: a commit loads its table three times (to check whether it holds the batch, for the fence, by the library
 before it writes), and each time the file that the catalog's row names is read. Such a file never changes: a commit
-writes another one. So the row is read each time, and the file only if it is another than before.
+writes another one. So the row is read each time, by one statement that is compiled once, and the file only if it is
+another than before, and than the one that this process wrote.
 
 Decision: inside a transaction the library computes the table's metadata anew, with a deep copy, at each access: twenty
-times per commit, and the longer the more snapshots a table has. Nothing changes in a copy once it is made, so one is
-enough for each step of a transaction. A version of the library that caches it would make this needless.
+times per commit, and the longer the more snapshots a table has. Nothing changes in metadata once it is made, so each
+step of a transaction applies its own updates to what the step before it made, and copies nothing. A version of the
+library that caches it would make this needless.
 
 Imports the library: only functions of this package import it.
 """
@@ -16,19 +18,30 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import AddSortOrderUpdate, AssertDefaultSortOrderId, SetDefaultSortOrderUpdate
+from pyiceberg.table.update import (
+    AddSortOrderUpdate,
+    AssertDefaultSortOrderId,
+    SetDefaultSortOrderUpdate,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
+)
+from sqlalchemy import bindparam, select
 
 from sluice.targets.iceberg.snapshot import ReplacedFiles, replacing
 
+_USUAL_BYTES, _SNAPSHOT_BYTES = 8 * 2**10, 2**10
+"""Bytes of a file of metadata, and of a snapshot in it."""
 _MOST_BYTES = 16 * 2**20
 """Bytes of files whose content is cached in a process; in memory it takes a few times as much."""
 
@@ -42,13 +55,45 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
         self._lock = threading.Lock()
         super().__init__(name, **properties)
 
+    def load_table(self, identifier: Any) -> Table:
+        """Load a table as the library does, except that the file's content is cached."""
+        namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
+        name = Catalog.table_name_from(identifier)
+        with self.engine.connect() as connection:
+            row = connection.execute(self._location, {"of": self.name, "space": namespace, "called": name}).first()
+        if row is None or not row[0]:
+            raise NoSuchTableError(f"Table does not exist: {namespace}.{name}")
+        return self._table(namespace, name, row[0])
+
+    @cached_property
+    def _location(self) -> Any:
+        """The statement that reads where a table's metadata is."""
+        found = select(IcebergTables.metadata_location).where(
+            IcebergTables.catalog_name == bindparam("of"),
+            IcebergTables.table_namespace == bindparam("space"),
+            IcebergTables.table_name == bindparam("called"),
+        )
+        only_tables = self._iceberg_type_filter()
+        return found if only_tables is None else found.where(only_tables)
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> Any:
+        """Commit as the library does; the metadata that it wrote is cached."""
+        done = super().commit_table(table, requirements, updates)
+        with self._lock:
+            size = self._kept[table.metadata_location][1] if table.metadata_location in self._kept else _USUAL_BYTES
+        self._keep(done.metadata_location, done.metadata, size + _SNAPSHOT_BYTES)
+        return done
+
     def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
         """Convert a row of the catalog as the library does, except that the file's content is cached."""
         location = orm_table.metadata_location
         if not location or not orm_table.table_namespace or not orm_table.table_name:
             return super()._convert_orm_to_iceberg(orm_table)
+        return self._table(orm_table.table_namespace, orm_table.table_name, location)
+
+    def _table(self, namespace: str, name: str, location: str) -> Table:
         metadata = self._metadata(location)
-        identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        identifier = (*Catalog.identifier_to_tuple(namespace), name)
         return Table(identifier, metadata, location, self._load_file_io(metadata.properties, location), self)
 
     def _metadata(self, location: str) -> Any:
@@ -58,28 +103,37 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
                 return self._kept[location][0]
         file = load_file_io(properties=self.properties, location=location).new_input(location)
         metadata, size = FromInputFile.table_metadata(file), len(file)
+        self._keep(location, metadata, size)
+        return metadata
+
+    def _keep(self, location: str, metadata: Any, size: int) -> None:
         with self._lock:
             if location not in self._kept:
                 self._kept[location] = (metadata, size)
                 self._bytes += size
             while self._bytes > _MOST_BYTES and len(self._kept) > 1:
                 self._bytes -= self._kept.popitem(last=False)[1][1]
-        return metadata
 
 
 class KeptTransaction(Transaction):  # type: ignore[misc]
     """The transaction of a table."""
 
-    _kept: tuple[Any, Any, TableMetadata] | None = None
-    """The base metadata and updates, and the resulting metadata."""
+    _kept: tuple[Any, Any, Any, TableMetadata] | None = None
+    """The base metadata, the updates, the library's notes of them, and the resulting metadata."""
 
     @property
     def table_metadata(self) -> TableMetadata:
-        """The metadata as the library computes it, cached."""
+        """The metadata with the updates applied. Nobody changes it."""
         base, updates, kept = self._table.metadata, self._updates, self._kept
-        if kept is None or kept[0] is not base or kept[1] is not updates:
-            self._kept = kept = (base, updates, super().table_metadata)
-        return kept[2]
+        if kept is not None and kept[0] is base and kept[1] is updates:
+            return kept[3]
+        done, context, made = (), _TableMetadataUpdateContext(), base
+        if kept is not None and kept[0] is base and updates[: len(kept[1])] == kept[1]:
+            _, done, context, made = kept
+        for update in updates[len(done) :]:
+            made = _apply_table_update(update, made, context)
+        self._kept = (base, updates, context, made)
+        return made
 
     def unsort(self) -> None:
         """Remove the table's sort order. The library's ``update_sort_order`` fails unless it had none before."""

@@ -139,8 +139,10 @@ def transaction(table: Any) -> Any:
     """See :class:`sluice.targets.iceberg.catalog.KeptTransaction`."""
     from sluice.targets.iceberg.bounds import use_own_bounds
     from sluice.targets.iceberg.catalog import KeptTransaction
+    from sluice.targets.iceberg.manifests import use_kept_manifests
 
     use_own_bounds()
+    use_kept_manifests()
     return KeptTransaction(table)
 
 

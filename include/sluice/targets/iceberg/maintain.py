@@ -21,6 +21,7 @@ from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import Place, errors, transaction
 from sluice.targets.iceberg.commit_notes import lineage, names_batch, still_holding
 from sluice.targets.iceberg.deletes import Deletes
+from sluice.targets.iceberg.manifests import MANIFESTS
 from sluice.targets.iceberg.merge import Files
 from sluice.targets.iceberg.options import IcebergOptions
 from sluice.targets.iceberg.types import info_of
@@ -160,6 +161,12 @@ class Maintenance:
         found = self._open() if self.options.maintenance.expire else None
         if found is None:
             return done
+        try:
+            return self._expired(found, done)
+        finally:
+            MANIFESTS.begin()  # those of old snapshots are of no use to loads
+
+    def _expired(self, found: Any, done: Upkeep) -> Upkeep:
         before_ms = (datetime.now(UTC) - self.options.maintenance.keep).timestamp() * 1000
         kept = {ref.snapshot_id for ref in found.refs().values()} | _as_of(found, before_ms)
         old = [one for one in found.snapshots() if one.timestamp_ms < before_ms and one.snapshot_id not in kept]
@@ -188,6 +195,7 @@ class Maintenance:
             return done
         with self._errors("removing files that nothing names of"):
             left = _orphans(found, datetime.now(UTC) - wanted.keep)
+            MANIFESTS.begin()
             if not self.dry_run:
                 _remove(found, left)
         return replace(done, removed=done.removed + len(left))

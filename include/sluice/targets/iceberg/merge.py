@@ -202,9 +202,13 @@ class _Merge:
 
     def _found(self) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
         """Yield the files that may have a row of the batch, with what :meth:`_look` finds; some are read ahead."""
+        tasks = list(self._tasks())
+        if len(tasks) < 2:  # threads cost a small table more than they gain
+            yield from ((task, *self._look(task)) for task in tasks)
+            return
         ahead: deque[tuple[Any, Any]] = deque()
-        with ThreadPoolExecutor(_READ_AHEAD, "sluice-keys") as pool:
-            for task in self._tasks():
+        with ThreadPoolExecutor(min(_READ_AHEAD, len(tasks)), "sluice-keys") as pool:
+            for task in tasks:
                 ahead.append((task, pool.submit(self._look, task)))
                 if len(ahead) >= _READ_AHEAD:
                     first, found = ahead.popleft()

@@ -71,6 +71,19 @@ class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
         found: list[ManifestFile] = super()._manifests()
         return found
 
+    def _existing_manifests(self) -> list[ManifestFile]:
+        """See the library, which reads all manifests although no file is replaced."""
+        before = self._transaction.table_metadata.snapshot_by_name(self._target_branch)
+        if before is None or self._deleted_data_files:
+            found: list[ManifestFile] = super()._existing_manifests()
+            return found
+        return [one for one in before.manifests(self._io) if one.has_added_files() or one.has_existing_files()]
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        """See the library."""
+        found: list[ManifestEntry] = super()._deleted_entries() if self._deleted_data_files else []
+        return found
+
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         wanted = {**MERGE_MANIFESTS, **self._transaction.table_metadata.properties}
         most = int(wanted["commit.manifest.min-count-to-merge"])

@@ -178,7 +178,6 @@ class MySQLChunkReader(MySQLLoad):
         known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
         bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
         chosen = [known[name] for name in columns]
-        rows_of(self._reader, shared_digest.UTC)
         sql = shared_digest.shared_digest_sql(request.table, chosen, *bounds, mariadb=self._mariadb)
         [(rows, checksum)] = rows_of(self._reader, sql)
         return RangeDigest(int(rows), int(checksum))
