@@ -15,7 +15,7 @@ from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from sluice.operations.verify.verify import VerifySpec, verify
-from sluice.sources.mysql.snapshot import result_set
+from sluice.sources.mysql.snapshot import border_guess, result_set
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill, step
 from tests.support.running.waiting import ended, wait_until
@@ -31,7 +31,16 @@ def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Itera
 
 @pytest.mark.promise("C9")
 @pytest.mark.parametrize("chunk_rows", [1, 7, 100, 5000])
-def test_random_writers_and_chunks_of_every_size(shop: Case, chunk_rows: int) -> None:
+def test_random_writers_and_chunks_of_every_size(shop: Case, chunk_rows: int, monkeypatch) -> None:
+    guessed: list[object] = []
+    if chunk_rows == 7:  # with borders that are guessed, as those of large chunks are
+        plain = border_guess.BorderGuesses.border
+        monkeypatch.setattr(border_guess, "FEWEST_ROWS", 1)
+        monkeypatch.setattr(
+            border_guess.BorderGuesses,
+            "border",
+            lambda self, *told, mariadb: guessed.append(plain(self, *told, mariadb=mariadb)) or guessed[-1],
+        )
     both(shop, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
     rows = 60 if chunk_rows == 1 else 700
     fill(shop, "t", rows)
@@ -51,6 +60,7 @@ def test_random_writers_and_chunks_of_every_size(shop: Case, chunk_rows: int) ->
     shop.assert_equal("t")
     assert watcher.polls > 0
     assert watcher.back == []
+    assert any(guessed) == (chunk_rows == 7)
 
 
 @pytest.fixture

@@ -157,3 +157,21 @@ def test_a_mysql_and_a_postgresql(
         assert [made.once("b_to_a"), made.once("a_to_b")] == [1, 0]
         assert [row[:3] for row in made.equal()] == [(1, "a", 1), (2, "a", 0), (3, "b", 0)]
         works(made)
+
+
+@pytest.mark.full
+def test_definitions_of_a_postgresql_go_to_a_mysql(
+    tmp_path: Path, mysql_source: Any, postgresql_source: Any, zookeeper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The PostgreSQL is the main site; the statement does not go round, and rows of the new form go back."""
+    servers = {"a": postgresql_source, "b": mysql_source}
+    with two_sites(tmp_path, servers, zookeeper, monkeypatch, mysql="b") as made:
+        a, b = made.sites["a"], made.sites["b"]
+        a.write("INSERT INTO items VALUES (1, 'a')")
+        made.settle()
+        a.write("ALTER TABLE items ADD extra int NOT NULL DEFAULT 7", "INSERT INTO items VALUES (2, 'a')")
+        assert made.once("a_to_b") == 1
+        b.write("INSERT INTO items (id, site, extra) VALUES (3, 'b', 8)", "UPDATE items SET extra = 9 WHERE id = 1")
+        assert made.once("b_to_a") == 1
+        made.settle()
+        assert [(row[0], row[-1]) for row in made.equal()] == [(1, 9), (2, 7), (3, 8)]
