@@ -31,7 +31,7 @@ kernels: venv
 servers: venv
 	@$(BIN)/python -m devstack.fetching
 
-PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-3} --dist loadfile --no-loadscope-reorder
 
 # The servers come while the environment is made, mypy works where the tests wait, and what it found is said at the end.
 test: ## what CI runs: checks, and a test of each promise on real servers

@@ -993,7 +993,7 @@ class DumpConfig(StrictModel):
         "source.",
     )
     chunk_rows: Integer = Field(50_000, ge=1, le=5_000_000, description="Rows a chunk, at most.")
-    parallelism: Integer = Field(3, ge=1, le=64, description="Chunks read at the same time.")
+    parallelism: Integer = Field(2, ge=1, le=64, description="Chunks read at the same time.")
     delay: Span = Field(timedelta(0), le=timedelta(days=1), description="Pause between two chunks of a worker.")
     max_rows_per_second: Integer = Field(
         0, ge=0, le=MAX_COUNT, description="Rows a second, over all workers; 0: as fast as it goes."

@@ -70,7 +70,7 @@ class Tuning:
 
     chunk_rows: int = 50_000
     delay_ms: int = 0
-    parallelism: int = 3
+    parallelism: int = 2
     max_rows_per_second: int = 0
     max_threads_running: int = 0
     max_replica_lag_s: float = 0.0
