@@ -149,6 +149,16 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_priority() -> Iterator[None]:
+    """No task or worker of a dump lowers the priority of this process: that cannot be undone, so every later test and
+    every server it starts would be slower than those of the other workers.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "setpriority", lambda which, who, priority: None)
+        yield
+
+
 def pytest_collection_finish() -> None:
     """Keep what stays to the end, five thousand tests and all modules, out of every later search for garbage: a tenth
     of the unit tests' time.

@@ -42,7 +42,6 @@ from tests.support.running.waiting import counted
 @pytest.fixture
 def path(write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(operators, "_IDLE_WAIT_S", 0.0)
-    monkeypatch.setattr(operators, "give_way", lambda: None)  # not the process of the tests
     return str(write_pipeline())
 
 

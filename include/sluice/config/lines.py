@@ -10,6 +10,13 @@ from typing import Any
 from ruamel.yaml import YAML
 
 
+def parsed(text: str) -> Any:
+    """Parse YAML into plain values, with the parser in Python: the one in C, which ruamel.yaml may have, takes no
+    address in braces.
+    """
+    return YAML(typ="safe", pure=True).load(io.StringIO(text))
+
+
 @lru_cache(16)
 def marked(text: str) -> Any:
     """Parse the file with its lines. That is expensive, and the same from batch to batch, so it is cached."""

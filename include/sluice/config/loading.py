@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -16,11 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
-from sluice.config.lines import line_of, marked
+from sluice.config.lines import line_of, marked, parsed
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import problems_of, shown
 from sluice.errors import ConfigError
@@ -115,7 +113,7 @@ def _plain(text: str) -> Any:
     """Return the values of a document, for reading only: a pipeline's file is read again for each batch and each look
     at its status.
     """
-    return YAML(typ="safe", pure=True).load(io.StringIO(text))
+    return parsed(text)
 
 
 def _ordinal(character: Any) -> int:
@@ -168,7 +166,7 @@ def _line_of_scalar(text: str) -> int:
     for number, line in enumerate(text.splitlines(), 1):
         value = line.partition(": ")[2].strip(" ,]}") or line.strip(" -")
         try:
-            YAML(typ="safe", pure=True).load(io.StringIO(value))
+            parsed(value)
         except YAMLError:
             continue
         except Exception:

@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from ruamel.yaml import YAML
 
+from sluice.config.lines import parsed
 from sluice.config.problems import problems_of
 
 _SQL = re.compile(r"^\s*--\s*param\s+([A-Za-z_]\w*)\s*:\s*([^=#]+?)\s*(?:=\s*(.+?))?\s*$")
@@ -91,7 +91,7 @@ def declared_in_sql(text: str) -> type[BaseModel] | None:
 def _value(text: str, line: int) -> Any:
     """Parse a default, written as YAML. Raises ValueError for text that is no value."""
     try:
-        return YAML(typ="safe", pure=True).load(text)
+        return parsed(text)
     except Exception as error:  # YAML's own errors, and those of a scalar's constructor: a date that no calendar has
         raise ValueError(f"line {line}: {text[:100]!r} is no value: {str(error).splitlines()[0][:200]}") from error
 

@@ -248,6 +248,7 @@ def open_chunk_reader(
         ):
             require_standby(primary, connection, f"connection {standby.connection_id}, {standby.address}")
             marks = StandbyMarks(primary, reader)
+            marks.caught_up()  # a table that was made a moment ago
             yield PostgresChunkReader(standby, connection, reader, marks, pipeline=pipeline, primary=primary)
         return
     with (

@@ -88,15 +88,23 @@ class StandbyMarks:
         """Return "": the place does not exist before :meth:`reading`."""
         return ""
 
+    def caught_up(self) -> str:
+        """Wait until the standby has what the primary has now, tables that were just made among it, and return a place
+        in the log that it has replayed.
+
+        Raises SourceUnavailable if the standby does not get there within a minute, or is no standby any more.
+        """
+        [(_, flushed, timeline)] = rows_of(self._primary, _PLACE)
+        return place_of(int(timeline, 16), self._replayed(_without_head(lsn_number(flushed))))
+
     @contextmanager
     def reading(self, chunk: Chunk) -> Iterator[str | None]:
         """Wait until the standby has what the primary has now, open a snapshot, and yield the place in the log that all
         it surely sees stands before.
 
-        Raises SourceUnavailable if the standby does not get there within a minute, or is no standby any more.
+        Raises SourceUnavailable as :meth:`caught_up` does.
         """
-        [(_, flushed, timeline)] = rows_of(self._primary, _PLACE)
-        place = place_of(int(timeline, 16), self._replayed(_without_head(lsn_number(flushed))))
+        place = self.caught_up()
         rows_of(self._reader, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             yield place
