@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from datetime import timedelta
 
 import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
-from sluice.model.temporal import is_special
+from sluice.model.temporal import is_special, time_text
 
 K = ColumnKind
 _NOW = re.compile(r"(?:current_timestamp|now|localtimestamp|transaction_timestamp)(?:\s*\(\s*\d?\s*\))?", re.I)
@@ -67,9 +66,9 @@ def literal(value: pa.Scalar, made: ColumnType) -> str:
             raise ValueError("MySQL has no such date")
         text = found.isoformat() if pa.types.is_date32(kind) else found.replace(tzinfo=None).isoformat(" ")
         return f"'{text}'"
+    if pa.types.is_duration(kind):
+        return f"'{time_text(int(value.cast(pa.int64()).as_py()), made.digits)}'"
     found = value.as_py()
-    if isinstance(found, timedelta):
-        raise ValueError("a default of a time is not written")
     if made.kind is K.BIT:
         return f"b'{found:0{made.length or 1}b}'"
     if isinstance(found, bytes):
