@@ -6,14 +6,14 @@ would leave the rows under the old one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.config.pipeline import DdlKind, DdlPolicy, TargetConfig
 from sluice.coordination.state import PipelineState
 from sluice.mapping import Mapping as Routes
+from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions, TableDefinition
-from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
@@ -26,7 +26,10 @@ class Arriving:
     """The changes that the log brings to one target.
 
     Attributes:
-        reached: the source's definitions as of the position up to which the target has the log (:func:`position`).
+        reached: the source's definitions as of the position up to which the target has the log (:func:`next_batch`).
+        captured: those as of the captured position.
+        waiting: tables and columns (names at the target) of the rows that the target gets next. A copy may have read a
+            column before the log tells of it, and then only ``sluice check --apply`` makes it.
         tables: the source's tables now.
     """
 
@@ -35,6 +38,8 @@ class Arriving:
     offered: Capabilities
     routes: Routes
     reached: Definitions
+    captured: Definitions
+    waiting: Mapping[TableId, Collection[str]]
     tables: Mapping[TableId, SourceTable]
 
     def sorted_out(self, plan: PlannedTable, findings: Sequence[TableFinding]) -> list[TableFinding]:
@@ -58,6 +63,11 @@ class Arriving:
         return replace(finding, severity="warning", why=why, statement="", hint=hint, absent=False)
 
     def _brings(self, plan: PlannedTable, now: SourceTable, column: str) -> bool:
+        told = self.captured.find(plan.source)
+        if told is None or (column and column not in {self._name(plan, one) for one in _names(told)}):
+            rows = self.waiting.get(plan.source)
+            if rows is not None and (not column or column in rows):
+                return False
         if not column:
             return self._follows(DdlKind.RENAME_TABLE, ChangeKind.RENAME_TABLE) and any(self._renamed(plan, now))
         was = self.reached.find(plan.source)
@@ -86,16 +96,14 @@ class Arriving:
         return route.target_name(column) or dict(route.rename).get(column, column)
 
 
-def position(state: PipelineState, target: str) -> Offset | None:
-    """Return up to where a target has the log; None before the first capture."""
-    cursor, held = state.cursor(), state.acks.get(target)
-    if cursor is None:
-        return None
+def next_batch(state: PipelineState, target: str) -> Batch | None:
+    """Return the first captured batch that a target lacks; None if it has all."""
+    held = state.acks.get(target)
     for number in state.undelivered():
         batch = state.batches.get(number)
         if batch is not None and number > (held.batch if held is not None else 0) and batch.is_for(target):
-            return batch.first
-    return cursor.position
+            return batch
+    return None
 
 
 def _names(definition: TableDefinition) -> set[str]:
@@ -106,4 +114,4 @@ def _names_now(table: SourceTable) -> set[str]:
     return {column.name for column in table.schema.columns if not column.generated}
 
 
-__all__ = ["Arriving", "position"]
+__all__ = ["Arriving", "next_batch"]

@@ -28,7 +28,7 @@ from sluice.model.definitions import Definitions
 from sluice.model.dialects import MARIADB, MYSQL, UNKNOWN, Dialect
 from sluice.model.planned import PlannedColumn, PlannedTable, created_by
 from sluice.model.tables import TableId
-from sluice.operations.arriving import Arriving, position
+from sluice.operations.arriving import Arriving, next_batch
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of, read_changeset
 from sluice.segments.snapshot_columns import Way
@@ -114,10 +114,8 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
                     for table, plan in plans
                 ]
                 said = _said(target, [plan for _, plan in plans])
-                reached = _reached_definitions(runtime, config.name)
-                if reached is not None:
-                    now = {table.id: table for table in tables}
-                    arriving = Arriving(runtime.name, config, target.capabilities, routes, reached, now)
+                arriving = _arriving(runtime, config, target, routes, tables)
+                if arriving is not None:
                     said |= {
                         plan.target: arriving.sorted_out(plan, said[plan.target])
                         for _, plan in plans
@@ -314,11 +312,23 @@ def _captured_definitions(runtime: Runtime) -> Definitions | None:
         return definitions_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else None
 
 
-def _reached_definitions(runtime: Runtime, target: str) -> Definitions | None:
-    """Return the definitions as of the position up to which a target has the log; None before the first capture."""
+def _arriving(
+    runtime: Runtime, config: TargetConfig, target: Target, routes: Mapping, tables: Sequence[SourceTable]
+) -> Arriving | None:
+    """Return what the log brings to a target; None before the first capture."""
     with runtime.state() as state:
-        at = position(state, target)
-        return definitions_at(runtime.store, runtime.source, state, at) if at is not None else None
+        cursor, batch = state.cursor(), next_batch(state, config.name)
+        if cursor is None:
+            return None
+        captured = definitions_at(runtime.store, runtime.source, state, cursor.position)
+        at = batch.first if batch is not None else cursor.position
+        reached = definitions_at(runtime.store, runtime.source, state, at)
+    if captured is None or reached is None:
+        return None
+    merged = _tables_of(runtime.store, batch.changeset) if batch is not None and batch.changeset else ()
+    waiting = {plan.source: {column.name for column in plan.columns} for plan in merged}
+    now = {table.id: table for table in tables}
+    return Arriving(runtime.name, config, target.capabilities, routes, reached, captured, waiting, now)
 
 
 def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:

@@ -83,6 +83,7 @@ def test_a_column_that_is_added_again_lacks_values_until_the_table_is_copied(
         assert status(made.runtime()).incomplete == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_new_name_of_a_column_is_left_to_the_log(tmp_path: Path, request: Any, kind: str) -> None:
     """`sluice check --apply` between a rename at the source and its delivery makes no column of the new name."""

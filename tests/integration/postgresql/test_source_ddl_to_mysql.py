@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.errors import LoadError
+from sluice.errors import LoadError, MappingError
 from sluice.sources.postgresql import ddl_trigger
 from tests.support.pipelines.pg_source import PgCase, pg_case
 
@@ -297,6 +298,30 @@ def test_a_change_that_is_noticed_at_its_first_row(noticed: PgCase) -> None:
     noticed.run_until_head()
     assert same(noticed, "t2") == ["extra", "id", "n", "v"]
     assert columns(noticed, "t") == {}
+
+
+@pytest.mark.full
+def test_a_copy_that_reads_a_column_before_the_log_tells_of_it(noticed: PgCase) -> None:
+    """Without a row in the log, only the copy has the column: the load stops for it, and `sluice check --apply` makes
+    it, which leaves a new column to the log otherwise.
+    """
+    noticed.write("ALTER TABLE t ADD COLUMN extra int DEFAULT 5")
+    noticed.prepare()
+    assert "extra" not in columns(noticed, "t")
+    with ThreadPoolExecutor(1) as beside:
+        copying = beside.submit(noticed.cli, "dump", "start", str(noticed.path), "--table", f"{noticed.schema}.t")
+        stopped = False
+        while not copying.done():
+            try:
+                noticed.run_until_head()
+            except MappingError as error:
+                stopped = True
+                assert "has no column 'extra'" in error.message
+                noticed.prepare()
+        assert copying.result().returncode == 0, copying.result()
+    noticed.run_until_head()
+    assert stopped
+    assert same(noticed, "t") == ["extra", "id", "n", "note", "v"]
 
 
 def test_what_the_log_does_not_tell_stops_with_the_statement(noted: PgCase) -> None:
