@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -12,29 +11,13 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.temporal import is_special, time_text
+from sluice.mysql.literals import text_literal
+from sluice.targets.schema.defaults import Default
 
 K = ColumnKind
 _NOW = re.compile(r"(?:current_timestamp|now|localtimestamp|transaction_timestamp)(?:\s*\(\s*\d?\s*\))?", re.I)
 _LONG = frozenset({K.TEXT, K.BLOB, K.JSON})
 """The kinds whose default is an expression, in brackets."""
-
-
-@dataclass(frozen=True, slots=True)
-class Default:
-    """The default of a column.
-
-    ``later``: SQL of the default from now on, "" for none. ``rows``: SQL of the value in existing rows; None: unknown,
-    for the reason ``why``.
-    """
-
-    later: str = ""
-    rows: str | None = "NULL"
-    why: str = ""
-
-
-def text_literal(text: str) -> str:
-    """Return an SQL string, for a session without NO_BACKSLASH_ESCAPES."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def default_of(column: ColumnDefinition, made: ColumnType, known: DefaultValue) -> Default:
@@ -82,4 +65,4 @@ def literal(value: pa.Scalar, made: ColumnType) -> str:
     return f"{found:f}" if pa.types.is_decimal(kind) else str(found)
 
 
-__all__ = ["Default", "default_of", "literal", "text_literal"]
+__all__ = ["Default", "default_of", "literal"]

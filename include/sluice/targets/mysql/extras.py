@@ -16,7 +16,8 @@ from sluice.model.definitions import IndexDefinition
 from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import quoted
-from sluice.targets.mysql.defaults import Default, default_of, text_literal
+from sluice.mysql.literals import text_literal
+from sluice.targets.mysql.defaults import Default, default_of
 
 T = ColumnKind
 LONGEST_NAME = 64

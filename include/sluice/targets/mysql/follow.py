@@ -19,9 +19,9 @@ from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.ddl.ast import ColumnSpec
+from sluice.mysql.literals import text_literal
 from sluice.mysql.type_loss import SqlType, loss
 from sluice.targets.mysql.column_types import column_type, is_long_key
-from sluice.targets.mysql.defaults import text_literal
 from sluice.targets.mysql.extras import LONGEST_NAME, attributes, default_here, index_lines
 from sluice.targets.mysql.held import MysqlHeld, declared_words
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
@@ -104,7 +104,7 @@ class FollowedHeld(MysqlHeld):
         """
         assert part.old is not None
         assert part.new is not None
-        there, info = self._info(table, name), self.infos[table]
+        there, info = self.info(table, name), self.infos[table]
         primary = next((key.parts for key in info.keys if key.name == "PRIMARY"), ())
         keyed = name.casefold() in {one.casefold() for one, _ in primary}
         old, new = (

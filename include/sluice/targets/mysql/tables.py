@@ -20,8 +20,8 @@ from sluice.mysql.ddl.ast import ColumnSpec, CreateTable
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.exact_labels import exact_labels, may_hide
+from sluice.mysql.literals import text_literal
 from sluice.targets.mysql.column_types import column_type, is_long_key, lost
-from sluice.targets.mysql.defaults import text_literal
 from sluice.targets.mysql.extras import attributes, default_here, identified, index_lines, is_foreign
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.names import quoted, quoted_table, text_literal
 from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import KeyRange, WriteResult
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
@@ -96,9 +96,9 @@ def stretches(table: TargetTable, item: KeyRange) -> list[str]:
 
 def _constant(text: str, declared: str) -> str:
     """Return a value's text as a constant of the target's type."""
-    kind, escaped = pg_type(declared), text.replace("'", "''")
+    kind = pg_type(declared)
     own = "bpchar" if kind.word == "character" else kind.sent  # has any length, and lets the column's index be used
-    return f"CAST('{escaped}' AS {own})"
+    return f"CAST({text_literal(text)} AS {own})"
 
 
 def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = False) -> tuple[TargetTable | None, str]:

@@ -12,7 +12,7 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
-from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.names import quoted, quoted_table, text_literal
 from sluice.postgresql.source_words import PostgreSQLWords
 from sluice.postgresql.type_names import pg_type
 from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable
@@ -218,8 +218,7 @@ def _statements(change: TableChange, renamed: dict[str, str]) -> Iterator[str]:
     if parts:
         yield f"ALTER TABLE {table} {', '.join(parts)}"
     if _K.TABLE_OPTIONS in change.kinds:
-        comment = change.after.comment.replace("'", "''")
-        yield f"COMMENT ON TABLE {table} IS '{comment}'"
+        yield f"COMMENT ON TABLE {table} IS {text_literal(change.after.comment)}"
 
 
 __all__ = ["create_text", "renames", "row_effects", "table_change", "widens"]
