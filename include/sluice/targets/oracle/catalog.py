@@ -14,6 +14,7 @@ from sluice.targets.oracle.column_types import lost, made_type, oracle_type, own
 from sluice.targets.oracle.defaults import default_of
 from sluice.targets.oracle.names import LONGEST_BYTES
 from sluice.targets.port import TableFinding
+from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.problems import Problem, error_of
 from sluice.targets.sql.tables import TargetTable
@@ -231,15 +232,6 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
     return as_target(plan, info)
 
 
-def as_target(plan: PlannedTable, info: TableInfo) -> TargetTable:
-    """Return what the loader needs to know of a table that fits."""
-    there = {column.name.casefold(): column for column in info.columns}
-    key = tuple(there[name.casefold()].name for name in plan.key)
-    others = tuple(dict.fromkeys(one.columns for one in info.keys if set(one.columns) != set(key)))
-    taking = [column for column in info.columns if not column.generated]
-    return TargetTable(plan.target, tuple(c.name for c in taking), key, others, types=tuple(c.declared for c in taking))
-
-
 def compare_all(
     plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted
 ) -> dict[TableId, TargetTable]:
@@ -423,6 +415,6 @@ def _text(value: str) -> str:
 
 
 __all__ = [
-    "ColumnInfo", "TableInfo", "UniqueKey", "Wanted", "as_target", "comment_on_column", "comment_on_table", "compare",
+    "ColumnInfo", "TableInfo", "UniqueKey", "Wanted", "comment_on_column", "comment_on_table", "compare",
     "compare_all", "create_table", "own_type", "read_tables", "review",
 ]  # fmt: skip

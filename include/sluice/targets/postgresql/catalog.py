@@ -18,6 +18,7 @@ from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import is_sent, lost, made_type, takes
 from sluice.targets.postgresql.defaults import default_of
+from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import refuse_long
 from sluice.targets.sql.problems import Problem, error_of
 from sluice.targets.sql.tables import Reference, TargetTable
@@ -191,13 +192,12 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
         if severity == "error":
             where = f"{plan.target}.{column}" if column else str(plan.target)
             raise MappingError(f"{plan.target} at the target: {why}", where=where, hint=hint or statement or None)
-    there = {column.name.casefold(): column for column in info.columns}
-    key = tuple(there[name.casefold()].name for name in plan.key)
-    others = tuple(
-        dict.fromkeys(one.columns for one in info.keys if not (one.arbiter and set(one.columns) == set(key)))
-    )
-    taking = [column for column in info.columns if not column.generated]
-    return TargetTable(plan.target, tuple(c.name for c in taking), key, others, types=tuple(c.declared for c in taking))
+    return as_target(plan, info, is_arbiter)
+
+
+def is_arbiter(key: UniqueKey) -> bool:
+    """Return True for a unique key by which an INSERT … ON CONFLICT finds rows."""
+    return key.arbiter
 
 
 def compare_all(
