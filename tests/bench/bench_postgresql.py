@@ -30,6 +30,7 @@ from sluice.sources import open_source  # noqa: E402
 from sluice.sources.base import StreamLimits  # noqa: E402
 from sluice.sources.table_filter import Selection  # noqa: E402
 from tests.bench.figures import figure, save, size  # noqa: E402
+from tests.support.running.waiting import wait_until  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "postgresql.json"
 RUNS = 3
@@ -65,6 +66,13 @@ def copied_slot(server: PostgreSQLServer, workload: str, number: int) -> str:
     return name
 
 
+def drop_slot(server: PostgreSQLServer, name: str) -> None:
+    """Drop a slot once the server has noticed that its reader is gone."""
+    active = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{name}' AND active"
+    wait_until(lambda: not server.execute(active), f"the end of the reader of slot {name}")
+    server.execute(f"SELECT pg_drop_replication_slot('{name}')")
+
+
 def ours(server: PostgreSQLServer, workload: str, folder: Path, number: int) -> dict[str, float]:
     """One drain of everything from the slot on."""
     slot = copied_slot(server, workload, number)
@@ -81,7 +89,7 @@ def ours(server: PostgreSQLServer, workload: str, folder: Path, number: int) -> 
             definitions=lambda: known,
         )  # fmt: skip
         took, cpu = time.perf_counter() - began, time.process_time() - busy
-    server.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    drop_slot(server, slot)
     shutil.rmtree(folder / slot, ignore_errors=True)
     return {"changes": result.changes, "seconds": took, "cpu": cpu, "bytes": result.log_bytes}
 
@@ -102,7 +110,7 @@ def theirs(server: PostgreSQLServer, workload: str, number: int) -> float:
         check=True, timeout=600, env={**os.environ, "LC_ALL": "C"},
     )  # fmt: skip
     took = time.perf_counter() - began
-    server.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    drop_slot(server, slot)
     return took
 
 
@@ -144,7 +152,8 @@ def main() -> None:
             slot = "SELECT pg_create_logical_replication_slot('{}', 'pgoutput')"
             server.execute(slot.format("oltp"), OLTP.format(n=changes // 4))
             lines = [measure(server, "oltp", folder, "transactions of 4 single-row changes")]
-            server.execute("SELECT pg_drop_replication_slot('oltp')", slot.format("bulk"))
+            drop_slot(server, "oltp")
+            server.execute(slot.format("bulk"))
             server.execute(f"INSERT INTO bench.bulk SELECT {ROW} FROM generate_series(1, {changes}) i")
             lines.append(measure(server, "bulk", folder, "one INSERT … SELECT"))
         save(RESULTS, lines)

@@ -24,7 +24,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 from devstack import processes  # noqa: E402
 from devstack.postgresql import PostgreSQLServer  # noqa: E402
-from tests.bench.bench_postgresql import OPTIONS, ROW, TABLE, with_own_loader  # noqa: E402
+from tests.bench.bench_postgresql import OPTIONS, ROW, TABLE, drop_slot, with_own_loader  # noqa: E402
 from tests.bench.figures import figure, save, size  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "postgresql_slots.json"
@@ -88,14 +88,14 @@ def read(server: PostgreSQLServer, publications: tuple[str, ...], run: int) -> t
     done.set()
     watching.join()
     for slot in slots:
-        server.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+        drop_slot(server, slot)
     return took, sorted(used.values())
 
 
 def main() -> None:
+    processes.tether()
     changes = size(400_000)
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
-    processes.tether()
     try:
         with PostgreSQLServer(folder / "server", options=OPTIONS) as server:
             server.execute("CREATE SCHEMA bench", *(f"CREATE TABLE bench.{name} {TABLE}" for name in TABLES))

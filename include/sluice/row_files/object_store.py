@@ -167,7 +167,8 @@ class ObjectStore:
             if self._fs.get_file_info(path).type == fs.FileType.Directory:
                 raise FileRefused("it is a folder") from None
             raise
-        tag = dict(stream.metadata() or {}).get(b"ETag") if self._whole else None
+        told = dict(stream.metadata() or {}) if self._whole else {}
+        tag = told.get("ETag") or told.get(b"ETag")  # names are text or bytes, as the version of pyarrow has it
         if tag:
             return stream, tag.decode(errors="replace")
         info = self._fs.get_file_info(path)

@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from devstack import development, mysql, paths
+from devstack import development, mysql, paths, ports
 from devstack.development import Stack
 from sluice.errors import ConfigError
 
@@ -145,7 +145,8 @@ def wait_healed(folder: Path, before: dict[str, int]) -> Stack:
         stack = Stack.load(folder)
         if stack is not None and not stack.dead():
             now = {name: handle.pid for name, handle in stack.handles().items()}
-            if all(now[name] != before[name] for name in ("zookeeper", "mysql-source")):
+            started = all(now[name] != before[name] for name in ("zookeeper", "mysql-source"))
+            if started and ports.accepts(stack.source.port):
                 return stack
         time.sleep(0.1)
     pytest.fail("the supervisor did not start the killed servers again")
