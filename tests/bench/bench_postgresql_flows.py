@@ -191,8 +191,12 @@ def pg_freshness(made: PgCase, source: PostgreSQLServer, target: PostgreSQLServe
 
 
 def pg_dump_rows(made: PgCase, source: PostgreSQLServer, rows: int) -> dict[str, Any]:
-    """Rows a second into segments, placed in the log; nothing else is written."""
-    source.execute(f"INSERT INTO bench.bulk SELECT {ROW} FROM generate_series(1, {rows}) i", "ANALYZE bench.bulk")
+    """Rows a second into segments, placed in the log; nothing else is written.
+
+    VACUUM reads the table before all three, since the first reader of new rows writes every page.
+    """
+    source.execute(f"INSERT INTO bench.bulk SELECT {ROW} FROM generate_series(1, {rows}) i")
+    source.execute("VACUUM ANALYZE bench.bulk")
     made.run_until_head()
     source.execute("INSERT INTO bench.beat SELECT coalesce(max(id), 0) + 1 FROM bench.beat")
     with draining(made):  # once it has captured a batch

@@ -62,7 +62,10 @@ def run(
     from sluice.flows.run import run as run_flow
     from sluice.flows.runtime import Runtime
     from sluice.flows.standby import LocalCopy, copies_folder, stand_by
-    from sluice.operations.alerts import warn_without_airflow
+    from sluice.operations.alert_rules import watches
+    from sluice.operations.alert_watch import alerting
+    from sluice.operations.alerts import check_lag, warn_without_airflow
+    from sluice.operations.status import status
 
     log_to_stderr(verbose)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in an orderly way: another one may go on at once
@@ -74,17 +77,31 @@ def run(
             found = found.model_copy(update={"capture": found.capture.model_copy(update={"readers": readers})})
         return Runtime.build(found, resolver=from_environment, runner=None if spark else "local")
 
+    newest: list[Runtime] = []  # the pipeline as it is worked on, once it is known
+
+    def look() -> None:
+        if newest and watches(newest[-1].pipeline):
+            seen = built(newest[-1].pipeline)
+            check_lag(seen, status(seen))
+
     started = time.monotonic()
     changes = count = 0
     with (
         _monitored(pipeline, built, monitor_host, monitor_port) as tally,
+        alerting(pipeline, look),
         err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner,
     ):
         if standby:
             copy = LocalCopy(pipeline, copies_folder())
-            steps = stand_by(lambda: copy.open(built), os.environ.get("SLUICE_INSTALLATION") or owner_label())
+
+            def opened() -> Runtime:
+                newest[:] = [copy.open(built)]
+                return newest[-1]
+
+            steps = stand_by(opened, os.environ.get("SLUICE_INSTALLATION") or owner_label())
         else:
             runtime = built(find_pipeline(pipeline, pipelines_folder()))
+            newest.append(runtime)
             warn_without_airflow(runtime.pipeline)
             steps = _with_lineage(runtime, run_flow(runtime, until_head=until_head, batches=batches))
         for step in steps:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sluice.model.nearest import meant
+from sluice.model.nearest import did_you_mean, nearest
 
 _SHOWN_CHARACTERS = 100
 
@@ -48,7 +48,8 @@ def problems_of(
     required: str = "this key is required",
     known: Collection[str] | None = None,
 ) -> list[Problem]:
-    """Describe the items of a ``ValidationError.errors()``, in their order, each problem once.
+    """Describe the items of a ``ValidationError.errors()``, in their order, each problem once. A key that is missing only
+    because it is misspelt is one problem.
 
     Args:
         model: what was validated; its keys are what a misspelt one may have meant. None: nothing is guessed.
@@ -60,6 +61,8 @@ def problems_of(
     listed = list(items)
     deepest = [item["loc"] for item in listed]
     found: list[Problem] = []
+    missing: list[Problem] = []
+    misspelt: set[tuple[int | str, ...]] = set()
     for item in listed:
         if item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] != loc for loc in deepest):
             continue  # a list that looks empty only because its items are wrong
@@ -70,15 +73,19 @@ def problems_of(
         is_unknown = item["type"] == "extra_forbidden"
         if is_unknown:
             names = known if known is not None else _keys_at(model, location[:-1])
-            why = f"{unknown if outermost else 'there is no such key'}{meant(str(location[-1]), sorted(names))}"
+            close = nearest(str(location[-1]), sorted(names))
+            misspelt.add((*location[:-1], close))
+            why = f"{unknown if outermost else 'there is no such key'}{did_you_mean(close)}"
         elif item["type"] == "missing":
             why = required if outermost else "this key is required"
         else:
             why = str(item["msg"]).removeprefix("Value error, ")
         problem = Problem(location, why, is_unknown)
+        if item["type"] == "missing":
+            missing.append(problem)
         if problem not in found:  # each member of a union finds it again
             found.append(problem)
-    return found
+    return [one for one in found if not (one in missing and one.location in misspelt)]
 
 
 def shown(text: str) -> str:

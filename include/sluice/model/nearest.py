@@ -33,7 +33,17 @@ def _in_series(one: str, other: str) -> bool:
     return _DIGITS.sub("#", one) == _DIGITS.sub("#", other)
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the nearest known name, or ""."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return close[0] if close else ""
+
+
+def did_you_mean(close: str) -> str:
+    """Return ``; did you mean 'x'?`` for a name that :func:`nearest` found, "" for none."""
+    return f"; did you mean {close!r}?" if close else ""
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the nearest known name, or ""."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return did_you_mean(nearest(word, known))

@@ -47,10 +47,11 @@ def problems(given: dict[str, Any], **words: Any) -> list[Problem]:
         ({"location": None}, ["options.location: Input should be a valid string"]),
         (
             {"parts": [{"after": 1}, {"aftr": 1}]},
-            [
-                "options.parts.1.after: this key is required",
-                "options.parts.1.aftr: there is no such key; did you mean 'after'?",
-            ],
+            ["options.parts.1.aftr: there is no such key; did you mean 'after'?"],
+        ),
+        (
+            {"parts": [{"after": 1}, {"zzz": 1}]},
+            ["options.parts.1.after: this key is required", "options.parts.1.zzz: there is no such key"],
         ),
         (
             {"named": {"a": {"after": 1, "aftr": 1}}},

@@ -18,6 +18,7 @@ import pytest
 from sluice.coordination.failures import StageFailure
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import drain
+from sluice.operations import alert_watch
 from sluice.operations.alert_rules import AlertRule, switch
 from sluice.operations.alerts import check_lag, held
 from sluice.operations.retention import prune, rate_warning
@@ -158,6 +159,25 @@ def test_an_alert_is_told_once_and_its_end_too(orders: Case, pager: list[dict[st
     assert [alert.raised for alert in check_lag(runtime, status(runtime))] == [False]
     assert pager[-1]["state"] == "cleared"
     assert status(runtime).targets[1].alert_since is None
+
+
+def test_a_run_without_airflow_tells_people_at_its_end(orders: Case, pager: list[dict[str, Any]]) -> None:
+    begin(orders)
+    insert(orders, 1)
+    deliver_to_copy(orders)
+    wait_until(lambda: (status(orders.runtime()).targets[1].lag_ms or 0) > 1000, "the lag of a second")
+    assert orders.cli("run", str(orders.path), "--until-head").returncode != 0  # the other target does not answer
+    assert [(told["target"], told["state"]) for told in pager] == [("broken", "raised")]
+    orders.connections["broken_target"] = orders.connections["case_target"]
+    assert orders.cli("run", str(orders.path), "--until-head").returncode == 0
+    assert [told["state"] for told in pager] == ["raised", "cleared"]
+
+
+def test_a_run_without_airflow_looks_at_its_lag_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alert_watch, "EVERY_S", 0.001)
+    looked = threading.Event()
+    with alert_watch.alerting("case", looked.set):
+        assert looked.wait(60)
 
 
 def test_a_webhook_that_is_away_stops_nothing(orders: Case) -> None:

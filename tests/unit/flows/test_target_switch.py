@@ -16,6 +16,7 @@ import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig, TargetConfig
+from sluice.coordination.memory import MemoryTree
 from sluice.errors import CheckpointError, ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
@@ -24,6 +25,7 @@ from sluice.flows.transform.merge import merge
 from sluice.operations import target_switch
 from sluice.operations.check import check
 from sluice.operations.groups import GroupKind, members, move_group
+from sluice.operations.recover.recover import recover
 from sluice.operations.status import status
 from sluice.operations.target_switch import switch
 from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
@@ -190,6 +192,30 @@ def test_a_switch_needs_no_first_server(made: Pipeline) -> None:
     assert "wh1 could not be told" in moved(made)[-1]
     made.deliver(2)
     assert made.at("wh2") == made.rows()
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["both answer", "the first is away"])
+def test_the_server_that_was_written_last_is_found_without_zookeeper(made: Pipeline, away: bool) -> None:
+    made.deliver(1)
+    made.replicate()
+    moved(made)
+    made.deliver(2)
+    made.store("wh1").away = away
+    made.tree = MemoryTree()
+    plan = recover(made.runtime(), {}, by="me", dry_run=False)
+    assert "target t is written at wh2, which was written last" in plan.measures[0].steps
+    assert made.written() == "wh2"
+    made.deliver(3)
+    assert made.at("wh2") == made.rows() == {1: "n1", 2: "n2", 3: "n3"}
+
+
+def test_a_group_that_was_never_switched_stays_at_its_first_server_without_zookeeper(made: Pipeline) -> None:
+    made.deliver(1)
+    made.replicate()
+    made.tree = MemoryTree()
+    recover(made.runtime(), {}, by="me", dry_run=False)
+    made.deliver(2)
+    assert (made.written(), made.at("wh1"), made.at("wh2")) == ("wh1", made.rows(), {1: "n1"})
 
 
 @pytest.mark.promise("G2")

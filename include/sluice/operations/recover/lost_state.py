@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, SegmentError, SluiceError
+from sluice.errors import ConfigError, SegmentError, SluiceError, TargetUnavailable
 from sluice.flows.checkpoints import checkpoints_of
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import record_of
@@ -49,6 +49,7 @@ class RebuiltState:
             that anything has seen.
         member: the connection of the source group whose log the position is of; "": no group, or that server does not
             answer.
+        servers: by target that is a group, the connection that is written.
     """
 
     position: Offset
@@ -61,14 +62,41 @@ class RebuiltState:
     epoch: int = 0
     identity: str = ""
     member: str = ""
+    servers: dict[str, str] = field(default_factory=dict)
 
 
 def checkpoints(runtime: Runtime, state: PipelineState) -> dict[str, Checkpoint | None]:
-    """Read each target's checkpoint. Raises TargetUnavailable: all of them have to answer."""
+    """Read each target's checkpoint. Raises TargetUnavailable: all of them have to answer; of a group the server that
+    is written, or any if ZooKeeper does not say which one that is.
+    """
+    unknown = state.cursor() is None
     return {
-        config.name: checkpoints_of(runtime.open_target(config.name), state).read()
+        config.name: _written_last(runtime, state, config.name)[1]
+        if unknown and config.connections
+        else checkpoints_of(runtime.open_target(config.name), state).read()
         for config in runtime.pipeline.targets
     }
+
+
+def _written_last(runtime: Runtime, state: PipelineState, target: str) -> tuple[str, Checkpoint | None]:
+    """Find the server of a target's group that was written last, and its checkpoint, when ZooKeeper no longer says it.
+
+    A switch gives both servers a higher epoch and leaves the first one behind, so the newest checkpoint tells. If two
+    are equal, so are the servers, and the one that the file names first is meant. One that does not answer is passed
+    over: whichever is chosen gets what its checkpoint lacks.
+
+    Raises TargetUnavailable: none answers.
+    """
+    found: list[tuple[str, Checkpoint | None]] = []
+    errors: list[SluiceError] = []
+    for name in runtime.pipeline.target(target).servers:
+        try:
+            found.append((name, checkpoints_of(runtime.open_target(target, name), state).read()))
+        except TargetUnavailable as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return max(found, key=lambda one: (one[1].epoch, one[1].batch) if one[1] is not None else (-1, -1))
 
 
 def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored: list[int]) -> str:
@@ -111,6 +139,10 @@ def look_at_zookeeper(
         )
         return [StoreFinding(SUBJECT, "ok", f"{found}; {state.home}")], [], [], None
     finding = StoreFinding(SUBJECT, "loss", f"{why}; {state.home}")
+    servers = {}
+    for config in runtime.pipeline.targets:
+        if config.connections:
+            servers[config.name], held[config.name] = _written_last(runtime, state, config.name)
     edited = [name for name, checkpoint in held.items() if checkpoint is not None and checkpoint.edited]
     held |= dict.fromkeys(edited)  # an edited checkpoint was never written, so it tells nothing
     silent = [name for name, checkpoint in held.items() if checkpoint is None]
@@ -129,6 +161,7 @@ def look_at_zookeeper(
     wanted.rewound += edited
     wanted.anew += [name for name in edited if answers.get(name) == REDELIVER]
     wanted.member = _member(runtime, wanted.position)
+    wanted.servers = servers
     measure = Measure(
         SUBJECT, tuple(_steps(wanted)), partial(_write, runtime, state, wanted), cost="seconds", lost=_LOST, after=""
     )
@@ -308,6 +341,8 @@ def _steps(wanted: RebuiltState) -> list[str]:
             )
         else:
             steps.append(f"target {name} counts as holding batch {batch}, up to {position}")
+        if name in wanted.servers:
+            steps.append(f"target {name} is written at {wanted.servers[name]}, which was written last")
     return steps
 
 
@@ -322,11 +357,14 @@ def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None
         for name, (batch, position) in wanted.acknowledged.items():
             if name not in wanted.rewound:
                 continue
-            loader = runtime.open_target(name)
+            loader = runtime.open_target(name, wanted.servers.get(name, ""))
             with state.consumer(name, above=wanted.epoch) as own:
                 held = Checkpoint(own.epoch, batch, position, wanted.identity)
                 checkpoints_of(loader, state).rewind(held, anew=name in wanted.ahead or name in wanted.anew)
-        chosen = [state.member.chosen(wanted.member, int(time.time() * 1000))] if wanted.member else []
+        now_ms = int(time.time() * 1000)
+        chosen = [state.target_member(name).chosen(server, now_ms) for name, server in wanted.servers.items()]
+        if wanted.member:
+            chosen.append(state.member.chosen(wanted.member, now_ms))
         state.rebuild(
             lease, wanted.position, wanted.batches, wanted.acknowledged, wanted.next_batch, wanted.identity, also=chosen
         )
