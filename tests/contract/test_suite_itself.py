@@ -329,6 +329,7 @@ def test_a_target_that_is_wrong_fails_the_check(number: int) -> None:
         {"keeps_versions": True},
         {"marks_loads": True},
         {"copies_again": True},
+        {"converts_rows": True},
         {"lists_keys": False},
         {"counts_rows": True},
         {"removes_listed_keys": True},

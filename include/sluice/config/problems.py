@@ -48,8 +48,8 @@ def problems_of(
     required: str = "this key is required",
     known: Collection[str] | None = None,
 ) -> list[Problem]:
-    """Describe the items of a ``ValidationError.errors()``, in their order, each problem once. A key that is missing only
-    because it is misspelt is one problem.
+    """Describe the items of a ``ValidationError.errors()``, in their order, each problem once. A key that is missing
+    only because it is misspelt is one problem.
 
     Args:
         model: what was validated; its keys are what a misspelt one may have meant. None: nothing is guessed.

@@ -39,7 +39,7 @@ def with_definitions(plan: PlannedTable, routes: Mapping, table: TableDefinition
     route = routes.route(plan.source)
     renamed = dict(route.rename)
     known = {renamed.get(column.name, column.name): column for column in table.columns}
-    return replace(plan, columns=tuple(with_definition(one, known.get(one.name)) for one in plan.columns))
+    return replace(plan, columns=tuple(with_definition(one, known.get(one.name), plan.dialect) for one in plan.columns))
 
 
 def explain_absence(
@@ -59,7 +59,13 @@ def explain_absence(
         schema = target.schema()
         if schema is None:
             return
-        wanted = [with_definitions(one, routes, known.find(one.source) if known is not None else None) for one in plans]
+        dialect = runtime.source.dialect(at)
+        wanted = [
+            with_definitions(
+                replace(one, dialect=dialect), routes, known.find(one.source) if known is not None else None
+            )
+            for one in plans
+        ]
         findings = [finding for finding in schema.compare(wanted) if finding.absent]
         if findings:
             note_absent(state, target.config.name, findings, wanted)

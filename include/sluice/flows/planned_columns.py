@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition
-from sluice.model.dialects import MYSQL
+from sluice.model.dialects import MYSQL, UNKNOWN, Dialect
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.segments.changeset import ChangesetColumn, ChangesetTable
@@ -31,9 +31,12 @@ def planned_table(table: ChangesetTable) -> PlannedTable:
     return PlannedTable(table.target, TableId(table.source_schema, table.source_table), planned_columns(table.columns))
 
 
-def with_definition(column: PlannedColumn, definition: ColumnDefinition | None) -> PlannedColumn:
-    """Return the column with the source's definition, and the value of its default."""
-    known = _EARLIER.default_value(definition) if definition is not None else None
+def with_definition(
+    column: PlannedColumn, definition: ColumnDefinition | None, dialect: Dialect = UNKNOWN
+) -> PlannedColumn:
+    """Return the column with the source's definition, and the value of its default. ``dialect``: the source's."""
+    words = words_of(dialect) if dialect else _EARLIER
+    known = words.default_value(definition) if definition is not None else None
     return replace(column, definition=definition, default=known)
 
 

@@ -160,8 +160,6 @@ class Mapping:
 
         The line that names the table wins, then ``schema.*``, then the first pattern that fits.
 
-        The line that names the table wins, then ``schema.*``, then the first pattern that fits.
-
         ``from`` may be a regular expression on schema.table with groups that ``to`` repeats: ``shop_\d+\.(\w+)`` ->
         ``all.\1``; or one on the schema alone, followed by ``.*``: ``shop_(\d+).*`` -> ``copy_\1.*``.
         """

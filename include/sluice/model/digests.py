@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+SHARED = "shared"
+"""The first word of a list of words whose digests every kind of server computes alike."""
+SHARED_LONG_BYTES = 1_000
+"""In place of a longer text stands its hash, in digests that every kind of server computes alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeDigest:
     """Rows of a range, and a checksum of their values that does not depend on their order."""
 
-    rows: int
-    checksum: int
+    rows: int = 0
+    checksum: int = 0
+
+    def plus(self, rows: Any, checksum: Any) -> RangeDigest:
+        """Return the digest together with that of further rows, as a server answered it."""
+        return RangeDigest(self.rows + int(rows), self.checksum ^ int(checksum))
+
+
+def kind_and_words(kind: str, words: Iterable[str]) -> tuple[str, ...]:
+    """Return a list of words: the kind of digest, and how each column enters it; empty if one column does not."""
+    found = tuple(words)
+    return (kind, *found) if all(found) else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sluice.model.column_types import ColumnKind, ColumnType
@@ -65,12 +66,20 @@ class CreatedTable:
     indexes: tuple[IndexDefinition, ...] = ()
 
 
-def created_by(definition: TableDefinition) -> CreatedTable:
-    """Return what a definition says, of a source that prints no statement."""
+def created_by(definition: TableDefinition, naming: Callable[[str], str | None] = lambda name: name) -> CreatedTable:
+    """Return what a definition says, of a source that prints no statement.
+
+    ``naming``: the target's name of a column, None for one that does not go there, nor an index with it.
+    """
+    names = {column.name: name for column in definition.columns if (name := naming(column.name)) is not None}
     return CreatedTable(
         definition.comment,
-        tuple((column.name, column.comment) for column in definition.columns if column.comment),
-        tuple(index for index in definition.indexes if not index.primary),
+        tuple((names[one.name], one.comment) for one in definition.columns if one.comment and one.name in names),
+        tuple(
+            replace(index, columns=tuple((names[name], cut) for name, cut in index.columns))
+            for index in definition.indexes
+            if not index.primary and all(name in names for name, _ in index.columns)
+        ),
     )
 
 

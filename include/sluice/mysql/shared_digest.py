@@ -16,15 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sluice.model.column_types import ColumnKind
+from sluice.model.digests import SHARED_LONG_BYTES
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_types import Literal, find_type
 from sluice.mysql.key_sql import both
 from sluice.mysql.range_digest import DigestColumn
 from sluice.mysql.type_loss import SqlType
 
-KIND = "shared"
-"""The first word of a list of words."""
-LONG_BYTES = 1_000
 _BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB})
 
 
@@ -66,7 +64,7 @@ def shared_digest_sql(table: TableId, columns: Sequence[DigestColumn], *conditio
 
 def _piece(column: DigestColumn) -> str:
     text = f"CAST({_text(quoted(column.name), shared_word(column.declared))} AS BINARY)"
-    short = f"IF(LENGTH({text}) > {LONG_BYTES}, CAST(SHA2({text}, 256) AS BINARY), {text})"
+    short = f"IF(LENGTH({text}) > {SHARED_LONG_BYTES}, CAST(SHA2({text}, 256) AS BINARY), {text})"
     return f"IFNULL(CONCAT(LENGTH({text}), ':', {short}), 'N')"
 
 
@@ -78,4 +76,4 @@ def _text(name: str, word: str) -> str:
     return f"CONVERT({name} USING utf8mb4)" if word == "text" else f"CAST({name} AS CHAR)"
 
 
-__all__ = ["KIND", "shared_digest_sql", "shared_word"]
+__all__ = ["shared_digest_sql", "shared_word"]

@@ -25,9 +25,10 @@ from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions
-from sluice.model.dialects import UNKNOWN, Dialect
+from sluice.model.dialects import MARIADB, MYSQL, UNKNOWN, Dialect
 from sluice.model.planned import PlannedColumn, PlannedTable, created_by
 from sluice.model.tables import TableId
+from sluice.operations.arriving import Arriving, next_batch
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of, read_changeset
 from sluice.segments.snapshot_columns import Way
@@ -36,6 +37,9 @@ from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
 from sluice.targets.port import TableFinding, Target
+
+_PRINTED = frozenset({MYSQL, MARIADB})
+"""Dialects whose servers print the statement that makes a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,13 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
                     for table, plan in plans
                 ]
                 said = _said(target, [plan for _, plan in plans])
+                arriving = _arriving(runtime, config, target, routes, tables)
+                if arriving is not None:
+                    said |= {
+                        plan.target: arriving.sorted_out(plan, said[plan.target])
+                        for _, plan in plans
+                        if plan.target in said
+                    }
             copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
             taken = {plan.target for _, plan in plans}
             emitted = [replace(plan, dialect=dialect) for (_, to), plan in sorted(made.items()) if to not in taken]
@@ -301,20 +312,41 @@ def _captured_definitions(runtime: Runtime) -> Definitions | None:
         return definitions_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else None
 
 
+def _arriving(
+    runtime: Runtime, config: TargetConfig, target: Target, routes: Mapping, tables: Sequence[SourceTable]
+) -> Arriving | None:
+    """Return what the log brings to a target; None before the first capture."""
+    with runtime.state() as state:
+        cursor, batch = state.cursor(), next_batch(state, config.name)
+        if cursor is None:
+            return None
+        captured = definitions_at(runtime.store, runtime.source, state, cursor.position)
+        at = batch.first if batch is not None else cursor.position
+        reached = definitions_at(runtime.store, runtime.source, state, at)
+    if captured is None or reached is None:
+        return None
+    merged = _tables_of(runtime.store, batch.changeset) if batch is not None and batch.changeset else ()
+    waiting = {plan.source: {column.name for column in plan.columns} for plan in merged}
+    now = {table.id: table for table in tables}
+    return Arriving(runtime.name, config, target.capabilities, routes, reached, captured, waiting, now)
+
+
 def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:
-    """Add the source's own CREATE TABLE if the whole table is copied: defaults, secondary keys and options are kept."""
+    """Add the source's own CREATE TABLE if the whole table is copied: defaults, secondary keys and options are kept.
+
+    A source that prints none has a definition that says them.
+    """
     route = routes.route(table.id)
-    if not route.keeps_columns:
-        return plan
-    sql = source.create_statement(table.id, plan.target)
+    sql = source.create_statement(table.id, plan.target) if route.keeps_columns else ""
     if sql:
         return replace(plan, create_sql=sql, created=words_of(plan.dialect).created_table(sql, plan.target.schema))
-    if source.history is None or source.head is None:
+    if plan.dialect in _PRINTED or source.history is None or source.head is None:
         return plan
     try:
-        return replace(plan, created=created_by(source.history.definition(table.id, source.head)))
+        definition = source.history.definition(table.id, source.head)
     except SchemaUnknown:  # the table was changed after it was read
         return plan
+    return with_definitions(replace(plan, created=created_by(definition, route.target_name)), routes, definition)
 
 
 def _copy(

@@ -1,4 +1,4 @@
-"""Identifiers as PostgreSQL reads them: always quoted, and never cut."""
+"""Identifiers as PostgreSQL reads them, always quoted and never cut, and texts."""
 
 from __future__ import annotations
 
@@ -16,4 +16,9 @@ def too_long(names: Iterable[str]) -> str:
     return identifiers.too_long(names, LONGEST_BYTES)
 
 
-__all__ = ["LONGEST_BYTES", "quoted", "quoted_table", "too_long"]
+def text_literal(text: str) -> str:
+    """Return an SQL string, for a session with standard_conforming_strings."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+__all__ = ["LONGEST_BYTES", "quoted", "quoted_table", "text_literal", "too_long"]

@@ -70,14 +70,28 @@ def is_built_in(declared: str) -> bool:
     return pg_type(declared.removesuffix("[]")).word in _PLAIN | _TEXTS
 
 
+_BARE = frozenset({*_TEXTS, "character", "uuid"})
+"""The types that a cast to text does not change."""
+
+
+def printed(column: str, declared: str) -> str:
+    """Return a column's value as the text that its type's own output function prints."""
+    if is_built_in(declared) and pg_type(declared).word in _BARE:
+        return f"{column}::text"
+    return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN format('%s', {column}) END"
+
+
+def checksum_sql(place: str, data: str, condition: str) -> str:
+    """Return the select of (rows, checksum) over the ``data`` of each row, an expression of bytes."""
+    checksum = f"bit_xor(('x' || encode(substr(sha256({data}), 1, 8), 'hex'))::bit(64)::bigint)"
+    return f"SELECT count(*), coalesce({checksum}, 0) FROM {place} WHERE {condition}"
+
+
 def _expression(column: str, declared: str) -> str:
     """Return a column's value as it is hashed."""
     built_in = is_built_in(declared)
     if digest_word(declared, built_in=built_in) == "text":
-        plain = built_in and not declared.endswith("[]")
-        return (
-            f"{column}::text" if plain else f"CASE WHEN {column} IS DISTINCT FROM NULL THEN format('%s', {column}) END"
-        )
+        return printed(column, declared)
     array = "[]" if declared.endswith("[]") else ""
     word = pg_type(declared.removesuffix("[]")).word
     return f"{column}::{_CASTS.get(word, word)}{array}"
@@ -89,9 +103,7 @@ def digest_sql(place: str, columns: Sequence[DigestColumn], condition: str, alia
     ``place``: the table, as FROM has it, under the name ``alias``; ``columns``: in the order of both sides.
     """
     row = ", ".join(_expression(f"{alias}.{quoted(one.name)}", one.declared) for one in columns)
-    digest = f"sha256(record_send(ROW({row})))"
-    checksum = f"bit_xor(('x' || encode(substr({digest}, 1, 8), 'hex'))::bit(64)::bigint)"
-    return f"SELECT count(*), coalesce({checksum}, 0) FROM {place} WHERE {condition}"
+    return checksum_sql(place, f"record_send(ROW({row}))", condition)
 
 
-__all__ = ["KIND", "DigestColumn", "digest_sql", "digest_word", "is_built_in"]
+__all__ = ["KIND", "DigestColumn", "checksum_sql", "digest_sql", "digest_word", "is_built_in", "printed"]

@@ -5,17 +5,15 @@ The text of a row, and its hash, are those of :mod:`sluice.mysql.shared_digest`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from sluice.model.digests import SHARED_LONG_BYTES
 from sluice.postgresql.names import quoted
-from sluice.postgresql.range_digest import DigestColumn, is_built_in
+from sluice.postgresql.range_digest import DigestColumn, checksum_sql, is_built_in, printed
 from sluice.postgresql.type_names import pg_type
 
-KIND = "shared"
-"""The first word of a list of words."""
 MASK = 2**64 - 1
 """The bits of a checksum, which a bigint has with a sign."""
-LONG_BYTES = 1_000
 _TIME = "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')"
 _DIGITS = 65
 _SCALE = 30
@@ -58,25 +56,15 @@ def shared_digest_sql(place: str, columns: Sequence[DigestColumn], condition: st
     ``place``: the table, as FROM has it, under the name ``alias``. The session is in UTC.
     """
     text = " || ',' || ".join(_piece(f"{alias}.{quoted(one.name)}", one.declared) for one in columns)
-    digest = f"sha256(convert_to({text}, 'UTF8'))"
-    checksum = f"bit_xor(('x' || encode(substr({digest}, 1, 8), 'hex'))::bit(64)::bigint)"
-    return f"SELECT count(*), coalesce({checksum}, 0) FROM {place} WHERE {condition}"  # noqa: S608 - quoted
+    return checksum_sql(place, f"convert_to({text}, 'UTF8')", condition)
 
 
 def _piece(column: str, declared: str) -> str:
-    text = _printed(declared)(column)
+    form = _read(declared)[1]
+    text = form.format(column) if form else printed(column, declared)
     data = f"convert_to({text}, 'UTF8')"
-    short = f"CASE WHEN octet_length({data}) > {LONG_BYTES} THEN encode(sha256({data}), 'hex') ELSE {text} END"
+    short = f"CASE WHEN octet_length({data}) > {SHARED_LONG_BYTES} THEN encode(sha256({data}), 'hex') ELSE {text} END"
     return f"coalesce(octet_length({data}) || ':' || {short}, 'N')"
 
 
-def _printed(declared: str) -> Callable[[str], str]:
-    form = _read(declared)[1]
-    if form:
-        return form.format
-    if is_built_in(declared) and pg_type(declared).word in {"text", "character varying", "character", "uuid"}:
-        return _PLAIN.format
-    return "CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END".format
-
-
-__all__ = ["KIND", "MASK", "shared_digest_sql", "shared_word"]
+__all__ = ["MASK", "shared_digest_sql", "shared_word"]

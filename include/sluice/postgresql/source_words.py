@@ -18,6 +18,7 @@ from sluice.model.definitions import ColumnDefinition
 from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
 from sluice.model.source_words import AlteredNames
+from sluice.model.temporal import time_of
 from sluice.postgresql.column_types import neutral_type
 
 K = ColumnKind
@@ -97,6 +98,8 @@ def _value(made: ColumnType, found: re.Match[str]) -> Any:
     if made.kind in {K.DATETIME, K.TIMESTAMP}:
         moment = datetime.fromisoformat(text)
         return moment if (moment.tzinfo is None) is (made.kind is K.DATETIME) else None
+    if made.kind is K.TIME:
+        return time_of(text)
     if made.kind is K.BLOB:
         return bytes.fromhex(text.removeprefix("\\x")) if text.startswith("\\x") else None
     return text if made.kind in _TEXTS else None

@@ -81,3 +81,23 @@ def test_a_column_that_is_added_again_lacks_values_until_the_table_is_copied(
         made.run_until_head()
         assert site.rows(made.schema, "t") == source_rows(made)
         assert status(made.runtime()).incomplete == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_new_name_of_a_column_is_left_to_the_log(tmp_path: Path, request: Any, kind: str) -> None:
+    """`sluice check --apply` between a rename at the source and its delivery makes no column of the new name."""
+    with pipeline(tmp_path, kind, request, name="renamed") as (made, site):
+        made.source.execute(
+            f"CREATE TABLE `{made.schema}`.t (id INT PRIMARY KEY, w VARCHAR(20))",
+            f"INSERT INTO `{made.schema}`.t VALUES (1, 'a'), (2, 'b')",
+        )
+        made.run_until_head()
+        made.source.execute(
+            f"ALTER TABLE `{made.schema}`.t RENAME COLUMN w TO v", f"INSERT INTO `{made.schema}`.t VALUES (3, 'c')"
+        )
+        done = made.cli("check", "renamed", "--apply", "--yes")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "arrives with the log" in " ".join(done.stdout.split())
+        made.run_until_head()
+        assert site.rows(made.schema, "t") == source_rows(made) == {1: "a", 2: "b", 3: "c"}

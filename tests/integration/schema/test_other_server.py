@@ -103,3 +103,31 @@ def test_a_new_columns_default_is_the_sources_value(
                 made.run_until_head()
                 rows = shown(made, there, "t")
                 assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["same-kind", "other-kind"])
+def test_rows_are_copied_again_only_where_the_target_converts_otherwise(
+    other: bool, tmp_path: Path, request: Any, mysql_source: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """`on_conversion: copy`: a server of the source's kind converts its rows itself, one of the other kind gets a copy."""
+    target = request.getfixturevalue("mariadb" if other else "mysql_target")
+    schema = fresh_schema(mysql_source, target, options="CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    extra = "    on_conversion: copy"
+    with case(tmp_path, mysql_source, target, zookeeper, schema, target_extra=extra) as made:
+        made.run_until_head()
+        mysql_source.execute(
+            f"USE {schema}", "CREATE TABLE t (id INT PRIMARY KEY, v DOUBLE)",
+            "INSERT INTO t VALUES (1, 1.239), (2, 2.345), (3, NULL)",
+        )  # fmt: skip
+        made.run_until_head()
+        mysql_source.execute(
+            f"USE {schema}", "ALTER TABLE t MODIFY v DOUBLE(9,2), ADD COLUMN w INT NOT NULL DEFAULT 4",
+            "INSERT INTO t VALUES (4, 3.456, 5)", "DELETE FROM t WHERE id = 3",
+        )  # fmt: skip
+        made.run_until_head()
+        made.run_until_head()  # what was read last arrives
+        ours, theirs = shown(made, schema, "t")
+        assert theirs == ours
+        assert len(ours) == 3
+        with made.runtime().state() as state:
+            assert [state.dumps.require(one).reason for one in state.dumps.ids()] == ["converted rows"] * other

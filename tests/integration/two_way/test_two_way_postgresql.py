@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sluice.flows.capture.drain import drain
+from sluice.model.findings import Finding
 from sluice.operations.check import check
 from sluice.postgresql.load_messages import MARK_PREFIX
 from tests.support.pipelines.pg_channels import Channel, two_sites
@@ -142,6 +143,25 @@ def test_a_check_says_what_both_sites_need(pair: Channel) -> None:
     assert (said.severity, "shop.numbered" in said.why) == ("warning", True)
     pair.sites["a"].write("ALTER SEQUENCE numbered_id_seq INCREMENT BY 2")
     assert [one for one in check(pair.runtime("a_to_b")).findings if one.setting == "sequences"] == []
+
+
+def test_a_check_names_tables_whose_updates_may_lose_against_a_delete(pair: Channel) -> None:
+    """Those with values out of line, also in partitions, until the printed statements were run."""
+    site = pair.sites["a"]
+    site.write(
+        "CREATE TABLE parted (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE part_1 PARTITION OF parted FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE short (id bigint PRIMARY KEY, v varchar(10))",
+    )
+
+    def said() -> list[Finding]:
+        return [one for one in check(pair.runtime("a_to_b")).findings if one.setting == "replica identity"]
+
+    [found] = said()
+    assert (found.severity, found.value) == ("warning", "2")
+    assert "shop.items, shop.parted" in found.why
+    site.write(*found.fix.partition(":")[0].split("; "))
+    assert said() == []
 
 
 @pytest.mark.full

@@ -50,6 +50,7 @@ from sluice.targets.port import (
     BatchWriter,
     Checkpoint,
     CheckpointStore,
+    ConvertsRows,
     CopiesAgain,
     Execution,
     SchemaChange,
@@ -395,10 +396,20 @@ class _Delivery:
         runtime = self.runtime
         dialect = runtime.source.dialect(record.last)
         effects = partial(runtime.source.row_effects, record.last)
-        copies_again = self.target.capabilities.copies_again
-        more = (cast(CopiesAgain, self.target).copied_again,) if copies_again else ()
-        found = plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect, effects, *more)
-        request_copies(runtime, self.state, self._config.name, record.number, found, may_be_gone=bool(more))
+        offered = self.target.capabilities
+        again = cast(CopiesAgain, self.target).copied_again if offered.copies_again else None
+        otherwise = cast(ConvertsRows, self.target).converted_otherwise if offered.converts_rows else None
+        found = plan_ddl(
+            manifest,
+            runtime.pipeline,
+            self._config,
+            offered,
+            dialect,
+            effects,
+            copied_again=again,
+            converted_otherwise=otherwise,
+        )
+        request_copies(runtime, self.state, self._config.name, record.number, found, may_be_gone=again is not None)
         return found
 
     def _every_change(self, record: Batch) -> BatchInput:

@@ -26,8 +26,8 @@ CopiedAgain = Callable[[SchemaChange], Collection[TableId]]
 """Tables that a target has only once they were copied again: :meth:`sluice.targets.port.CopiesAgain.copied_again`."""
 
 
-def _none(change: SchemaChange) -> Collection[TableId]:
-    return ()
+ConvertedOtherwise = Callable[[SchemaChange], Collection[TableId]]
+"""Tables whose rows a target converts otherwise: :meth:`sluice.targets.port.ConvertsRows.converted_otherwise`."""
 
 
 _K, _D = ChangeKind, DdlKind
@@ -64,11 +64,13 @@ def plan_ddl(
     offered: Capabilities,
     dialect: Dialect,
     row_effects: RowEffects,
-    copied_again: CopiedAgain = _none,
+    copied_again: CopiedAgain | None = None,
+    converted_otherwise: ConvertedOtherwise | None = None,
 ) -> tuple[SchemaChange, ...]:
     """Return the schema changes of a batch that the target follows, in log order.
 
-    ``dialect``: of the source's statements.
+    ``dialect``: of the source's statements. ``converted_otherwise``: None: the target converts rows by the steps that
+    its capabilities name.
 
     Raises:
         LoadError: the policy or the mapping needs a person, or the kind of target cannot do it.
@@ -86,7 +88,8 @@ def plan_ddl(
                 hint="internal error: please report it",
             )
         effects = _effects(change, routes, target, row_effects)
-        change = replace(change, effects=effects, copies=_copies(change, effects, target, offered, copied_again))
+        change = replace(change, effects=effects)
+        change = replace(change, copies=_copies(change, target, offered, copied_again, converted_otherwise))
         require_kinds(target, offered, change)
         found.append(change)
     return tuple(found)
@@ -194,10 +197,10 @@ def _effects(
 
 def _copies(
     change: SchemaChange,
-    effects: Sequence[ColumnEffect],
     target: TargetConfig,
     offered: Capabilities,
-    copied_again: CopiedAgain,
+    copied_again: CopiedAgain | None,
+    converted_otherwise: ConvertedOtherwise | None,
 ) -> frozenset[TableId]:
     """Return tables that are copied again, as this kind of target cannot surely do to their rows what the source
     did.
@@ -205,8 +208,12 @@ def _copies(
     if target.on_conversion != "copy" or change.check_only:
         return frozenset()
     converts = offered.conversions - REQUIRES
-    unsure = frozenset(e.table for e in effects if e.unknown or not {step.kind for step in e.steps} <= converts)
-    return unsure | frozenset(copied_again(change))
+    unsure = frozenset(
+        converted_otherwise(change)
+        if converted_otherwise is not None
+        else (e.table for e in change.effects if e.unknown or not {step.kind for step in e.steps} <= converts)
+    )
+    return unsure | frozenset(copied_again(change) if copied_again is not None else ())
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:

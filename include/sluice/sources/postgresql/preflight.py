@@ -16,7 +16,7 @@ from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.sources.postgresql.catalog.table import CatalogTable, read_tables
-from sluice.sources.postgresql.catalog.table_list import numbered_tables
+from sluice.sources.postgresql.catalog.table_list import cut_short_tables, numbered_tables
 from sluice.sources.postgresql.ddl_trigger import DdlTrigger, read_ddl_trigger
 from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.postgresql.preflight_ddl import ddl_findings, made_for_ddl
@@ -45,7 +45,8 @@ class Setup:
     """The parts of a pipeline that the server has: its slot, its publication, and the captured tables.
 
     ``ddl``: the event triggers, None if the pipeline does not ask for them. ``numbered``: captured tables whose rows
-    get numbers one after the other, at a site of a channel.
+    get numbers one after the other, at a site of a channel. ``cut_short``: captured tables whose log may lack values
+    that an update left unchanged, each with the table or partition that holds the rows, at such a site.
     """
 
     info: ServerInfo
@@ -54,6 +55,7 @@ class Setup:
     tables: Sequence[CatalogTable]
     ddl: DdlTrigger | None = None
     numbered: Sequence[TableId] = ()
+    cut_short: Sequence[tuple[TableId, TableId]] = ()
 
 
 def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfig, *, two_way: bool = False) -> Setup:
@@ -66,6 +68,7 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
         [one for one in read_tables(connection, selection.wants) if not one.partition],
         read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture) if pipeline.source.ddl else None,
         [one for one in numbered_tables(connection) if selection.wants(one)] if two_way else (),
+        [pair for pair in cut_short_tables(connection) if selection.wants(pair[0])] if two_way else (),
     )
 
 
@@ -77,6 +80,7 @@ def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> li
         found += _publication_findings(setup, pipeline, at)
         found += _identity_findings(setup, pipeline)
         found += _numbering_findings(setup.numbered)
+        found += _cut_short_findings(setup.cut_short)
         found += ddl_findings(setup.ddl, publication_name(pipeline)) if setup.ddl is not None else []
     return sorted(found, key=lambda one: one.severity != "error")
 
@@ -311,6 +315,23 @@ def _numbering_findings(tables: Sequence[TableId]) -> list[Finding]:
             f"both sites give the same numbers to new rows of {_some(tables)}, and one row overwrites the other",
             "at both sites, with their own numbers: ALTER SEQUENCE … INCREMENT BY 2 RESTART WITH …, odd numbers at one "
             "site, even ones at the other",
+        )
+    ]
+
+
+def _cut_short_findings(tables: Sequence[tuple[TableId, TableId]]) -> list[Finding]:
+    if not tables:
+        return []
+    named = list(dict.fromkeys(table for table, _ in tables))
+    shown = "; ".join(f"ALTER TABLE {quoted_table(held)} REPLICA IDENTITY FULL" for _, held in tables[:_SHOWN])
+    return [
+        Finding(
+            "warning",
+            "replica identity",
+            str(len(named)),
+            "the log lacks a value out of line (TOAST) that an update left unchanged, so that the update loses against "
+            f"a DELETE of its row at the other site at the same time: {_some(named)}",
+            f"{shown}{'; …' if len(tables) > _SHOWN else ''}: the log then holds the whole old row",
         )
     ]
 

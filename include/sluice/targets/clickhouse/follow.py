@@ -256,11 +256,11 @@ class _Follower:
             given = self.held.column(step.one, effect.new.name)
             if given is not None:
                 raise not_converted(self.change, effect, table, "a target of type clickhouse converts no rows")
-        key, renamed = there.key or (), dict(step.renames)
+        key, renamed = there.key or (), step.renamed
         gone = [one for one in step.drops if one in key]
         if gone:
             raise not_followed(self.change, f"column {gone[0]} is part of the key of {table}", _BY_HAND)
-        if renamed and set(renamed.values()) & (set(renamed) | set(step.drops)):
+        if step.takes_names:
             why = "a column takes the name of another one, which a load that is repeated would do twice"
             raise not_followed(self.change, why, _BY_HAND)
         types = self._types(table, step.one, step.after.columns, key)

@@ -161,8 +161,7 @@ class Follower(ABC):
         if step.copied:
             self.make_anew(step, definition)
             return
-        renamed = dict(step.renames)
-        if renamed and set(renamed.values()) & (set(renamed) | set(step.drops)):
+        if step.takes_names:
             why = "a column takes the name of another one, which a load that is repeated would do twice"
             raise not_followed(self.change, why)
         self.alter(step, definition, self._values(step))

@@ -141,7 +141,7 @@ class _Follower(Follower):
 
     def alter(self, step: AlterTable, definition: Definition, values: Mapping[str, Any]) -> None:
         index = self.place.index_of(step.table)
-        held, renamed = self._held(index), dict(step.renames)
+        held, renamed = self._held(index), step.renamed
         fields = {new: held.fields[old] for old, new in renamed.items() if old in held.fields}
         fields |= self._fields(step.table, step.new)
         self._put_mapping(index, {name: one for name, one in fields.items() if held.fields.get(name) != one})
@@ -157,7 +157,7 @@ class _Follower(Follower):
 
     def make_anew(self, step: AlterTable, definition: Definition) -> None:
         """Make an index with the mappings of the new definition: its rows are copied again."""
-        held, renamed = self._held(self.place.index_of(step.table)), dict(step.renames)
+        held, renamed = self._held(self.place.index_of(step.table)), step.renamed
         fields = {renamed.get(name, name): one for name, one in held.fields.items() if name not in step.drops}
         columns = [AddColumn(one.name, one.new) for one in step.changes]
         fields |= self._fields(step.table, [*columns, *step.new])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -157,39 +157,31 @@ class _Merge:
         count, mode = int(task.file.record_count), self.mode
         small = task.file.file_size_in_bytes < mode.small_bytes
         anew = small or len(dead) > mode.most_deleted * count
-        if len(dead) == count and mode.most_deleted:
-            self.snapshot.remove(task)
-            self._keep(numbers, lambda: self._old(task, at))
-        elif not anew:
-            self.snapshot.mark(task, dead)
-            self._keep(numbers, lambda: self._old(task, at))
-        else:
-            old = self.files.stored(task)
-            first = ~self.done[numbers]
-            self.done[numbers] = True
-            new = self._with_old(
-                self.rows.take(pa.array(numbers[first])), old.take(pa.array(at[first])), numbers[first]
-            )
-            stay = np.ones(count, bool)
-            stay[dead] = False
-            self.snapshot.remove(task)
-            rows = pa.concat_tables([old.filter(pa.array(stay)), new])
-            if small:
-                self._wait(rows)
+        whole = len(dead) == count and bool(mode.most_deleted)
+        if whole or not anew:
+            if whole:
+                self.snapshot.remove(task)
             else:
-                self.files.write(rows)
-
-    def _keep(self, numbers: np.ndarray, old: Callable[[], pa.Table]) -> None:
-        """Let new rows wait that have values of old ones."""
-        first = ~self.done[numbers]
-        if not self.kept or not first.any():
+                self.snapshot.mark(task, dead)
+            if self.kept and not self.done[numbers].all():
+                self._wait(self._new(at, numbers, self.files.stored(task, list(self.kept))))
             return
+        old = self.files.stored(task)
+        stay = np.ones(count, bool)
+        stay[dead] = False
+        self.snapshot.remove(task)
+        rows = pa.concat_tables([old.filter(pa.array(stay)), self._new(at, numbers, old)])
+        if small:
+            self._wait(rows)
+        else:
+            self.files.write(rows)
+
+    def _new(self, at: np.ndarray, numbers: np.ndarray, old: pa.Table) -> pa.Table:
+        """Return the rows of the batch that are not written yet, with the values that stay of a file's ``old`` ones."""
+        first = ~self.done[numbers]
         self.done[numbers] = True
         chosen = numbers[first]
-        self._wait(self._with_old(self.rows.take(pa.array(chosen)), old().filter(pa.array(first)), chosen))
-
-    def _old(self, task: Any, at: np.ndarray) -> pa.Table:
-        return self.files.stored(task, list(self.kept)).take(pa.array(at))
+        return self._with_old(self.rows.take(pa.array(chosen)), old.take(pa.array(at[first])), chosen)
 
     def _wait(self, rows: pa.Table) -> None:
         self.waiting.append(rows)

@@ -170,7 +170,7 @@ def _alter(table: Table, change: SchemaChange, step: AlterTable) -> None:
     for effect in effects_on(change, step.source):
         raise not_converted(change, effect, step.table, "a target in memory converts no rows")
     values = _values(change, step.table, step.new) if table.rows or table.heap else {}
-    renamed, gone = dict(step.renames), set(step.drops)
+    renamed, gone = step.renamed, set(step.drops)
 
     def altered(row: Mapping[str, Any]) -> dict[str, Any]:
         kept = {renamed.get(name, name): value for name, value in row.items() if name not in gone}

@@ -21,7 +21,7 @@ import pymysql
 
 from sluice.errors import LoadError
 from sluice.model.column_types import ColumnKind
-from sluice.model.digests import RangeDigest
+from sluice.model.digests import SHARED, RangeDigest
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
@@ -111,7 +111,7 @@ class MySQLComparer:
         """See :meth:`sluice.targets.port.SharedComparer.shared_digest_words`."""
         with self.target.session("reading the target's tables") as session:
             words = _words(plan, session, lambda column: shared_digest.shared_word(column.sql_type))
-            return (shared_digest.KIND, *words) if words else ()
+            return (SHARED, *words) if words else ()
 
     def shared_digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """See :meth:`sluice.targets.port.SharedComparer.shared_digest`."""
@@ -128,11 +128,10 @@ class MySQLComparer:
                 columns = [DigestColumn(c.name, c.sql_type, c.nullable) for c in _of(plan, there)]
                 self._digested[plan] = columns, {c.name: c.sql_type for c in there.values()}
             columns, types = self._digested[plan]
-            found = RangeDigest(0, 0)
+            found = RangeDigest()
             for condition in stretches(item, types):
                 session.cursor.execute(sql(columns, condition, mariadb=session.mariadb))
-                rows, checksum = session.cursor.fetchone()
-                found = RangeDigest(found.rows + int(rows), found.checksum ^ int(checksum))
+                found = found.plus(*session.cursor.fetchone())
             return found
 
     @contextmanager

@@ -17,6 +17,7 @@ from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.targets.mysql.column_types import column_type, lost
+from sluice.targets.mysql.extras import is_foreign
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import add_column, compare, create_table, rows_about
 from sluice.targets.port import TableFinding
@@ -41,6 +42,7 @@ def review(
         hidden: tables that the login may not see, with the GRANT that it needs.
     """
     remarks: list[TableFinding] = []
+    mariadb = dialect == dialects.MARIADB
     for plan in plans:
         info = infos.get(plan.target)
         if info is None and hidden and plan.target in hidden:
@@ -50,15 +52,18 @@ def review(
             continue
         if info is None:
             same = bool(plan.create_sql) and plan.dialect == dialect
-            statement = plan.create_sql if same else create_table(plan, mariadb=dialect == dialects.MARIADB)
+            statement = plan.create_sql if same else create_table(plan, mariadb=mariadb)
             remarks.append(
                 TableFinding("error", plan.target, "", "the target has no such table", statement, absent=True)
             )
             remarks += _without_transactions(plan.target, _engine_of(statement, plan.dialect))
             if same:  # the source's own statement lacks them
-                remarks += [_missing_column(plan, column) for column in plan.columns if column.name in plan.made]
+                made = (column for column in plan.columns if column.name in plan.made)
+                remarks += [_missing_column(plan, column, mariadb=mariadb) for column in made]
+            elif is_foreign(plan.dialect):
+                remarks += _losses_of_new(plan, mariadb=mariadb)
             continue
-        remarks += _missing_columns(plan, info)
+        remarks += _missing_columns(plan, info, mariadb=mariadb)
         try:
             compare(plan, info, columns=False)
         except MappingError as error:
@@ -149,24 +154,39 @@ def _statement(hint: str | None) -> str:
     return text if text.startswith(("ALTER", "CREATE")) and "…" not in text else ""
 
 
-def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
+def _missing_columns(plan: PlannedTable, info: TableInfo, *, mariadb: bool) -> list[TableFinding]:
     there = {column.name.casefold() for column in info.columns}
     return [
-        _missing_column(plan, column, there)
+        _missing_column(plan, column, there, mariadb=mariadb)
         for column in plan.columns
         if column.name.casefold() not in there and not column.generated
     ]
 
 
-def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str] = ()) -> TableFinding:
+def _missing_column(
+    plan: PlannedTable, column: PlannedColumn, there: Collection[str] = (), *, mariadb: bool
+) -> TableFinding:
     return TableFinding(
         "error",
         plan.target,
         column.name,
         f"the target has no such column, which {plan.source} has",
-        add_column(plan, column, there),
+        add_column(plan, column, there, mariadb=mariadb),
         absent=True,
     )
+
+
+def _losses_of_new(plan: PlannedTable, *, mariadb: bool) -> list[TableFinding]:
+    """Return what the columns of a table that is to be made cannot hold of the values."""
+    found = []
+    for column in plan.columns:
+        declared = column_type(column, mariadb=mariadb)
+        held = ColumnInfo(column.name, False, False, declared.partition(" CHARACTER SET")[0], charset=column.charset)
+        why = "" if column.generated else lost(column, held, column.sent_type) or column.loses
+        if why:
+            said = f"{column.value_type.native or column.sql_type} -> {held.sql_type}: {why}"
+            found.append(TableFinding("warning", plan.target, column.name, said))
+    return found
 
 
 def _losses(plan: PlannedTable, info: TableInfo) -> list[TableFinding]:

@@ -24,6 +24,7 @@ from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
 from sluice.mysql.ddl.names import NamesReader, Replacement, replaced
 from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.literals import text_literal
 from sluice.targets.mysql import definitions
 from sluice.targets.mysql.said_charsets import Knows, said
 from sluice.targets.port import SchemaChange
@@ -131,8 +132,7 @@ def session_settings(change: SchemaChange, *, mariadb: bool) -> list[str]:
             settings.append(f"default_collation_for_utf8mb4 = {_UTF8MB4[session.utf8mb4_collation]}")
     made = [f"SET SESSION {', '.join(settings)}"]
     if session.time_zone is not None:
-        escaped = session.time_zone.replace("\\", "\\\\").replace("'", "''")
-        made.append(f"SET SESSION time_zone = '{escaped}'")
+        made.append(f"SET SESSION time_zone = {text_literal(session.time_zone)}")
     return made
 
 

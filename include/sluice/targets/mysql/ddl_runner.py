@@ -21,12 +21,20 @@ from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
 from sluice.targets.mysql.default_literals import alike, literals_of
 from sluice.targets.mysql.definitions import Server, wants_brackets
-from sluice.targets.mysql.follow import SETTINGS, FollowedHeld, Follower, is_foreign
+from sluice.targets.mysql.extras import is_foreign
+from sluice.targets.mysql.follow import SETTINGS, FollowedHeld, Follower
 from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.said_charsets import Knows
 from sluice.targets.mysql.session import Session
-from sluice.targets.mysql.tables import column_specs, default_collation, definitions_of, index_names, read_tables
+from sluice.targets.mysql.tables import (
+    column_specs,
+    default_collation,
+    definitions_of,
+    has_rows,
+    index_names,
+    read_tables,
+)
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import added_by_hand, not_filled, require_held, require_whole
@@ -161,7 +169,7 @@ class DdlRunner:
         if running:
             return dict(running)
         tables = sorted({change.target(t) for one in change.tables for t in one.tables if t.table})
-        if is_foreign(change):
+        if is_foreign(change.statement.dialect):
             return self._followed(session, change, tables)
         model = ddl.model_of(change)
         infos = read_tables(session.cursor, [*tables, model] if model is not None else tables)
@@ -180,9 +188,17 @@ class DdlRunner:
             self._refuse_irreproducible(session, change, columns)
         else:
             require_whole(change, held)
+        emptied = [place for one in sorted(change.copies) if columns(place := change.target(one)) is not None]
+        statements_ = [*(f"TRUNCATE TABLE {quoted_table(place)}" for place in emptied), *statements_]
         return {
             "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
         }  # fmt: skip
+
+    @staticmethod
+    def _keeps_rows(session: Session, change: SchemaChange, table: TableId) -> bool:
+        """Return True if a target table has rows, and is not emptied to be copied again."""
+        emptied = {change.target(one) for one in change.copies}
+        return table not in emptied and has_rows(session.cursor, table)
 
     def _followed(self, session: Session, change: SchemaChange, tables: list[TableId]) -> dict[str, Any]:
         """Return the statements of a change that a source of another dialect made: its definitions tell them."""
@@ -193,13 +209,8 @@ class DdlRunner:
             require_held(change, held)
             return _NO_LINES
 
-        def has_rows(table: TableId) -> bool:
-            return bool(cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"))  # noqa: S608 - quoted
-
-        follower = Follower(
-            change, infos, held, has_rows, cache(partial(column_specs, cursor, mariadb=mariadb)),
-            partial(index_names, cursor), mariadb,
-        )  # fmt: skip
+        keeps_rows, specs = partial(self._keeps_rows, session, change), partial(column_specs, cursor, mariadb=mariadb)
+        follower = Follower(change, infos, held, keeps_rows, cache(specs), partial(index_names, cursor), mariadb)
         found = follower.statements()
         return {"statements": found, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None}
 
@@ -281,7 +292,7 @@ class DdlRunner:
             )
             if text is not None:
                 said[one.table, column.name.lower()] = text
-            elif session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
+            elif self._keeps_rows(session, change, table):
                 servers = (MARIADB, MYSQL) if ddl.is_mariadb(change) else (MYSQL, MARIADB)
                 why = f"{servers[1]} reads its default {column.default} otherwise than {servers[0]}"
                 why = f"{why} ({wanted.why})" if wanted.why else why
@@ -294,14 +305,13 @@ class DdlRunner:
             target = change.target(one)
             for effect in effects_on(change, one) if columns(target) is not None else ():
                 why = ddl.converts_otherwise(change, effect, mariadb=session.mariadb)
-                if why and session.cursor.execute(f"SELECT 1 FROM {quoted_table(target)} LIMIT 1"):  # noqa: S608 - quoted
+                if why and self._keeps_rows(session, change, target):
                     raise not_converted(change, effect, target, why)
 
     def _refuse_irreproducible(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> None:
         for table, column, why in ddl.irreproducible(change, columns):
-            if not session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
-                continue
-            raise not_filled(change, table, column, why, added_by_hand())
+            if self._keeps_rows(session, change, table):
+                raise not_filled(change, table, column, why, added_by_hand())
 
     def _run(self, session: Session, holder: Session, change: SchemaChange, statement: str) -> None:
         """Run a statement in a connection of its own, with the settings of the session that ran it at the source."""
@@ -337,7 +347,7 @@ class DdlRunner:
 
     @staticmethod
     def _settings(change: SchemaChange, *, mariadb: bool) -> list[str]:
-        return [SETTINGS] if is_foreign(change) else ddl.session_settings(change, mariadb=mariadb)
+        return [SETTINGS] if is_foreign(change.statement.dialect) else ddl.session_settings(change, mariadb=mariadb)
 
     @staticmethod
     def _set(cursor: Any, setting: str, change: SchemaChange) -> None:

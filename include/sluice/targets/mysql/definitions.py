@@ -11,6 +11,7 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.labels import declared
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.literals import text_literal
 from sluice.targets.schema.policy import require_told_renames
 
 Naming = Callable[[str], str | None]
@@ -66,8 +67,7 @@ def column_sql(column: ColumnDefinition, name: str, table: TableDefinition, serv
     if column.invisible:
         parts.append("INVISIBLE")
     if column.comment:
-        escaped = column.comment.replace("\\", "\\\\").replace("'", "''")
-        parts.append(f"COMMENT '{escaped}'")
+        parts.append(f"COMMENT {text_literal(column.comment)}")
     return " ".join(parts)
 
 

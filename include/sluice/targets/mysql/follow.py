@@ -12,19 +12,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.model import dialects
-from sluice.model.column_types import ColumnKind, ColumnType
-from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.model.planned import PlannedColumn
+from sluice.model.column_types import ColumnKind
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.planned import PlannedColumn, PlannedTable, created_by
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.ddl.ast import ColumnSpec
+from sluice.mysql.literals import text_literal
 from sluice.mysql.type_loss import SqlType, loss
 from sluice.targets.mysql.column_types import column_type, is_long_key
-from sluice.targets.mysql.followed_defaults import Default, default_of, text_literal
+from sluice.targets.mysql.extras import LONGEST_NAME, attributes, default_here, index_lines
 from sluice.targets.mysql.held import MysqlHeld, declared_words
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
+from sluice.targets.mysql.tables import create_table
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.plan import (
@@ -48,21 +49,11 @@ _TEXTS = frozenset({T.CHAR, T.VARCHAR, T.TEXT, T.ENUM, T.SET})
 _CHARSET, _COLLATION = "utf8mb4", "utf8mb4_0900_bin"
 """The comparison of texts by their bytes, blanks at the end too: no other makes fewer rows of them than the source."""
 _TYPES = frozenset({K.WIDEN_COLUMN, K.CHANGE_COLUMN})
-_LONGEST_NAME = 64
-_INDEXED_CHARACTERS = 768
-"""Characters of an index's columns together, at most: InnoDB takes 3,072 bytes."""
-_PREFIX = 191
-"""Characters that an index holds of a text without a limit."""
 
 Specs = Callable[[TableId], Mapping[str, ColumnSpec]]
 """The columns of one of the target's tables as its SHOW CREATE TABLE writes them, by their names in lower case."""
 Indexes = Callable[[TableId], Collection[str]]
 """The names of a table's indexes, in lower case."""
-
-
-def is_foreign(change: SchemaChange) -> bool:
-    """Return True for a statement that neither MySQL nor MariaDB ran."""
-    return change.statement.dialect not in {dialects.MYSQL, dialects.MARIADB}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +69,18 @@ class Types:
         keyed = [one.lower() for one in key]
         place = keyed.index(column.name.lower()) + 1 if column.name.lower() in keyed else 0
         charset, collation = (_CHARSET, _COLLATION) if made.kind in _TEXTS else ("", "")
-        return PlannedColumn(name, "", place, charset=charset, collation=collation, nullable=column.nullable, type=made)
+        return PlannedColumn(
+            name,
+            "",
+            place,
+            column.generated is not None,
+            charset,
+            collation,
+            nullable=column.nullable,
+            type=made,
+            definition=column,
+            default=self.change.meaning.default_value(column),
+        )
 
     def word(self, column: ColumnDefinition, table: TableDefinition) -> str:
         """Return the type of a column of ``table`` as a statement writes it, with its charset and collation."""
@@ -102,7 +104,7 @@ class FollowedHeld(MysqlHeld):
         """
         assert part.old is not None
         assert part.new is not None
-        there, info = self._info(table, name), self.infos[table]
+        there, info = self.info(table, name), self.infos[table]
         primary = next((key.parts for key in info.keys if key.name == "PRIMARY"), ())
         keyed = name.casefold() in {one.casefold() for one, _ in primary}
         old, new = (
@@ -185,31 +187,22 @@ class Follower:
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _refuse_long(self, names: Sequence[str]) -> None:
-        name = next((one for one in names if len(one) > _LONGEST_NAME), "")
+        name = next((one for one in names if len(one) > LONGEST_NAME), "")
         if name:
-            raise not_followed(self.change, f"the name {name!r} is longer than {_LONGEST_NAME} characters")
+            raise not_followed(self.change, f"the name {name!r} is longer than {LONGEST_NAME} characters")
 
     def _created(self, step: CreateTable) -> str:
-        after, keyed = step.after, {name.lower() for name in step.after.row_key}
+        after, keyed = step.after, step.after.primary_key or self.change.mapping.route(step.source).key
         self._refuse_long([step.table.schema, step.table.table, *(added.name for added in step.columns)])
-        lines = []
-        for added in step.columns:
-            column = added.column
-            words = [quoted(added.name), self.types.word(column, after)]
-            words.append("NULL" if column.nullable and column.name.lower() not in keyed else "NOT NULL")
-            later = self._default(column).later
-            words += [f"DEFAULT {later}"] if later else []
-            words += [f"COMMENT {text_literal(column.comment)}"] if column.comment else []
-            lines.append(" ".join(words))
-        if step.key:
-            lines.append(f"PRIMARY KEY ({', '.join(map(quoted, step.key))})")
         names = {added.column.name.lower(): added.name for added in step.columns}
-        lines += self._lines(after, lambda name: names.get(name.lower())).values()
-        comment = f" COMMENT = {text_literal(after.comment)}" if after.comment else ""
-        return f"CREATE TABLE {quoted_table(step.table)} ({', '.join(lines)}){comment}"
-
-    def _default(self, column: ColumnDefinition) -> Default:
-        return default_of(column, type_of(self.change, column), self.change.meaning.default_value(column))
+        plan = PlannedTable(
+            step.table,
+            step.source,
+            tuple(self.types.planned(added.column, added.name, keyed) for added in step.columns),
+            dialect=self.change.statement.dialect,
+            created=created_by(after, lambda name: names.get(name.lower())),
+        )
+        return create_table(plan, mariadb=self.mariadb)
 
     def _altered(self, step: AlterTable) -> list[str]:
         place = quoted_table(step.table)
@@ -279,7 +272,7 @@ class Follower:
         nullable = (info.nullable or K.ALLOW_NULL in kinds) and K.REQUIRE_VALUE not in kinds
         attributes = K.COLUMN_ATTRIBUTES in kinds
         defaulted, commented = attributes and old.default != new.default, attributes and old.comment != new.comment
-        default = self._default(new).later if defaulted else None
+        default = default_here(self.types.planned(new, name)).later if defaulted else None
         if not word and nullable is info.nullable and not commented and (was == name or not defaulted):
             if not defaulted:
                 return ""
@@ -324,7 +317,9 @@ class Follower:
 
     def _added(self, step: AlterTable, added: AddColumn) -> str:
         """Return the clause of a new column. Raises LoadError if the values in rows that are there are not known."""
-        column, word, default = added.column, self.types.word(added.column, step.after), self._default(added.column)
+        column, word = added.column, self.types.word(added.column, step.after)
+        planned = self.types.planned(column, added.name)
+        default = default_here(planned)
         self._refuse_long([added.name])
         why = default.why
         if not why and default.rows == "NULL" and column.auto_increment:
@@ -334,9 +329,7 @@ class Follower:
         if why and self.has_rows(step.table):
             by_hand = f"ALTER TABLE {quoted_table(step.table)} ADD COLUMN {quoted(added.name)} {word} NULL"
             raise not_filled(self.change, step.table, added.name, why, added_by_hand(by_hand))
-        parts = [f"ADD COLUMN {quoted(added.name)} {word}", "NULL" if column.nullable else "NOT NULL"]
-        parts += [f"DEFAULT {default.later}"] if default.later else []
-        return " ".join([*parts, *([f"COMMENT {text_literal(column.comment)}"] if column.comment else [])])
+        return f"ADD COLUMN {quoted(added.name)} {word} {attributes(planned, nullable=column.nullable)}"
 
     # -- keys ------------------------------------------------------------------------------------------------------
     def _key(self, step: AlterTable) -> list[str]:
@@ -373,39 +366,9 @@ class Follower:
 
         ``naming``: the target's name of a source column.
         """
-        key = {name.lower() for name in table.row_key}
-        found = {}
-        for index in table.indexes:
-            same = index.unique and {name.lower() for name, _ in index.columns} == key
-            if index.primary or same or index.kind != "index" or len(index.name) > _LONGEST_NAME:
-                continue
-            columns = self._index_columns(table, index, naming)
-            if columns:
-                word = "UNIQUE KEY" if index.unique else "KEY"
-                found[index.name] = f"{word} {quoted(index.name)} ({', '.join(columns)})"
-        return found
-
-    def _index_columns(
-        self, table: TableDefinition, index: IndexDefinition, naming: Callable[[str], str | None]
-    ) -> list[str]:
-        """Return the columns of an index with their prefixes; none if this server has no such index."""
-        columns = [table.column(name) for name, _ in index.columns if name]
-        names = [naming(column.name) for column in columns]
-        if len(columns) < len(index.columns) or None in names or any(one.generated is not None for one in columns):
-            return []
-        sizes = [_characters(type_of(self.change, column)) for column in columns]
-        if None in sizes:
-            return []
-        short = [size if size is not None and 0 <= size <= _INDEXED_CHARACTERS else -1 for size in sizes]
-        whole = -1 not in short and sum(short) <= _INDEXED_CHARACTERS
-        if index.unique and not whole:
-            return []
-        keyed = {name.lower() for name in table.row_key}
-        found = []
-        for column, name, size in zip(columns, names, short, strict=True):
-            cut = not whole and (size < 0 or size > _PREFIX) and column.name.lower() not in keyed
-            found.append(quoted(name or "") + (f"({_PREFIX})" if cut else ""))
-        return found
+        columns = (self.types.planned(one, naming(one.name) or "", table.row_key) for one in table.columns)
+        there = {one.name.casefold(): one for one in columns if one.name and not one.generated}
+        return index_lines(created_by(table, naming).indexes, there)
 
 
 def _clause(was: str, name: str, definition: str) -> str:
@@ -414,13 +377,4 @@ def _clause(was: str, name: str, definition: str) -> str:
     return f"CHANGE COLUMN {quoted(was)} {quoted(name)} {definition}"
 
 
-def _characters(made: ColumnType) -> int | None:
-    """Return how many characters of an index a column takes; -1 for one without a limit, None if it has no index."""
-    if made.kind in {T.TEXT, T.BLOB}:
-        return -1
-    if made.kind in {T.CHAR, T.VARCHAR, T.BINARY, T.VARBINARY}:
-        return made.length
-    return None if made.kind in {T.JSON, T.GEOMETRY, T.VECTOR} else 2
-
-
-__all__ = ["SETTINGS", "FollowedHeld", "Follower", "Types", "is_foreign"]
+__all__ = ["SETTINGS", "FollowedHeld", "Follower", "Types"]

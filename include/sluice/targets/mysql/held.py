@@ -18,28 +18,21 @@ from sluice.mysql.column_types import Brackets, find_type
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.port import SchemaChange
-from sluice.targets.schema.policy import Answer, OnlyColumns, has
+from sluice.targets.schema.policy import Answer, has
+from sluice.targets.sql.held import CatalogHeld
 
 
-class MysqlHeld(OnlyColumns):
+class MysqlHeld(CatalogHeld[TableInfo, ColumnInfo]):
     """See :class:`sluice.targets.schema.policy.Held`. ``mariadb``: the target is."""
 
     def __init__(self, change: SchemaChange, infos: Mapping[TableId, TableInfo], cursor: Any, *, mariadb: bool) -> None:
-        super().__init__(change)
-        self.infos, self.cursor = infos, cursor
+        super().__init__(change, infos)
+        self.cursor = cursor
         self.same_dialect = (change.statement.dialect == MARIADB) == mariadb
-
-    def columns(self, table: TableId) -> Mapping[str, str] | None:
-        """Return the columns in the catalog, case-folded name -> name; None if the table is missing."""
-        info = self.infos.get(table)
-        return {column.name.casefold(): column.name for column in info.columns} if info is not None else None
-
-    def _info(self, table: TableId, name: str) -> ColumnInfo:
-        return next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Compare the words of the types; the server that got the type by hand has converted the rows itself."""
-        there, new = self._info(table, name), part.new
+        there, new = self.info(table, name), part.new
         assert new is not None
         if declared_words(there.sql_type) != declared_words(new.type):
             return Answer.LACKS
@@ -50,7 +43,7 @@ class MysqlHeld(OnlyColumns):
 
     def nullable(self, table: TableId, name: str) -> bool | None:
         """Return True if the catalog's column takes NULL."""
-        return self._info(table, name).nullable
+        return self.info(table, name).nullable
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
         """Compare default, EXTRA and comment with information_schema, as far as the change is about them."""

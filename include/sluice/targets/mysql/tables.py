@@ -12,7 +12,6 @@ from typing import Any
 
 from sluice.errors import MappingError, UnsupportedType
 from sluice.model.column_types import ColumnKind as K
-from sluice.model.dialects import POSTGRESQL
 from sluice.model.labels import declared, labels_of
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
@@ -21,7 +20,9 @@ from sluice.mysql.ddl.ast import ColumnSpec, CreateTable
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.exact_labels import exact_labels, may_hide
+from sluice.mysql.literals import text_literal
 from sluice.targets.mysql.column_types import column_type, is_long_key, lost
+from sluice.targets.mysql.extras import attributes, default_here, identified, index_lines, is_foreign
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
 from sluice.targets.sql.tables import TargetTable
@@ -144,6 +145,11 @@ def _column(
         counts,
         "on update" in extra,
     )
+
+
+def has_rows(cursor: Any, table: TableId) -> bool:
+    """Return True if a table has a row."""
+    return bool(cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"))
 
 
 def default_collation(cursor: Any, table: TableId) -> str:
@@ -292,17 +298,21 @@ their implied value.
 """
 
 
-def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
+def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str], *, mariadb: bool = False) -> str:
     """Return the ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as known,
     and at its place.
 
-    ``there``: columns that the target has, case folded.
+    ``there``: columns that the target has, case folded. ``mariadb``: the target is MariaDB.
     """
-    source, words = column.definition, column_type(column)
-    kept = source is not None and source.generated is None and not column.wanted and plan.dialect != POSTGRESQL
+    source, words = column.definition, column_type(column, mariadb=mariadb)
+    foreign = is_foreign(plan.dialect)
+    kept = source is not None and source.generated is None and not column.wanted and not foreign
     default = source.default if source is not None and kept else None
     nullable = column.nullable if source is None else source.nullable
-    if not nullable and (default is not None or column.value_type.kind not in _NEEDS_A_VALUE):
+    if foreign:
+        known = bool(default_here(column).later) or column.value_type.kind not in _NEEDS_A_VALUE
+        words += f" {attributes(column, nullable=nullable or not known)}"
+    elif not nullable and (default is not None or column.value_type.kind not in _NEEDS_A_VALUE):
         words += " NOT NULL"
     elif column.sql_type.lower().startswith("timestamp"):
         words += " NULL"  # a server without explicit_defaults_for_timestamp would make it NOT NULL
@@ -327,14 +337,24 @@ def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) ->
 
 
 def create_table(plan: PlannedTable, *, mariadb: bool = False) -> str:
-    """Return a CREATE TABLE that the planned rows fit into. ``mariadb``: the target is MariaDB."""
-    long = max(1, sum(map(is_long_key, plan.columns)))
-    lines = [
-        f"{quoted(column.name)} {column_type(column, mariadb=mariadb, key_parts=long)}"
-        f"{' NOT NULL' if column.key or not column.nullable else ''}"
-        for column in plan.columns
-        if not column.generated
-    ]
+    """Return a CREATE TABLE that the planned rows fit into. ``mariadb``: the target is MariaDB.
+
+    Of a source of another dialect, it has the defaults, comments and indexes that this server can have, as far as they
+    are known.
+    """
+    foreign = is_foreign(plan.dialect)
+    plan = identified(plan) if foreign else plan
+    columns = [column for column in plan.columns if not column.generated]
+    long = max(1, sum(map(is_long_key, columns)))
+    lines = []
+    for column in columns:
+        required = bool(column.key) or not column.nullable
+        more = f" {attributes(column, nullable=not required)}" if foreign else " NOT NULL" if required else ""
+        lines.append(f"{quoted(column.name)} {column_type(column, mariadb=mariadb, key_parts=long)}{more}")
     if plan.key:
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, plan.key))})")
-    return f"CREATE TABLE {quoted_table(plan.target)} ({', '.join(lines)})"
+    options = ""
+    if foreign and plan.created is not None:
+        lines += index_lines(plan.created.indexes, {column.name.casefold(): column for column in columns}).values()
+        options = f" COMMENT = {text_literal(plan.created.comment)}" if plan.created.comment else ""
+    return f"CREATE TABLE {quoted_table(plan.target)} ({', '.join(lines)}){options}"

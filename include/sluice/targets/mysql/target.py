@@ -23,7 +23,9 @@ from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
 from sluice.targets.mysql.compare import MySQLComparer
 from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.connection import LOCK_WAIT_S, TargetConnection, connect, errors, set_lock_wait
+from sluice.targets.mysql.ddl import converts_otherwise
 from sluice.targets.mysql.ddl_runner import DdlRunner, create_schema
+from sluice.targets.mysql.extras import is_foreign
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.row_writer import RowWriter
 from sluice.targets.mysql.session import Session, kept
@@ -81,11 +83,12 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         ordering=frozenset({Ordering.NONE}),
         consistency=frozenset(Consistency),
         schema_changes=frozenset(ChangeKind) - _NOT_FOLLOWED,
-        features=frozenset(Feature) - {Feature.BUNDLES, Feature.RECOPIES},
+        features=frozenset(Feature) - {Feature.BUNDLES},
         conversions=frozenset(StepKind),
         compares=True,
         counts_rows=True,
         marks_loads=True,
+        converts_rows=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
@@ -161,6 +164,15 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
     def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
         """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`."""
         return DdlRunner(self, fence).apply(change)
+
+    def converted_otherwise(self, change: SchemaChange) -> frozenset[TableId]:
+        """See :class:`sluice.targets.port.ConvertsRows`."""
+        unknown = [effect for effect in change.effects if effect.unknown]
+        if not unknown or is_foreign(change.statement.dialect):
+            return frozenset(effect.table for effect in unknown)
+        with self.session(f"following {change.where}") as session:
+            mariadb = session.mariadb
+        return frozenset(effect.table for effect in unknown if converts_otherwise(change, effect, mariadb=mariadb))
 
     def note_ddl(self, session: Session, fence: Fence, state: dict[str, Any]) -> None:
         """Store how far the batch's DDL has come. Raises Fenced."""

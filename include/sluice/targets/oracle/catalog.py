@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
@@ -14,7 +14,9 @@ from sluice.targets.oracle.column_types import lost, made_type, oracle_type, own
 from sluice.targets.oracle.defaults import default_of
 from sluice.targets.oracle.names import LONGEST_BYTES
 from sluice.targets.port import TableFinding
+from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import quoted, quoted_table, refuse_long
+from sluice.targets.sql.problems import Problem, error_of
 from sluice.targets.sql.tables import TargetTable
 
 
@@ -230,15 +232,6 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
     return as_target(plan, info)
 
 
-def as_target(plan: PlannedTable, info: TableInfo) -> TargetTable:
-    """Return what the loader needs to know of a table that fits."""
-    there = {column.name.casefold(): column for column in info.columns}
-    key = tuple(there[name.casefold()].name for name in plan.key)
-    others = tuple(dict.fromkeys(one.columns for one in info.keys if set(one.columns) != set(key)))
-    taking = [column for column in info.columns if not column.generated]
-    return TargetTable(plan.target, tuple(c.name for c in taking), key, others, types=tuple(c.declared for c in taking))
-
-
 def compare_all(
     plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted
 ) -> dict[TableId, TargetTable]:
@@ -288,23 +281,6 @@ def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Table
     return TableFinding("warning", plan.target, column.name, f"{said}: {_loss(column, wanted)}")
 
 
-class _Problem(NamedTuple):
-    """A problem of a table: ``severity`` and ``column`` as in a TableFinding; ``statement`` corrects it, or ``hint``
-    says what the choices are.
-    """
-
-    severity: str
-    column: str
-    why: str
-    statement: str = ""
-    hint: str = ""
-    absent: bool = False
-
-
-def _error(column: str, why: str, statement: str = "", hint: str = "", *, absent: bool = False) -> _Problem:
-    return _Problem("error", column, why, statement, hint, absent)
-
-
 def _preset(column: PlannedColumn, wanted: Wanted) -> str:
     """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts
     NOT NULL.
@@ -316,10 +292,10 @@ def _preset(column: PlannedColumn, wanted: Wanted) -> str:
     return f" DEFAULT {default}{' NOT NULL' if wanted.required(column) else ''}" if default else ""
 
 
-def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Problem]:
+def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
     place = quoted_table(plan.target)
     if info.temporary:
-        return [_error("", "it is a temporary table, which keeps no rows", hint="write into another (mapping: to)")]
+        return [error_of("", "it is a temporary table, which keeps no rows", hint="write into another (mapping: to)")]
     found = [*_guards(plan, info, wanted)]
     there: dict[str, list[ColumnInfo]] = defaultdict(list)
     for one in info.columns:
@@ -332,71 +308,70 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Prob
         if one.required and one.name.casefold() not in sent:
             why = f"column {one.name!r} needs a value, and {plan.source} has no such column"
             alter = f"ALTER TABLE {place} MODIFY ({quoted(one.name)}"
-            found.append(_error(one.name, why, hint=f"give it a default: {alter} DEFAULT …), or {alter} NULL)"))
+            found.append(error_of(one.name, why, hint=f"give it a default: {alter} DEFAULT …), or {alter} NULL)"))
         if not plan.key and one.name.casefold() in sent and oracle_type(one.declared).is_lob:
             why = (
                 f"column {one.name!r} is {one.declared}, which Oracle does not compare, and rows of a table without a "
                 "key are found by all of their values"
             )
-            found.append(_error(one.name, why, hint="give the table a key, or leave the column out: columns.exclude"))
+            found.append(error_of(one.name, why, hint="give the table a key, or leave the column out: columns.exclude"))
     key = {name.casefold() for name in plan.key}
     if key and not any({c.casefold() for c in one.columns} == key for one in info.keys):
         own = [there[name.casefold()][0].name if there[name.casefold()] else name for name in plan.key]
         why = f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), and the table has no such key"
-        found.append(_error("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
+        found.append(error_of("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
     return found
 
 
-def _guards(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Problem]:
+def _guards(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
     """Return the problems of triggers and foreign keys: Oracle switches neither off for a session."""
     found = []
     if info.foreign_keys:
         named = ", ".join(info.foreign_keys)
         why = f"the foreign keys {named} are checked for each row that is written, in no order of theirs"
         own = "; ".join(f"ALTER TABLE … DISABLE CONSTRAINT {quoted(name)}" for name in info.foreign_keys)
-        found.append(_error("", why, hint=f"the source has checked them already: {own}"))
+        found.append(error_of("", why, hint=f"the source has checked them already: {own}"))
     if info.triggers and not wanted.fire:
         named = ", ".join(info.triggers)
         why = f"the triggers {named} fire for rows that Sluice writes"
         off = "; ".join(f"ALTER TRIGGER {quoted(plan.target.schema)}.{quoted(name)} DISABLE" for name in info.triggers)
-        found.append(_error("", why, hint=f"{off}; or options.triggers: fire, if they are meant for these rows"))
+        found.append(error_of("", why, hint=f"{off}; or options.triggers: fire, if they are meant for these rows"))
     return found
 
 
-def _of_column(
-    plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted
-) -> list[_Problem]:
+def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted) -> list[Problem]:
     made, place = column.sent_type, quoted_table(plan.target)
     own = made_type(column, wanted.string_bytes)
     if not found:
         add = f"ALTER TABLE {place} ADD ({quoted(column.name)} {own}{_preset(column, wanted)})"
         why = f"it has no column {column.name!r}, which {plan.source} has"
         hint = f"add it: {add}; (`sluice check --apply` does), or leave it out: mapping.columns.exclude"
-        return [_error(column.name, why, add, hint, absent=True)]
+        return [error_of(column.name, why, add, hint, absent=True)]
     if len(found) > 1:
         names = ", ".join(repr(one.name) for one in found)
         why = f"the columns {names} differ in case only: {column.name!r} of {plan.source} may be either"
-        return [_error(column.name, why, hint="rename one of them")]
+        return [error_of(column.name, why, hint="rename one of them")]
     [one] = found
     modify = f"ALTER TABLE {place} MODIFY ({quoted(one.name)}"
     change = f"{modify} {own})"
     if one.generated:
         why = f"column {one.name!r} is a virtual one: the source's values would never be written"
         hint = f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(one.name)}; or leave it out: mapping.columns.exclude"
-        return [_error(one.name, why, hint=hint)]
+        return [error_of(one.name, why, hint=hint)]
     if one.fixed:
         why = f"column {one.name!r} is GENERATED ALWAYS AS IDENTITY, and takes no value"
-        return [_error(one.name, why, f"{modify} GENERATED BY DEFAULT AS IDENTITY)")]
+        return [error_of(one.name, why, f"{modify} GENERATED BY DEFAULT AS IDENTITY)")]
     kind, said = oracle_type(one.declared), column.sql_type or column.arrow_type
     if not takes(made, kind):
-        return [_error(one.name, f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}", change)]
+        why = f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}"
+        return [error_of(one.name, why, change)]
     why = lost(made, kind) or column.loses
     nulls = column.nullable or wanted.may_be_null(made.arrow_type)
     if not one.nullable and nulls and not column.key:
         why, change = "NULL is refused", f"{modify} NULL)"
     elif column.key or kind.declared == own:
         change = ""
-    return [_Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
+    return [Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
 
 
 def create_table(plan: PlannedTable, wanted: Wanted) -> str:
@@ -440,6 +415,6 @@ def _text(value: str) -> str:
 
 
 __all__ = [
-    "ColumnInfo", "TableInfo", "UniqueKey", "Wanted", "as_target", "comment_on_column", "comment_on_table", "compare",
+    "ColumnInfo", "TableInfo", "UniqueKey", "Wanted", "comment_on_column", "comment_on_table", "compare",
     "compare_all", "create_table", "own_type", "read_tables", "review",
 ]  # fmt: skip

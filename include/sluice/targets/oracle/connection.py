@@ -11,7 +11,8 @@ from typing import Any
 import oracledb
 
 from sluice.config.connections import Endpoint, is_on
-from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.errors import ConfigError, SluiceError, TargetUnavailable
+from sluice.targets.sql.bisect import Refused
 from sluice.targets.sql.loader import Contention
 
 LOCK_WAIT_S = 20
@@ -60,12 +61,6 @@ class DataErrors:
 
 
 DATA_ERRORS = DataErrors()
-
-
-class Refused(LoadError):
-    """The server refused a statement. ``discreet``: the message without values."""
-
-    discreet: str = ""
 
 
 def settings_of(endpoint: Endpoint) -> dict[str, Any]:

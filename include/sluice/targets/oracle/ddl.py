@@ -15,10 +15,11 @@ from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.targets.oracle.catalog import TableInfo, Wanted, comment_on_column, comment_on_table
 from sluice.targets.oracle.column_types import OracleType, holds_all, oracle_type, own_type
-from sluice.targets.oracle.defaults import Default, default_of
+from sluice.targets.oracle.defaults import default_of
 from sluice.targets.oracle.held import OracleHeld
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.defaults import Default
 from sluice.targets.schema.plan import (
     AlterTable,
     ChangeColumn,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 
 import pyarrow as pa
@@ -14,24 +13,12 @@ from sluice.model.definitions import ColumnDefinition
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.model.temporal import is_special
 from sluice.targets.oracle.values import BLANK
+from sluice.targets.schema.defaults import Default
 
 K = ColumnKind
 _NOW = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s*\d?\s*\))?", re.I)
 _LONGEST_LITERAL = 4_000
 _SMALLEST, _LARGEST = 1e-100, 1e100
-
-
-@dataclass(frozen=True, slots=True)
-class Default:
-    """The default of a column.
-
-    ``later``: SQL of the default from now on, "" for none. ``rows``: SQL of the value in existing rows; None: unknown,
-    for the reason ``why``.
-    """
-
-    later: str = ""
-    rows: str | None = "NULL"
-    why: str = ""
 
 
 def default_of(

@@ -7,41 +7,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sluice.model.row_effects import ColumnEffect
-from sluice.model.schema_changes import ColumnChange, TableChange
+from sluice.model.schema_changes import ColumnChange
 from sluice.model.tables import TableId
 from sluice.targets.oracle.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.oracle.column_types import holds_all, oracle_type, own_type
 from sluice.targets.port import SchemaChange
-from sluice.targets.schema.policy import Answer, OnlyColumns, has
+from sluice.targets.schema.policy import Answer, has
+from sluice.targets.sql.held import SpelledHeld
 from sluice.targets.sql.names import Naming
 
 
-class OracleHeld(OnlyColumns):
+class OracleHeld(SpelledHeld[TableInfo, ColumnInfo]):
     """See :class:`sluice.targets.schema.policy.Held`. Other indexes than the key are the target's own choice."""
 
     def __init__(
         self, change: SchemaChange, infos: Mapping[TableId, TableInfo], spelling: Naming, wanted: Wanted
     ) -> None:
-        super().__init__(change)
-        self.infos, self.spelling, self.wanted = infos, spelling, wanted
-
-    def table(self, source: TableId) -> TableId:
-        """Return the name by the mapping, as the target's spelling has it."""
-        return self.spelling.table(super().table(source))
-
-    def column(self, one: TableChange, name: str) -> str | None:
-        """Return the name by the mapping, as the target's spelling has it; None for an excluded column."""
-        found = super().column(one, name)
-        return None if found is None else self.spelling.name(found)
-
-    def columns(self, table: TableId) -> Mapping[str, str] | None:
-        """Return the columns in the dictionary, case-folded name -> name; None if the table is missing."""
-        info = self.infos.get(table)
-        return {column.name.casefold(): column.name for column in info.columns} if info is not None else None
-
-    def info(self, table: TableId, name: str) -> ColumnInfo:
-        """Return a column that is there."""
-        return next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())
+        super().__init__(change, infos, spelling)
+        self.wanted = wanted
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Compare the declared type with the one of the change, which it may exceed.

@@ -7,14 +7,16 @@ Only keys that both servers sort alike can be cut into the same ranges; for text
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.targets.oracle.catalog import ColumnInfo, TableInfo, as_target
+from sluice.targets.oracle.catalog import ColumnInfo, TableInfo
 from sluice.targets.oracle.column_types import oracle_type
 from sluice.targets.oracle.keys import SORTED_ALIKE, TOLD_ALIKE, held_keys, key_types, key_values
 from sluice.targets.oracle.values import BoundColumn, Policies, db_type, storable
 from sluice.targets.port import KeyRange, WriteResult
+from sluice.targets.sql import catalogs
 from sluice.targets.sql.names import quoted, quoted_table
 from sluice.targets.sql.rows import sent_fields, spelt
 from sluice.targets.sql.tables import TargetTable
@@ -55,18 +57,7 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = Fa
 
     Otherwise return None and why not.
     """
-    if info is None:
-        return None, f"the target has no table {plan.target}"
-    there = {column.name.casefold(): column for column in info.columns}
-    for column in plan.columns:
-        mine = there.get(column.name.casefold())
-        why = _otherwise(column, mine, listed=listed) if mine is not None else f"it has no column {column.name}"
-        if why:
-            return None, f"{plan.target} at the target: {why}"
-    key = tuple(there[name.casefold()].name for name in plan.key)
-    if key and not any(set(one.columns) == set(key) for one in info.keys):
-        return None, f"{plan.target} at the target has no key ({', '.join(key)})"
-    return as_target(plan, info), ""
+    return catalogs.replaceable(plan, info, partial(_otherwise, listed=listed))
 
 
 def _otherwise(column: PlannedColumn, mine: ColumnInfo, *, listed: bool) -> str:

@@ -25,14 +25,15 @@ from sluice.model.sizes import cuts, row_bytes
 from sluice.targets.oracle import range_delete
 from sluice.targets.oracle.ack_table import AckTable
 from sluice.targets.oracle.column_types import oracle_type
-from sluice.targets.oracle.connection import DATA_ERRORS, NOT_FOUND, NOT_UNIQUE, Refused, code_of, errors
+from sluice.targets.oracle.connection import DATA_ERRORS, NOT_FOUND, NOT_UNIQUE, code_of, errors
 from sluice.targets.oracle.session import Session
 from sluice.targets.oracle.values import Bound, BoundColumn, Policies, bound, db_type
 from sluice.targets.port import Fence, KeyRange, WriteResult
+from sluice.targets.sql.bisect import hiding_values
 from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing, patterns
 from sluice.targets.sql.names import quoted, quoted_table
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.rows import leaving_unique_values, only, row_text, sent_fields
+from sluice.targets.sql.rows import only, removals, row_text, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 
 SLICE_ROWS = 10_000
@@ -80,17 +81,11 @@ class RowWriter(SqlRowWriter):
 
     def discreet(self, error: LoadError, rows: pa.Table) -> LoadError:
         """See the class."""
-        if not isinstance(error, Refused) or not any(map(is_masked, rows.schema)):
-            return error  # Sluice's own errors show no value of such rows
-        hidden = LoadError(error.discreet, where=error.where, hint=error.hint)
-        hidden.code = error.code
-        return hidden
+        return hiding_values(error, rows)
 
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""
-        gone = pc.equal(rows["_op"], "d")
-        removed = only(rows, gone)
-        leaving = leaving_unique_values(item.table, only(rows, pc.invert(gone)) if item.table.unique_keys else rows)
+        removed, leaving = removals(item.table, rows)
         sent = sum(self._delete(item.table, some) for some in (removed, leaving))
         return WriteResult(0, removed.num_rows, statements=sent)
 

@@ -41,7 +41,15 @@ from sluice.targets.port.reconcile import (
     StoredRange,
 )
 from sluice.targets.port.rows import ChangePiece, RowFile, RowGroup, RowReader, Share, TableInput
-from sluice.targets.port.schema import CopiesAgain, Finding, SchemaChange, SourceStatement, TableFinding, TargetSchema
+from sluice.targets.port.schema import (
+    ConvertsRows,
+    CopiesAgain,
+    Finding,
+    SchemaChange,
+    SourceStatement,
+    TableFinding,
+    TargetSchema,
+)
 from sluice.targets.port.target import (
     BatchWriter,
     Located,
@@ -74,6 +82,7 @@ __all__ = [
     "Compares",
     "ComparesRowsOnly",
     "Consistency",
+    "ConvertsRows",
     "CopiesAgain",
     "CountingComparer",
     "Execution",

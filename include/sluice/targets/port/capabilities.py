@@ -104,6 +104,7 @@ class Capabilities:
         keeps_versions: it has ``versions()``, see :class:`~sluice.targets.port.versions.VersionReader`.
         marks_loads: it has ``mark``, see :class:`~sluice.targets.port.target.MarksLoads`.
         copies_again: it has ``copied_again()``, see :class:`~sluice.targets.port.schema.CopiesAgain`.
+        converts_rows: it has ``converted_otherwise()``, see :class:`~sluice.targets.port.schema.ConvertsRows`.
     """
 
     inputs: frozenset[Input] = frozenset({Input.MERGED})
@@ -124,6 +125,7 @@ class Capabilities:
     keeps_versions: bool = False
     marks_loads: bool = False
     copies_again: bool = False
+    converts_rows: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the capabilities as JSON values, sorted."""
@@ -145,4 +147,5 @@ class Capabilities:
             "keeps_versions": self.keeps_versions,
             "marks_loads": self.marks_loads,
             "copies_again": self.copies_again,
+            "converts_rows": self.converts_rows,
         }

@@ -155,3 +155,15 @@ class CopiesAgain(Protocol):
 
         No I/O.
         """
+
+
+class ConvertsRows(Protocol):
+    """A target whose server runs the source's own statements, and converts the rows by itself.
+
+    It declares :attr:`~sluice.targets.port.Capabilities.converts_rows`.
+    """
+
+    def converted_otherwise(self, change: SchemaChange) -> frozenset[TableId]:
+        """Return the source tables, under their names before the statement, whose rows the server may not convert as
+        the source did. It may ask the server.
+        """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
@@ -18,7 +18,9 @@ from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import is_sent, lost, made_type, takes
 from sluice.targets.postgresql.defaults import default_of
+from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import refuse_long
+from sluice.targets.sql.problems import Problem, error_of
 from sluice.targets.sql.tables import Reference, TargetTable
 
 
@@ -190,13 +192,12 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
         if severity == "error":
             where = f"{plan.target}.{column}" if column else str(plan.target)
             raise MappingError(f"{plan.target} at the target: {why}", where=where, hint=hint or statement or None)
-    there = {column.name.casefold(): column for column in info.columns}
-    key = tuple(there[name.casefold()].name for name in plan.key)
-    others = tuple(
-        dict.fromkeys(one.columns for one in info.keys if not (one.arbiter and set(one.columns) == set(key)))
-    )
-    taking = [column for column in info.columns if not column.generated]
-    return TargetTable(plan.target, tuple(c.name for c in taking), key, others, types=tuple(c.declared for c in taking))
+    return as_target(plan, info, is_arbiter)
+
+
+def is_arbiter(key: UniqueKey) -> bool:
+    """Return True for a unique key by which an INSERT … ON CONFLICT finds rows."""
+    return key.arbiter
 
 
 def compare_all(
@@ -282,23 +283,6 @@ def _said(column: PlannedColumn) -> str:
     return column.value_type.native or column.sql_type or column.arrow_type
 
 
-class _Problem(NamedTuple):
-    """A problem of a table: ``severity`` and ``column`` as in a TableFinding; ``statement`` corrects it, or ``hint``
-    says what the choices are.
-    """
-
-    severity: str
-    column: str
-    why: str
-    statement: str = ""
-    hint: str = ""
-    absent: bool = False
-
-
-def _error(column: str, why: str, statement: str = "", hint: str = "", *, absent: bool = False) -> _Problem:
-    return _Problem("error", column, why, statement, hint, absent)
-
-
 def _preset(column: PlannedColumn, made: ColumnType) -> str:
     """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts
     NOT NULL.
@@ -310,15 +294,15 @@ def _preset(column: PlannedColumn, made: ColumnType) -> str:
     return f" DEFAULT {default}{'' if source.nullable else ' NOT NULL'}" if default else ""
 
 
-def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Problem]:
+def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
     place = quoted_table(plan.target)
     if info.kind not in {"r", "p"}:
         why = "it is a view or a foreign table: rows are told apart by a key, and it has none"
-        return [_error("", why, hint="write into its table (mapping: to), or make it a table")]
-    found: list[_Problem] = []
+        return [error_of("", why, hint="write into its table (mapping: to), or make it a table")]
+    found: list[Problem] = []
     if info.guarded:
         why = f"row security hides rows from the user {wanted.user!r}: an update would not find them"
-        found.append(_error("", why, hint=f"ALTER ROLE {quoted(wanted.user)} BYPASSRLS, or let it own the table"))
+        found.append(error_of("", why, hint=f"ALTER ROLE {quoted(wanted.user)} BYPASSRLS, or let it own the table"))
     found += _triggers(plan, info, wanted)
     there: dict[str, list[ColumnInfo]] = defaultdict(list)
     for one in info.columns:
@@ -332,7 +316,7 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Prob
             why = f"column {one.name!r} needs a value, and {plan.source} has no such column"
             alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
             found.append(
-                _error(one.name, why, hint=f"give it a default: {alter} SET DEFAULT …, or {alter} DROP NOT NULL")
+                error_of(one.name, why, hint=f"give it a default: {alter} SET DEFAULT …, or {alter} DROP NOT NULL")
             )
     key = {name.casefold() for name in plan.key}
     if key and not any(one.arbiter and {c.casefold() for c in one.columns} == key for one in info.keys):
@@ -341,11 +325,11 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Prob
             f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), and the table has no such key that "
             "is checked at once"
         )
-        found.append(_error("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
+        found.append(error_of("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
     return found
 
 
-def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Problem]:
+def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
     if (info.triggers or info.foreign_keys) and not wanted.replica:
         what = "foreign keys" if info.foreign_keys else "triggers"
         why = (
@@ -353,18 +337,16 @@ def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Prob
             "may not switch them off"
         )
         grant = f"GRANT SET ON PARAMETER session_replication_role TO {quoted(wanted.user)}"
-        return [_error("", why, hint=f"{grant} (as a superuser, PostgreSQL 15 or newer), or drop them at the target")]
+        return [error_of("", why, hint=f"{grant} (as a superuser, PostgreSQL 15 or newer), or drop them at the target")]
     firing = [name for name, enabled in info.triggers if enabled in {"R", "A"}]
     if not firing or wanted.fire:
         return []
     why = f"trigger {', '.join(firing)} is ENABLE ALWAYS or REPLICA and fires for rows that Sluice writes"
     off = "; ".join(f"ALTER TABLE {quoted_table(plan.target)} ENABLE TRIGGER {quoted(name)}" for name in firing)
-    return [_error("", why, hint=f"{off}; or options.triggers: fire, if it is meant for these rows")]
+    return [error_of("", why, hint=f"{off}; or options.triggers: fire, if it is meant for these rows")]
 
 
-def _of_column(
-    plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted
-) -> list[_Problem]:
+def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted) -> list[Problem]:
     made, place = column.sent_type, quoted_table(plan.target)
     own, typed = made_type(column, wanted.json, wanted.spatial), _typed(plan, column, wanted)
     collation = _collation(plan, column, wanted)
@@ -372,12 +354,12 @@ def _of_column(
         add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}{_preset(column, made)}"
         why = f"it has no column {column.name!r}, which {plan.source} has"
         hint = f"add it: {add}; (`sluice check --apply` does), or leave it out: mapping.columns.exclude"
-        problem = _error(column.name, why, add, hint, absent=True)
-        return [problem] if collation is None else [_error(column.name, why, collation.create), problem]
+        problem = error_of(column.name, why, add, hint, absent=True)
+        return [problem] if collation is None else [error_of(column.name, why, collation.create), problem]
     if len(found) > 1:
         names = ", ".join(repr(one.name) for one in found)
         why = f"the columns {names} differ in case only: {column.name!r} of {plan.source} may be either"
-        return [_error(column.name, why, hint="rename one of them")]
+        return [error_of(column.name, why, hint="rename one of them")]
     [one] = found
     alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
     change = f"{alter} TYPE {typed}"
@@ -387,29 +369,30 @@ def _of_column(
             f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(one.name)}; the next attempt stops for the missing "
             "column, and says how it is added as a plain one, and then copied; or leave it out: mapping.columns.exclude"
         )
-        return [_error(one.name, why, hint=hint)]
+        return [error_of(one.name, why, hint=hint)]
     if one.fixed and not column.key:
         why = f"column {one.name!r} is GENERATED ALWAYS AS IDENTITY, and no update may change it"
-        return [_error(one.name, why, f"{alter} SET GENERATED BY DEFAULT")]
+        return [error_of(one.name, why, f"{alter} SET GENERATED BY DEFAULT")]
     kind, said = pg_type(one.declared), _said(column)
     if not takes(made, kind) or not is_sent(made, kind):
-        return [_error(one.name, f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}", change)]
+        why = f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}"
+        return [error_of(one.name, why, change)]
     if column.key and not one.exact and not _promised(plan):
         why = (
             f"key column {one.name!r} is compared by {one.collation}, which holds different texts for equal: rows "
             "would overwrite each other"
         )
-        return [_error(one.name, why, f'{change} COLLATE "C"')]
+        return [error_of(one.name, why, f'{change} COLLATE "C"')]
     why = lost(made, kind) or column.loses
     if collation is not None and one.collation != collation.name:
         other = f"compared by {one.collation}, not by {collation.name} as options.icu_collations says"
-        return [_Problem("warning", one.name, f"{said} -> {kind.declared}: {other}", f"{collation.create}; {change}")]
+        return [Problem("warning", one.name, f"{said} -> {kind.declared}: {other}", f"{collation.create}; {change}")]
     if not why and not one.nullable and column.nullable and not column.key:
         why, change = "NULL is refused", f"{alter} DROP NOT NULL"
     elif column.key or kind.declared == own or made.kind is ColumnKind.GEOMETRY:
         change = ""
     why = "; ".join(filter(None, (why, _compares(plan, column, wanted))))
-    return [_Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
+    return [Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
 
 
 def _promised(plan: PlannedTable) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from sluice.model.digests import RangeDigest
+from sluice.model.digests import SHARED, RangeDigest
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
@@ -91,7 +91,7 @@ class PostgreSQLComparer:
 
     def shared_digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """See :meth:`sluice.targets.port.SharedComparer.shared_digest_words`."""
-        return self._words(plan, shared_digest.KIND, shared_digest.shared_word)
+        return self._words(plan, SHARED, shared_digest.shared_word)
 
     def shared_digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """See :meth:`sluice.targets.port.SharedComparer.shared_digest`."""
@@ -118,12 +118,11 @@ class PostgreSQLComparer:
             table = self._digested[plan.target] = self.target.check([plan])[plan.target]
         there = {n.casefold(): DigestColumn(n, kind) for n, kind in zip(table.columns, table.types, strict=True)}
         columns = [there[column.name.casefold()] for column in plan.columns]
-        found = RangeDigest(0, 0)
+        found = RangeDigest()
         with self.target.session(f"computing a checksum of {plan.target}") as session:
             for condition in stretches(table, spelt(table, item)):
                 session.cursor.execute(sql(f"{quoted_table(table.place)} AS t", columns, condition, "t"))
-                rows, checksum = session.cursor.fetchone()
-                found = RangeDigest(found.rows + int(rows), found.checksum ^ int(checksum))
+                found = found.plus(*session.cursor.fetchone())
         return found
 
     def not_listed(self, plan: PlannedTable) -> str:

@@ -11,9 +11,10 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from sluice.config.connections import Endpoint
-from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.errors import ConfigError, SluiceError, TargetUnavailable
 from sluice.postgresql import connection as server
 from sluice.postgresql.connection import Connection
+from sluice.targets.sql.bisect import Refused
 from sluice.targets.sql.loader import Contention
 
 LOCK_WAIT_S = 20
@@ -43,12 +44,6 @@ class DataErrors:
 
 
 DATA_ERRORS = DataErrors()
-
-
-class Refused(LoadError):
-    """The server refused a statement. ``discreet``: the message without values."""
-
-    discreet: str = ""
 
 
 class Binary:

@@ -22,10 +22,11 @@ from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.collations import Collation, clause
 from sluice.targets.postgresql.column_types import holds_all, own_type
 from sluice.targets.postgresql.conversions import excluded, is_done, rendered
-from sluice.targets.postgresql.defaults import Default, default_of
+from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.extras import Index
 from sluice.targets.postgresql.held import Exists, PostgresHeld
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
+from sluice.targets.schema.defaults import Default
 from sluice.targets.schema.plan import (
     AlterTable,
     ChangeColumn,

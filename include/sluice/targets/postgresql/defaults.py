@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -12,28 +11,12 @@ from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.model.temporal import is_special, time_text
+from sluice.postgresql.names import text_literal
+from sluice.targets.schema.defaults import Default
 
 K = ColumnKind
 _MICROS = 6
 _NOW = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s*\d?\s*\))?", re.I)
-
-
-@dataclass(frozen=True, slots=True)
-class Default:
-    """The default of a column.
-
-    ``later``: SQL of the default from now on, "" for none. ``rows``: SQL of the value in existing rows; None: unknown,
-    for the reason ``why``.
-    """
-
-    later: str = ""
-    rows: str | None = "NULL"
-    why: str = ""
-
-
-def text_literal(text: str) -> str:
-    """Return an SQL string."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def default_of(column: ColumnDefinition, made: ColumnType, known: DefaultValue, zero_dates: str = "refuse") -> Default:

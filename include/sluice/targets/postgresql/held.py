@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 
 from sluice.model.definitions import IndexDefinition
 from sluice.model.row_effects import ColumnEffect
-from sluice.model.schema_changes import ColumnChange, TableChange
+from sluice.model.schema_changes import ColumnChange
 from sluice.model.tables import TableId
 from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import SchemaChange
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.column_types import holds_all, own_type
 from sluice.targets.postgresql.extras import index_name
-from sluice.targets.schema.policy import Answer, OnlyColumns, has
+from sluice.targets.schema.policy import Answer, has
+from sluice.targets.sql.held import SpelledHeld
 from sluice.targets.sql.names import Naming
 
 Exists = Callable[[str, tuple[object, ...]], bool]
@@ -31,31 +32,14 @@ _DEFAULT = (
 )
 
 
-class PostgresHeld(OnlyColumns):
+class PostgresHeld(SpelledHeld[TableInfo, ColumnInfo]):
     """See :class:`sluice.targets.schema.policy.Held`."""
 
     def __init__(
         self, change: SchemaChange, infos: Mapping[TableId, TableInfo], spelling: Naming, wanted: Wanted, exists: Exists
     ) -> None:
-        super().__init__(change)
-        self.infos, self.spelling, self.wanted, self.exists = infos, spelling, wanted, exists
-
-    def table(self, source: TableId) -> TableId:
-        """Return the name by the mapping, as the target's spelling has it."""
-        return self.spelling.table(super().table(source))
-
-    def column(self, one: TableChange, name: str) -> str | None:
-        """Return the name by the mapping, as the target's spelling has it; None for an excluded column."""
-        found = super().column(one, name)
-        return None if found is None else self.spelling.name(found)
-
-    def columns(self, table: TableId) -> Mapping[str, str] | None:
-        """Return the columns in the catalog, case-folded name -> name; None if the table is missing."""
-        info = self.infos.get(table)
-        return {column.name.casefold(): column.name for column in info.columns} if info is not None else None
-
-    def _info(self, table: TableId, name: str) -> ColumnInfo:
-        return next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())
+        super().__init__(change, infos, spelling)
+        self.wanted, self.exists = wanted, exists
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Compare the declared type with the one of the change, which it may exceed.
@@ -64,7 +48,7 @@ class PostgresHeld(OnlyColumns):
         """
         assert part.old is not None
         assert part.new is not None
-        declared = self._info(table, name).declared
+        declared = self.info(table, name).declared
         types = [self.change.meaning.types.get(one) for one in (part.old, part.new)]
         old, new = (None if one is None else own_type(one, self.wanted.json, self.wanted.spatial) for one in types)
         if declared == new and old != new:
@@ -75,13 +59,13 @@ class PostgresHeld(OnlyColumns):
 
     def nullable(self, table: TableId, name: str) -> bool | None:
         """Return True if the catalog's column takes NULL."""
-        return self._info(table, name).nullable
+        return self.info(table, name).nullable
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
         """Compare only whether there is a default at all: its text is PostgreSQL's own."""
         if part.old is None or part.new is None or part.old.default == part.new.default:
             return Answer.HAS
-        there = self.exists(_DEFAULT, (table.schema, table.table, self._info(table, name).name))
+        there = self.exists(_DEFAULT, (table.schema, table.table, self.info(table, name).name))
         if (part.new.default is None) is there:
             return Answer.LACKS
         return Answer.HAS if part.new.default is None or part.old.default is None else Answer.UNSEEN

@@ -9,17 +9,19 @@ reads each value as text of its own column's type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.names import quoted, quoted_table, text_literal
 from sluice.postgresql.type_names import pg_type
 from sluice.targets.port import KeyRange, WriteResult
-from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
+from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, is_arbiter
 from sluice.targets.postgresql.keys import texts
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
+from sluice.targets.sql import catalogs
 from sluice.targets.sql.rows import sent_fields, spelt
 from sluice.targets.sql.tables import TargetTable
 
@@ -96,9 +98,9 @@ def stretches(table: TargetTable, item: KeyRange) -> list[str]:
 
 def _constant(text: str, declared: str) -> str:
     """Return a value's text as a constant of the target's type."""
-    kind, escaped = pg_type(declared), text.replace("'", "''")
+    kind = pg_type(declared)
     own = "bpchar" if kind.word == "character" else kind.sent  # has any length, and lets the column's index be used
-    return f"CAST('{escaped}' AS {own})"
+    return f"CAST({text_literal(text)} AS {own})"
 
 
 def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = False) -> tuple[TargetTable | None, str]:
@@ -107,24 +109,7 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = Fa
 
     Otherwise return None and why not.
     """
-    if info is None:
-        return None, f"the target has no table {plan.target}"
-    there = {column.name.casefold(): column for column in info.columns}
-    for column in plan.columns:
-        mine = there.get(column.name.casefold())
-        why = _otherwise(column, mine, listed=listed) if mine is not None else f"it has no column {column.name}"
-        if why:
-            return None, f"{plan.target} at the target: {why}"
-    key = tuple(there[name.casefold()].name for name in plan.key)
-    if key and not any(one.arbiter and set(one.columns) == set(key) for one in info.keys):
-        return None, f"{plan.target} at the target has no key ({', '.join(key)})"
-    taking = [column for column in info.columns if not column.generated]
-    others = tuple(
-        dict.fromkeys(one.columns for one in info.keys if not (one.arbiter and set(one.columns) == set(key)))
-    )
-    return TargetTable(
-        plan.target, tuple(c.name for c in taking), key, others, types=tuple(c.declared for c in taking)
-    ), ""
+    return catalogs.replaceable(plan, info, partial(_otherwise, listed=listed), is_arbiter)
 
 
 def is_alike(made: ColumnType, word: str, alike: Mapping[ColumnKind, frozenset[str]]) -> bool:

@@ -22,12 +22,13 @@ from sluice.postgresql.names import quoted, quoted_table
 from sluice.targets.port import Fence, KeyRange, WriteResult
 from sluice.targets.postgresql import range_delete, references
 from sluice.targets.postgresql.ack_table import AckTable
-from sluice.targets.postgresql.connection import DATA_ERRORS, Refused, errors
+from sluice.targets.postgresql.connection import DATA_ERRORS, errors
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
+from sluice.targets.sql.bisect import hiding_values
 from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing, patterns
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.rows import leaving_unique_values, only, row_text, sent_fields
+from sluice.targets.sql.rows import only, removals, row_text, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 from sluice.targets.sql.unique_values import may_meet
 
@@ -94,17 +95,11 @@ class RowWriter(SqlRowWriter):
 
     def discreet(self, error: LoadError, rows: pa.Table) -> LoadError:
         """See the class."""
-        if not isinstance(error, Refused) or not any(map(is_masked, rows.schema)):
-            return error  # Sluice's own errors show no value of such rows
-        hidden = LoadError(error.discreet, where=error.where, hint=error.hint)
-        hidden.code = error.code
-        return hidden
+        return hiding_values(error, rows)
 
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""
-        gone = pc.equal(rows["_op"], "d")
-        removed = only(rows, gone)
-        leaving = leaving_unique_values(item.table, only(rows, pc.invert(gone)) if item.table.unique_keys else rows)
+        removed, leaving = removals(item.table, rows)
         sent = sum(self._delete(item.table, some) for some in (removed, leaving))
         return WriteResult(0, removed.num_rows, statements=sent)
 

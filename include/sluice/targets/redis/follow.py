@@ -130,7 +130,7 @@ class _Follower:
             self._empty(step.table)
         for effect in effects_on(self.change, step.source):
             raise not_converted(self.change, effect, step.table, "a target of type redis converts no rows")
-        renamed = dict(step.renames)
+        renamed = step.renamed
         if set(renamed) & set(renamed.values()):
             raise not_followed(
                 self.change, "columns take each other's names, which a load that is repeated would do twice"
@@ -165,7 +165,7 @@ class _Follower:
 
     def _documents(self, keys: Sequence[bytes], step: AlterTable, values: Mapping[str, pa.Array]) -> None:
         added = {name: json.loads(one[0].as_py()) if one[0].is_valid else None for name, one in values.items()}
-        renamed, gone = dict(step.renames), set(step.drops)
+        renamed, gone = step.renamed, set(step.drops)
         changed: dict[bytes, str] = {}
         for key, text in zip(keys, self.client.ask("reading rows", "MGET", *keys), strict=True):
             if text is not None:

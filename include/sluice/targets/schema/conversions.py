@@ -37,6 +37,10 @@ def not_converted(
     old, new = effect.old, effect.new
     name = old.name if old.name == new.name else f"{old.name} (now {new.name})"
     said = f" ({by_hand})" if by_hand else ""
+    hand = (
+        f"make the change at the target by hand{said}, rows included, and set change_column to ignore in the ddl of "
+        f"target {change.consumer} until the batch is delivered"
+    )
     return LoadError(
         f"the source converted the rows of {effect.table}, and those of {target} cannot be converted in the same way: "
         f"column {name} was "
@@ -44,11 +48,9 @@ def not_converted(
         f"{why or effect.unknown}: {change.statement.text[:500]}",
         where=change.where,
         hint=f"set on_conversion: copy {'in' if change.consumer == SNAPSHOT else 'at target'} {change.consumer}, and "
-        "the table is emptied there and copied again by itself"
+        f"the table is emptied there and copied again by itself{f'; or {hand}' if by_hand else ''}"
         if change.recopies
-        else f"make the change at the target by hand{said}, rows included, and set change_column to ignore in the ddl "
-        f"of target {change.consumer} until the batch is delivered; or set it to ignore, and copy the table anew then "
-        "(`sluice dump start`)",
+        else f"{hand}; or set it to ignore, and copy the table anew then (`sluice dump start`)",
     )
 
 

@@ -109,19 +109,29 @@ class AlterTable:
     clash: str = ""
 
     @property
+    def renamed(self) -> dict[str, str]:
+        """The new names of columns, by the names that they have at the target."""
+        return dict(self.renames)
+
+    @property
+    def takes_names(self) -> bool:
+        """True if a column takes the name of another one, which a load that is repeated would do twice."""
+        return bool({new for _, new in self.renames} & {*self.renamed, *self.drops})
+
+    @property
     def new(self) -> tuple[AddColumn, ...]:
         """The added columns that the target does not have yet."""
         return tuple(added for added in self.adds if not added.there)
 
     def columns_after(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the target's columns after the change. ``columns``: those before it."""
-        renamed = dict(self.renames)
+        renamed = self.renamed
         kept = (renamed.get(name, name) for name in columns if name not in self.drops)
         return (*kept, *(added.name for added in self.new))
 
     def key_after(self, key: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the key's columns at the target after the change. ``key``: those before it."""
-        renamed = dict(self.renames)
+        renamed = self.renamed
         return self.key if self.key is not None else tuple(renamed.get(name, name) for name in key)
 
 

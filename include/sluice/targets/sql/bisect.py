@@ -112,6 +112,24 @@ class Bisection:
         return count
 
 
+class Refused(LoadError):
+    """The server refused a statement. ``discreet``: the message without values."""
+
+    discreet: str = ""
+
+
+def hiding_values(error: LoadError, rows: pa.Table) -> LoadError:
+    """Return the error of a refused statement without values of masked rows.
+
+    Other errors are Sluice's own, and show no value of such rows.
+    """
+    if not isinstance(error, Refused) or not any(map(is_masked, rows.schema)):
+        return error
+    hidden = LoadError(error.discreet, where=error.where, hint=error.hint)
+    hidden.code = error.code
+    return hidden
+
+
 def discreet(error: LoadError, rows: pa.Table) -> LoadError:
     """Return the error without values, if a column of the table is masked."""
     if not any(map(is_masked, rows.schema)):

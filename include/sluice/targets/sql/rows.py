@@ -97,6 +97,13 @@ def _shown(value: Any) -> str:
         return "?"
 
 
+def removals(table: TargetTable, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that are gone, and those that give a unique value away: both are deleted first."""
+    gone = pc.equal(rows["_op"], "d")
+    live = only(rows, pc.invert(gone)) if table.unique_keys else rows
+    return only(rows, gone), leaving_unique_values(table, live)
+
+
 def only(rows: pa.Table, mask: Any) -> pa.Table:
     """Return the rows of a mask; all of them without a copy."""
     return rows if pc.all(mask).as_py() else rows.filter(mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -172,6 +173,9 @@ def test_names_that_a_statement_changes() -> None:
         ("integer", "7", 7), ("integer", "(-7)", -7), ("integer", "'-7'::integer", -7), ("boolean", "true", 1),
         ("text", "'a''b'::text", "a'b"), ("character varying(5)", "NULL::character varying", None),
         ("text", None, None), ("double precision", "'1.5'::double precision", 1.5),
+        ("time(3) without time zone", "'24:00:00'::time without time zone", timedelta(days=1)),
+        ("time without time zone", "'00:00:01.5'::time without time zone", timedelta(seconds=1.5)),
+        ("interval", "'1 day 02:00:00'::interval", "1 day 02:00:00"),
     ],
 )  # fmt: skip
 def test_constant_defaults(words: str, default: str | None, value: Any) -> None:
@@ -181,7 +185,12 @@ def test_constant_defaults(words: str, default: str | None, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "default"), [("timestamp with time zone", "now()"), ("integer", "nextval('s'::regclass)")]
+    ("words", "default"),
+    [
+        ("timestamp with time zone", "now()"),
+        ("integer", "nextval('s'::regclass)"),
+        ("time without time zone", "LOCALTIME"),
+    ],
 )
 def test_defaults_that_are_not_known(words: str, default: str) -> None:
     assert WORDS.default_value(ColumnDefinition("c", words, default=default)).value is None

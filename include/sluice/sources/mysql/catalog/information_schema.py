@@ -34,6 +34,7 @@ from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
+from sluice.mysql.literals import text_literal
 from sluice.sources.mysql.server.captured_schemas import in_schemas
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 from sluice.sources.table_filter import SYSTEM_SCHEMAS
@@ -346,7 +347,7 @@ def _default(value: str | None, family: str, extra: str, expression: str | None,
     row = find_type(family)
     if row is not None and (row.literal in NUMERIC or (row.literal is Literal.BYTES and value.startswith("0x"))):
         return value
-    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+    return text_literal(value)
 
 
 def _indexes(connection: Any, where: str, names: Sequence[str]) -> dict[TableId, list[IndexDefinition]]:

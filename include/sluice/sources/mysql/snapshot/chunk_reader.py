@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -12,9 +12,9 @@ import pymysql
 
 from sluice.config.connections import Endpoint
 from sluice.errors import DumpRefused
-from sluice.model.digests import RangeDigest
+from sluice.model.digests import SHARED, RangeDigest, kind_and_words
 from sluice.model.dumps import Chunk, TablePlanned, TableRequest
-from sluice.model.tables import TableId, TableSchema, quoted
+from sluice.model.tables import Column, TableId, TableSchema, quoted
 from sluice.mysql import shared_digest
 from sluice.mysql.key_sql import after, among, key_literals, upto
 from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word
@@ -151,36 +151,42 @@ class MySQLChunkReader(MySQLLoad):
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.base.DigestReader`."""
-        known = {column.name: column for column in self._definition(table).plan.schema.columns}
-        words = [digest_word(known[name].sql_type, known[name].charset) for name in columns]
-        return ("mariadb" if self._mariadb else "mysql", *words) if all(words) else ()
+        kind = "mariadb" if self._mariadb else "mysql"
+        return self._words(kind, table, columns, lambda column: digest_word(column.sql_type, column.charset))
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.base.DigestReader`."""
-        live = self._definition_once(request.table)
-        key = key_of(live, request)
-        known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
-        bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
-        sql = digest_sql(request.table, [known[name] for name in columns], key.index, *bounds, mariadb=self._mariadb)
-        rows, checksum = rows_of(self._reader, sql)[0]
-        return RangeDigest(int(rows), int(checksum))
+        index = key_of(self._definition_once(request.table), request).index
+
+        def sql(table: TableId, known: Sequence[DigestColumn], *bounds: str, mariadb: bool) -> str:
+            return digest_sql(table, known, index, *bounds, mariadb=mariadb)
+
+        return self._computed(sql, request, chunk, columns)
 
     def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.base.SharedDigestReader`."""
-        known = {column.name: column for column in self._definition(table).plan.schema.columns}
-        words = [shared_digest.shared_word(known[name].sql_type) for name in columns]
-        return (shared_digest.KIND, *words) if all(words) else ()
+        return self._words(SHARED, table, columns, lambda column: shared_digest.shared_word(column.sql_type))
 
     def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.base.SharedDigestReader`."""
+        return self._computed(shared_digest.shared_digest_sql, request, chunk, columns)
+
+    def _words(
+        self, kind: str, table: TableId, columns: Sequence[str], word_of: Callable[[Column], str]
+    ) -> tuple[str, ...]:
+        known = {column.name: column for column in self._definition(table).plan.schema.columns}
+        return kind_and_words(kind, (word_of(known[name]) for name in columns))
+
+    def _computed(
+        self, sql: Callable[..., str], request: TableRequest, chunk: Chunk, columns: Sequence[str]
+    ) -> RangeDigest:
         live = self._definition_once(request.table)
         key = key_of(live, request)
         known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
         bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
         chosen = [known[name] for name in columns]
-        sql = shared_digest.shared_digest_sql(request.table, chosen, *bounds, mariadb=self._mariadb)
-        [(rows, checksum)] = rows_of(self._reader, sql)
-        return RangeDigest(int(rows), int(checksum))
+        [found] = rows_of(self._reader, sql(request.table, chosen, *bounds, mariadb=self._mariadb))
+        return RangeDigest().plus(*found)
 
     @cached_property
     def _mariadb(self) -> bool:

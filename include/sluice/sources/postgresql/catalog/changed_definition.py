@@ -12,7 +12,7 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
-from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.names import quoted, quoted_table, text_literal
 from sluice.postgresql.source_words import PostgreSQLWords
 from sluice.postgresql.type_names import pg_type
 from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable
@@ -25,8 +25,8 @@ def table_change(
 ) -> tuple[TableChange, str] | None:
     """Return what makes ``after`` of ``before`` (None: there was no such table), and a statement that does it.
 
-    ``indexes``: secondary indexes count, too. A change of them says nothing of rows, and nobody knows where among these
-    it stands unless the log has the statement.
+    ``indexes``: secondary indexes count, too, and the table's comment. A change of them says nothing of rows, and
+    nobody knows where among these it stands unless the log has the statement.
 
     None if nothing changed. Raises SchemaUnknown if it cannot be told whether a column was renamed or replaced.
     """
@@ -42,6 +42,8 @@ def table_change(
     gone, made = _other_indexes(old, new, renamed, dropped) if indexes else ((), ())
     if gone or made:
         kinds.append(_K.INDEXES)
+    if indexes and old.comment != new.comment:
+        kinds.append(_K.TABLE_OPTIONS)
     moved = old.table != new.table
     if moved:
         kinds.append(_K.RENAME_TABLE)
@@ -215,6 +217,8 @@ def _statements(change: TableChange, renamed: dict[str, str]) -> Iterator[str]:
         parts.append(f"ADD PRIMARY KEY ({key})" if key else "DROP CONSTRAINT IF EXISTS primary_key")
     if parts:
         yield f"ALTER TABLE {table} {', '.join(parts)}"
+    if _K.TABLE_OPTIONS in change.kinds:
+        yield f"COMMENT ON TABLE {table} IS {text_literal(change.after.comment)}"
 
 
 __all__ = ["create_text", "renames", "row_effects", "table_change", "widens"]

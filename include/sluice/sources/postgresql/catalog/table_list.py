@@ -32,6 +32,14 @@ JOIN pg_class c ON c.oid = d.refobjid AND d.refclassid = 'pg_class'::regclass
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE d.deptype IN ('a', 'i') AND d.refobjsubid > 0 AND s.seqincrement = 1 ORDER BY 1, 2"""
 
+_CUT_SHORT = f"""
+SELECT n.nspname::text, c.relname::text, m.nspname::text, l.relname::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (SELECT c.oid AS place UNION SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf) t
+JOIN pg_class l ON l.oid = t.place JOIN pg_namespace m ON m.oid = l.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND {KEPT} AND l.reltoastrelid <> 0 AND l.relreplident <> 'f'
+ORDER BY 1, 2, 3, 4"""  # noqa: S608 - a fixed condition
+
 
 def source_tables(connection: Connection, wants: Callable[[TableId], bool]) -> list[SourceTable]:
     """Return every table that ``wants`` accepts, by name; a partition is no table of its own."""
@@ -93,6 +101,14 @@ def create_statement(connection: Connection, table: TableId, named: TableId) -> 
 def numbered_tables(connection: Connection) -> list[TableId]:
     """Return the tables with a sequence of their own that goes in steps of 1."""
     return [TableId(*row) for row in rows_of(connection, _NUMBERED)]
+
+
+def cut_short_tables(connection: Connection) -> list[tuple[TableId, TableId]]:
+    """Return (table, the table or partition that holds the rows) where the log may lack unchanged values: they can be
+    stored out of line, and the old row is not logged whole.
+    """
+    found = rows_of(connection, _CUT_SHORT)
+    return [(TableId(schema, table), TableId(place, name)) for schema, table, place, name in found]
 
 
 def numbering(connection: Connection) -> tuple[int, int] | None:

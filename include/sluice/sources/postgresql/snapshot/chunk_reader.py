@@ -11,7 +11,7 @@ import pyarrow as pa
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, DumpRefused
 from sluice.model.definitions import ColumnDefinition
-from sluice.model.digests import RangeDigest
+from sluice.model.digests import SHARED, RangeDigest, kind_and_words
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema
 from sluice.postgresql import shared_digest
@@ -161,10 +161,7 @@ class PostgresChunkReader(PostgresLoad):
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.base.DigestReader`."""
-        definition = present(self.connection, table).definition
-        known = [_digested(definition.column(name)).declared for name in columns]
-        words = [digest_word(declared, built_in=is_built_in(declared)) for declared in known]
-        return (KIND, *words) if all(words) else ()
+        return self._words(KIND, table, columns, lambda one: digest_word(one, built_in=is_built_in(one)))
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.base.DigestReader`."""
@@ -172,14 +169,18 @@ class PostgresChunkReader(PostgresLoad):
 
     def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.base.SharedDigestReader`."""
-        definition = present(self.connection, table).definition
-        words = [shared_digest.shared_word(_digested(definition.column(name)).declared) for name in columns]
-        return (shared_digest.KIND, *words) if all(words) else ()
+        return self._words(SHARED, table, columns, shared_digest.shared_word)
 
     def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.base.SharedDigestReader`."""
         found = self._computed(shared_digest.shared_digest_sql, request, chunk, columns)
         return RangeDigest(found.rows, found.checksum & shared_digest.MASK)
+
+    def _words(
+        self, kind: str, table: TableId, columns: Sequence[str], word_of: Callable[[str], str]
+    ) -> tuple[str, ...]:
+        definition = present(self.connection, table).definition
+        return kind_and_words(kind, (word_of(_digested(definition.column(name)).declared) for name in columns))
 
     def _computed(
         self,
@@ -195,8 +196,8 @@ class PostgresChunkReader(PostgresLoad):
             nulls(live, key, False),
         )  # fmt: skip
         known = [_digested(live.definition.column(name)) for name in columns]
-        [(rows, checksum)] = rows_of(self._reader, sql(from_table(live), known, condition, ALIAS))
-        return RangeDigest(int(rows), int(checksum))
+        [found] = rows_of(self._reader, sql(from_table(live), known, condition, ALIAS))
+        return RangeDigest().plus(*found)
 
     @contextmanager
     def _asked(self, request: TableRequest, chunk: Chunk) -> Iterator[None]:

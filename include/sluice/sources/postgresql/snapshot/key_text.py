@@ -20,7 +20,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.exact_values import AS_TYPED, exact_values, table_of_keys
 from sluice.model.tables import Column, one_chunk
 from sluice.model.temporal import date_number, time_of, timestamp_number, to_text
-from sluice.postgresql.names import quoted
+from sluice.postgresql.names import quoted, text_literal
 from sluice.sources.postgresql.values.decode import decode
 
 K = ColumnKind
@@ -76,13 +76,13 @@ def _is_bare(made: ColumnType) -> bool:
 
 
 def _literal(made: ColumnType, text: str) -> str:
-    return text if _is_bare(made) else "'" + text.replace("'", "''") + "'"
+    return text if _is_bare(made) else text_literal(text)
 
 
 def _literals(made: ColumnType, values: pa.Array) -> list[str]:
     texts = _texts(made, values)
     if _is_bare(made) and values.type == AS_TYPED:  # a text that another server had for a number
-        return ["'" + text.replace("'", "''") + "'" for text in texts]
+        return [text_literal(text) for text in texts]
     return [_literal(made, text) for text in texts]
 
 

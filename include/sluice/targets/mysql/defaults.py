@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from datetime import timedelta
 
 import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
-from sluice.model.temporal import is_special
+from sluice.model.temporal import is_special, time_text
+from sluice.mysql.literals import text_literal
+from sluice.targets.schema.defaults import Default
 
 K = ColumnKind
 _NOW = re.compile(r"(?:current_timestamp|now|localtimestamp|transaction_timestamp)(?:\s*\(\s*\d?\s*\))?", re.I)
 _LONG = frozenset({K.TEXT, K.BLOB, K.JSON})
 """The kinds whose default is an expression, in brackets."""
-
-
-@dataclass(frozen=True, slots=True)
-class Default:
-    """The default of a column.
-
-    ``later``: SQL of the default from now on, "" for none. ``rows``: SQL of the value in existing rows; None: unknown,
-    for the reason ``why``.
-    """
-
-    later: str = ""
-    rows: str | None = "NULL"
-    why: str = ""
-
-
-def text_literal(text: str) -> str:
-    """Return an SQL string, for a session without NO_BACKSLASH_ESCAPES."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def default_of(column: ColumnDefinition, made: ColumnType, known: DefaultValue) -> Default:
@@ -67,9 +49,9 @@ def literal(value: pa.Scalar, made: ColumnType) -> str:
             raise ValueError("MySQL has no such date")
         text = found.isoformat() if pa.types.is_date32(kind) else found.replace(tzinfo=None).isoformat(" ")
         return f"'{text}'"
+    if pa.types.is_duration(kind):
+        return f"'{time_text(int(value.cast(pa.int64()).as_py()), made.digits)}'"
     found = value.as_py()
-    if isinstance(found, timedelta):
-        raise ValueError("a default of a time is not written")
     if made.kind is K.BIT:
         return f"b'{found:0{made.length or 1}b}'"
     if isinstance(found, bytes):
@@ -83,4 +65,4 @@ def literal(value: pa.Scalar, made: ColumnType) -> str:
     return f"{found:f}" if pa.types.is_decimal(kind) else str(found)
 
 
-__all__ = ["Default", "default_of", "literal", "text_literal"]
+__all__ = ["Default", "default_of", "literal"]
