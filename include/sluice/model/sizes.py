@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from sluice.model.tables import plain_numbers
 
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -56,7 +59,13 @@ def _add_lengths(sizes: Sizes, values: pa.Array) -> None:
             _add_lengths(sizes, values.field(child))
     elif _is_text(kind) and values.null_count < len(values):
         lengths = pc.binary_length(values)
-        sizes += np.asarray(pc.fill_null(lengths, 0) if values.null_count else lengths)
+        sizes += plain_numbers(pc.fill_null(lengths, _zero(lengths.type)) if values.null_count else lengths)
+
+
+@cache
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    """Return 0 as a scalar, which ``pa.scalar`` makes only after it has loaded pandas."""
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(8))])[0]
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -24,7 +24,7 @@ from sluice.model.offset import Offset
 from sluice.model.packing import SMALL_FILES
 from sluice.model.schema_changes import SchemaStatement
 from sluice.model.sizes import Sizes, row_bytes
-from sluice.model.tables import TableId, TableSchema
+from sluice.model.tables import TableId, TableSchema, plain_numbers
 from sluice.segments.buckets import key_bucket
 from sluice.segments.checksums import ChecksumSink
 from sluice.segments.footers import footer_crc32
@@ -349,10 +349,10 @@ class SegmentWriter:
 def _in_order(item: _Pending) -> tuple[pa.Table, np.ndarray[Any, Any]]:
     """Return the rows sorted by (``_bucket``, ``_seq``), and their buckets."""
     table = pa.concat_tables(item.tables) if len(item.tables) > 1 else item.tables[0]
-    buckets = table.column("_bucket").to_numpy()
+    buckets = plain_numbers(table.column("_bucket"))
     if item.sorted:
         return table, buckets
-    order = np.lexsort((table.column("_seq").to_numpy(), buckets))
+    order = np.lexsort((plain_numbers(table.column("_seq")), buckets))
     rows = pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
     return table.combine_chunks().take(rows), buckets[order]
 

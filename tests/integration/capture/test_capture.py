@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from sluice.errors import ConfigError, SegmentError, SourceUnavailable, UnknownE
 from sluice.segments.packed import parted
 from sluice.segments.reader import read_file, verify_file
 from sluice.sources.mysql.server.connection import open_connection, server_info
-from tests.support.capture.capturing import draining
+from tests.support.capture.capturing import draining, head
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 
@@ -356,8 +357,19 @@ def test_a_killed_server_ends_the_drain_with_a_retryable_error(mysql_source, mad
 
 
 def test_start_up_does_not_import_pandas(made):
+    server, db, cursor, drain = made
+    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20) NOT NULL)")
+    start = head(drain.endpoint)
+    cursor.execute("INSERT INTO t VALUES (1, NULL, 'a'), (2, 'b', 'c')")
+    cursor.execute("UPDATE t SET v = 'x' WHERE id = 1")
+    asked = {
+        "connection": server.connection_json(), "start": start.as_offset().to_json(),
+        "stop": head(drain.endpoint).as_offset().to_json(), "store": drain.store.uri + "/started",
+        "include": f"{db}[.].*",
+    }  # fmt: skip
     code = (
-        "import sys; from sluice.sources.mysql.reader.warm_up import compile_kernels; compile_kernels(); "
-        "assert 'pandas' not in sys.modules"
+        "import json, sys; from tests.support.capture import drain_process\n"
+        "print(drain_process.main(json.loads(sys.argv[1]))['changes'], 'pandas' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": "include"})
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(asked)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["3", "False"]

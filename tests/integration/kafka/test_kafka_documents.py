@@ -35,7 +35,7 @@ def same(writer: MessageWriter, piece: ChangePiece) -> Messages:
     quick, slow = writer.messages(piece), writer.one_by_one(piece)
     for name in ("rows", "keys", "values", "routes", "headers"):
         one, other = (getattr(made, name) for made in (quick, slow))
-        one, other = (part if isinstance(part, list | None) else part.tolist() for part in (one, other))
+        one, other = (part.tolist() if name != "headers" else part and list(part) for part in (one, other))
         for number, (a, b) in enumerate(zip(one or (), other or (), strict=True)):
             assert a == b, f"{name} {number} of {piece.table}"
     return quick

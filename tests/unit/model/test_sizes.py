@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.model.sizes import row_bytes
+from sluice.model.tables import plain_numbers
 
 TEXTS = [None, "", "a", "four", None, "a longer text"]
 
@@ -38,3 +39,14 @@ def test_the_bytes_of_each_row_are_counted(column: pa.Array, bytes_: list[int], 
     })
     assert row_bytes(whole).tolist() == [size + 4 for size in bytes_]
     assert row_bytes(whole.slice(2, 3)).tolist() == [size + 4 for size in bytes_[2:5]]
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int32", "int64", "uint64"])
+def test_numbers_are_read_where_they_lie(kind: str) -> None:
+    numbers = pa.array([5, 1, 4, 2], kind)
+    assert plain_numbers(numbers.slice(1, 2)).tolist() == [1, 4]
+    assert plain_numbers(pa.chunked_array([numbers, numbers.slice(3)])).tolist() == [5, 1, 4, 2, 2]
+    assert plain_numbers(pa.chunked_array([], kind)).tolist() == []
+    assert str(plain_numbers(numbers).dtype) == kind
+    with pytest.raises(ValueError, match="1 of 2 values are null"):
+        plain_numbers(pa.array([1, None], kind))

@@ -7,8 +7,9 @@ another than before, and than the one that this process wrote.
 
 Decision: inside a transaction the library computes the table's metadata anew, with a deep copy, at each access: twenty
 times per commit, and the longer the more snapshots a table has. Nothing changes in metadata once it is made, so each
-step of a transaction applies its own updates to what the step before it made, and copies nothing. A version of the
-library that caches it would make this needless.
+step of a transaction applies its own updates to what the step before it made, and copies nothing. The commit itself
+does not copy the result either, which took a sixth of the time of a commit to a small table. A version of the library
+that caches it would make this needless.
 
 Imports the library: only functions of this package import it.
 """
@@ -16,8 +17,9 @@ Imports the library: only functions of this package import it.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +28,8 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import StagedTable, Table, Transaction
+from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
@@ -35,6 +38,7 @@ from pyiceberg.table.update import (
     SetDefaultSortOrderUpdate,
     _apply_table_update,
     _TableMetadataUpdateContext,
+    _update_table_metadata_log,
 )
 from sqlalchemy import bindparam, select
 
@@ -84,6 +88,19 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
         self._keep(done.metadata_location, done.metadata, size + _SNAPSHOT_BYTES)
         return done
 
+    def _update_and_stage_table(
+        self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any
+    ) -> StagedTable:
+        """Stage a commit as the library does, without a deep copy of the metadata."""
+        if current_table is None:
+            return super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        for requirement in requirements:
+            requirement.validate(current_table.metadata)
+        made = _updated(current_table.metadata, updates, current_table.metadata_location)
+        number = self._parse_metadata_version(current_table.metadata_location) + 1
+        at = load_location_provider(made.location, made.properties).new_table_metadata_file_location(number)
+        return StagedTable(table_identifier, made, at, self._load_file_io(made.properties, at), self)
+
     def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
         """Convert a row of the catalog as the library does, except that the file's content is cached."""
         location = orm_table.metadata_location
@@ -113,6 +130,23 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
                 self._bytes += size
             while self._bytes > _MOST_BYTES and len(self._kept) > 1:
                 self._bytes -= self._kept.popitem(last=False)[1][1]
+
+
+def _updated(there: TableMetadata, updates: Iterable[Any], location: str) -> TableMetadata:
+    """Return the metadata of a table with the updates of a commit, and with the file at ``location`` as the one before.
+
+    It shares with ``there`` what stays.
+    """
+    context, made = _TableMetadataUpdateContext(), there
+    for update in updates:
+        made = _apply_table_update(update, made, context)
+    if context.has_changes():
+        made = _update_table_metadata_log(made, location, there.last_updated_ms)
+        if made.last_updated_ms == there.last_updated_ms:
+            made = made.model_copy(update={"last_updated_ms": time.time_ns() // 10**6})
+    made.spec().check_compatible(made.schema())
+    made.sort_order().check_compatible(made.schema())
+    return made
 
 
 class KeptTransaction(Transaction):  # type: ignore[misc]

@@ -6,6 +6,7 @@ touched when they go or change.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from sluice.targets.iceberg.deletes import Deletes
 from sluice.targets.iceberg.maintain import Maintenance
 from sluice.targets.iceberg.merge import COPY_ON_WRITE, Files, WriteMode, merge_parts
 from sluice.targets.iceberg.options import IcebergOptions
+from sluice.targets.iceberg.own_thread import in_own_thread
 from sluice.targets.iceberg.types import MERGE_MANIFESTS, arrow_schema, info_in, info_of, promotes, schema_of, type_of
 from sluice.targets.lake.conversions import converted_rows
 from sluice.targets.lake.format import Commit, CommitNote, Edits, Following, Names
@@ -225,12 +227,12 @@ class IcebergFormat:
 
     # -- rows ------------------------------------------------------------------------------------------------------
     @contextmanager
-    def _commit(self, table: TableId, found: Any, note: CommitNote) -> Iterator[Any]:
-        """Commit a transaction with its note.
+    def _commit(self, table: TableId, found: Any, note: CommitNote, rows: int = sys.maxsize) -> Iterator[Any]:
+        """Commit a transaction with its note. ``rows``: those to write, if they are counted.
 
         It makes a snapshot with the note's words, also of no rows, by which it is refused if another came.
         """
-        with errors(self.place, note.doing, self.uri(table)):
+        with errors(self.place, note.doing, self.uri(table)), in_own_thread(found, rows):
             change = transaction(found)
             yield change
             self._note_in(change, note)
@@ -244,13 +246,14 @@ class IcebergFormat:
         change.set_properties({f"sluice/{note.owner}/{note.scope}": f"{note.delivery} {note.number}"})
 
     def append(self, table: TableId, found: Any, note: CommitNote, rows: pa.Table) -> None:
-        with self._commit(table, found, note) as change:
+        with self._commit(table, found, note, rows.num_rows) as change:
             change.append(rows.cast(self.arrow_schema(found)), snapshot_properties=dict(note.said))
 
     def merge(
         self, table: TableId, found: Any, note: CommitNote, parts: Sequence[Part], info: TableInfo, key: Sequence[str]
     ) -> None:
-        with self._commit(table, found, note) as change, change.replacing(note.said) as snapshot:
+        rows = sum(len(part.gone) for part in parts)
+        with self._commit(table, found, note, rows) as change, change.replacing(note.said) as snapshot:
             files = Files(found, change, snapshot, self.options.clusters(table, info))
             merge_parts(files, info, key, parts, self._mode(found))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,7 +123,7 @@ class Channel:
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
         partitions: Sequence[int],
-        headers: Sequence[list[tuple[str, bytes]]],
+        headers: Iterable[list[tuple[str, bytes]]],
     ) -> None:
         """Produce messages with headers, in order; waits if the client's queue is full."""
         produce = self.producer.produce
