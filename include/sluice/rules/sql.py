@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -99,6 +101,10 @@ def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _opened() -> duckdb.DuckDBPyConnection:
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # a Spark worker that is used again after its session: DuckDB would open nothing
+        os.chdir(tempfile.gettempdir())
     config: dict[str, Any] = {"threads": 1, "memory_limit": MEMORY_LIMIT, "autoinstall_known_extensions": False}
     connection = duckdb.connect(config=config)
     connection.execute(

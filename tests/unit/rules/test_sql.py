@@ -13,6 +13,7 @@ from sluice.errors import RuleError
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.rules import RuleSet
+from sluice.rules import sql as queries
 from tests.support.tables.rule_tables import MERGED, TABLE, engine, result, row, rows
 
 
@@ -59,6 +60,17 @@ def test_a_query_that_changes_nothing_changes_nothing(sql) -> None:
 def test_where_is_a_filter_that_rows_enter_and_leave(sql, item: dict[str, Any], expected: list[str]) -> None:
     got = result(sql("SELECT * FROM rows WHERE email = 'keep'").apply(rows(item), TABLE))
     assert [r["_op"] for r in got] == expected
+
+
+def test_a_worker_whose_folder_is_gone_runs_queries(sql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark removes the folder of a session that has ended, and uses its Python workers again."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    rules = sql("SELECT * FROM rows")
+    monkeypatch.setattr(queries, "_free", [])
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert rules.apply(rows(row()), TABLE).tables[TABLE].num_rows == 1
 
 
 def test_columns_are_replaced_added_and_left_out(sql) -> None:
