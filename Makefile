@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
+.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,6 +151,9 @@ bench-snapshot: venv kernels servers ## a cold start from the snapshot against a
 
 bench-verify: venv kernels servers ## rows a second of a verification, by checksums beside pt-table-checksum and by rows through a rule, and the log's lag meanwhile
 	@$(BIN)/python tests/bench/bench_verify.py
+
+bench-digests: venv kernels servers ## what digests kept from the log cost for 100,000 changes, and how fast they answer whether a table is equal
+	@$(BIN)/python tests/bench/bench_digests.py
 
 bench-targets: venv kernels servers ## each kind of target beside its store's own bulk loader, and from MySQL's log on; SLUICE_BENCH_SCALE=0.02 SLUICE_BENCH_DRY=1: does it work
 	@for one in tests/bench/bench_target_*.py; do $(BIN)/python $$one; done

@@ -194,7 +194,7 @@ flows/capture/ahead flows/capture/drain flows/capture/failover flows/capture/los
 flows/capture/watch flows/checkpoints flows/dump/automatic flows/dump/background flows/dump/planner
 flows/dump/progress flows/dump/reconcile flows/dump/start flows/dump/worker flows/incomplete_tables
 flows/load/ack flows/load/batch_changes flows/load/copies flows/load/isolation flows/load/load
-flows/load/redelivery flows/mapped_names flows/microbatch flows/run flows/runtime flows/snapshot/lost_batches
+flows/load/redelivery flows/log_digests flows/mapped_names flows/microbatch flows/run flows/runtime flows/snapshot/lost_batches
 flows/snapshot/rows flows/snapshot/start flows/stage_tasks flows/stage_work flows/standby flows/transform/merge
 flows/transform/read_back flows/transform/stages operations/actions operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
@@ -204,7 +204,7 @@ operations/recover/lost_target operations/recover/recapture operations/recover/r
 operations/recover/segments operations/retention operations/ruledev/tryout operations/schema operations/snapshot
 operations/status operations/stored operations/subscriptions operations/target_switch
 operations/verify/expected_rows
-operations/verify/log_window operations/verify/units operations/verify/verify
+operations/verify/digests operations/verify/log_window operations/verify/units operations/verify/verify
 """
 """Modules of flows and operations in which a function is given the whole ``Runtime``."""
 

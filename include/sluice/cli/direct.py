@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sluice.operations.groups import GroupMove
     from sluice.operations.status import Status
     from sluice.operations.subscriptions import SubscriptionStatus
+    from sluice.operations.verify.digests import DigestReport
     from sluice.operations.verify.progress import Told
     from sluice.operations.verify.result import VerifyResult
 
@@ -202,6 +203,20 @@ class Direct:
         runtime = self._open(pipeline, "local")
         sample = asked["sample"] if asked["sample"] is not None else runtime.pipeline.verify.share
         return verify(runtime, VerifySpec(**{**asked, "sample": sample}, by=who()), told)
+
+    def digests(self, pipeline: str, tables: Sequence[str], targets: Sequence[str]) -> DigestReport:
+        """Return what the kept digests say."""
+        from sluice.operations.verify.digests import read_digests
+
+        return read_digests(self._open(pipeline), tables=tables, targets=targets)
+
+    def sweep(self, pipeline: str, asked: Mapping[str, Any]) -> DigestReport:
+        """Read tables and compare them with the kept digests."""
+        from sluice.operations.verify.digests import SweepSpec, sweep
+
+        runtime = self._open(pipeline, "local")
+        share = asked["share"] if asked["share"] is not None else runtime.pipeline.verify.share
+        return sweep(runtime, SweepSpec(**{**asked, "share": share}))
 
     def results(self, pipeline: str) -> list[VerifyResult]:
         """Return the last verifications, oldest first."""

@@ -19,6 +19,8 @@ from sluice.cli.service import require_reach, service
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sluice.cli.direct import Direct
+    from sluice.operations.verify.digests import DigestReport
     from sluice.operations.verify.progress import Progress, Told
     from sluice.operations.verify.result import TableResult, VerifyResult
 
@@ -100,6 +102,95 @@ def run(
     _print(result, as_json)
     if result.outcome != "equal":
         raise typer.Exit(DIFFERENT if result.outcome == "different" else INCOMPLETE)
+
+
+@verify_app.command()
+def digest(
+    pipeline: Pipeline,
+    *,
+    table: Annotated[list[str] | None, typer.Option("--table", "-t",
+        help="schema.table; several times; none: all of which a digest is kept.")] = None,
+    target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Tell from the digests that are kept (verify.digest: log) whether tables are equal. No table is read.
+
+    Exit code 0: equal; 3: a table differs; 4: of a table that is not known.
+    """
+    for option, given_values in {"--table": table, "--target": target}.items():
+        given(option, *(given_values or ()))
+    _end(_direct().digests(pipeline, table or (), target or ()), as_json)
+
+
+@verify_app.command()
+def sweep(
+    pipeline: Pipeline,
+    *,
+    table: Annotated[list[str] | None, typer.Option("--table", "-t",
+        help="schema.table; several times; none: all captured.")] = None,
+    target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
+    sample: Annotated[str,
+        typer.Option("--sample", help="Share of the tables, those that were not read for longest, e.g. 10%; default: "
+            "verify.sample of the pipeline file.")] = "",
+    source: Annotated[bool,
+        typer.Option("--source", help="Read the tables of the source, too, where their digests are known.")] = False,
+    patience: Annotated[float, typer.Option("--patience-s", min=1,
+        help="Seconds that the pipeline may stand still before the command stops.")] = _PATIENCE_S,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Read tables of the targets, and compare them with the digests that are kept (verify.digest: log).
+
+    A table of which none is kept is read at the source, too, and its digest is kept from then on. Exit code 0: equal;
+    3: a table differs, or something else changed it; 4: of a table that is not known.
+    """
+    for option, given_values in {"--table": table, "--target": target}.items():
+        given(option, *(given_values or ()))
+    asked = {
+        "tables": table or (),
+        "targets": target or (),
+        "share": _share(sample) if sample else None,
+        "source": source,
+        "patience_s": patience,
+    }
+    _end(_direct().sweep(pipeline, asked), as_json)
+
+
+def _direct() -> Direct:
+    """Return what reads digests; the API of the page has nothing of the kind."""
+    from sluice.cli.direct import Direct
+
+    return Direct()
+
+
+def _end(report: DigestReport, as_json: bool) -> None:
+    """Print what the digests say, and end with its exit code."""
+    if as_json:
+        print_json(report.to_json())
+    else:
+        out.print(_digests(report))
+    if report.outcome != "equal":
+        raise typer.Exit(DIFFERENT if report.outcome == "different" else INCOMPLETE)
+
+
+def _digests(report: DigestReport) -> RenderableType:
+    if not report.tables:
+        return Text(f"no digest is kept yet; `sluice verify sweep {report.pipeline}` reads the tables", style="yellow")
+    table = Table(box=None, pad_edge=False)
+    for head in ("table", "target", "digests", "rows", "after batch", "position"):
+        table.add_column(head, overflow="fold", justify="right" if head in {"rows", "after batch"} else "left")
+    colour = {"equal": "green", "different": "red", "unknown": "yellow"}
+    for one in report.tables:
+        rows = f"{one.source.rows:,}" if one.source else ""
+        state = Text(one.state, style=colour[one.state])
+        table.add_row(
+            escape(one.table), escape(one.target), state, rows, str(one.batch or ""), escape(str(one.position or ""))
+        )
+    lines: list[RenderableType] = [table]
+    for one in report.tables:
+        place = f"{one.table} at {one.target}"
+        lines += [Text(f"{place}: {one.why}", style="yellow")] if one.why else []
+        lines += [Text(f"{place}: {found}", style="red") for found in one.found]
+    return Group(*lines)
 
 
 @verify_app.command()

@@ -1026,6 +1026,12 @@ class VerifyConfig(StrictModel):
         description="Share of the key ranges that is compared, chosen at random each time.",
         examples=["100%", "1%"],
     )
+    digest: Literal["none", "log"] = Field(
+        "none",
+        description="log: a checksum of each table is kept with every batch, of the source by its log, and of the "
+        "target by what its server has after the load, so that `sluice verify digest` tells without reading a table "
+        "whether they are equal. none: it is not.",
+    )
 
     @field_validator("schedule")
     @classmethod

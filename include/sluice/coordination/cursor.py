@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +18,9 @@ class Cursor:
 
     ``schema``: file of the schema history that belongs to the position (:mod:`sluice.segments.schemas`), ``""`` for
     none. ``partner_batch``: the last batch of the channel's other pipeline that the source holds in whole there; 0: not
-    known. ``changes``, ``size_bytes``: of all batches that were captured since they are counted; for metrics only.
+    known. ``stretch``: of the log, which is read without a gap; another number where the position was moved by hand, or
+    because the log was lost. ``changes``, ``size_bytes``: of all batches that were captured since they are counted; for
+    metrics only.
     """
 
     position: Offset
@@ -25,6 +28,7 @@ class Cursor:
     version: int = -1
     schema: str = ""
     partner_batch: int = 0
+    stretch: int = field(default=0, compare=False)
     changes: int = field(default=0, compare=False)
     size_bytes: int = field(default=0, compare=False)
 
@@ -38,6 +42,7 @@ class Cursor:
             version,
             data.get("schema", ""),
             data.get("partner_batch", 0),
+            data.get("stretch", 0),
             data.get("changes", 0),
             data.get("size_bytes", 0),
         )
@@ -45,6 +50,10 @@ class Cursor:
     def moved_to(self, position: Offset, *, schema: str = "", partner_batch: int = 0) -> Cursor:
         """Return the cursor at another position, before the same batch."""
         return replace(self, position=position, version=-1, schema=schema, partner_batch=partner_batch)
+
+    def jumped(self) -> Cursor:
+        """Return the cursor at the beginning of a stretch of the log that follows no other one."""
+        return replace(self, stretch=time.time_ns() // 1_000_000)
 
     def moved_over(self, batch: Batch, *, schema: str, partner_batch: int) -> Cursor:
         """Return the cursor behind ``batch``."""
@@ -62,6 +71,7 @@ class Cursor:
         more: dict[str, Any] = {
             "schema": self.schema,
             "partner_batch": self.partner_batch,
+            "stretch": self.stretch,
             "changes": self.changes,
             "size_bytes": self.size_bytes,
         }

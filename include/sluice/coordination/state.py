@@ -221,7 +221,7 @@ class PipelineState:
         """Write the first cursor, a new identity, and the first acknowledgements of ``targets``: all of it or
         nothing.
         """
-        cursor = Cursor(position, BatchNumber(next_batch), schema=schema)
+        cursor = Cursor(position, BatchNumber(next_batch), schema=schema).jumped()
         self._z.ensure(self.layout.batches)
         self._z.ensure(self.layout.claims)
         identity, written = self._identity.renewed()
@@ -232,16 +232,24 @@ class PipelineState:
         return replace(cursor, version=0)
 
     def advance(
-        self, lease: Lease, cursor: Cursor, position: Offset, *, schema: str | None = None, partner_batch: int = 0
+        self,
+        lease: Lease,
+        cursor: Cursor,
+        position: Offset,
+        *,
+        schema: str | None = None,
+        partner_batch: int = 0,
+        jumps: bool = False,
     ) -> Cursor:
         """Move the captured position over a stretch of log that held nothing for us.
 
-        ``schema`` None: the history stays as it is.
+        ``schema`` None: the history stays as it is. ``jumps``: what lies between is not read, or is read again.
         """
         kept = cursor.schema if schema is None else schema
         if position == cursor.position:
             partner_batch = max(partner_batch, cursor.partner_batch)
         moved = cursor.moved_to(position, schema=kept, partner_batch=partner_batch)
+        moved = moved.jumped() if jumps else moved
         return self._move(lease, f"moving the captured position to {position}", cursor, moved)
 
     def commit(
@@ -275,14 +283,14 @@ class PipelineState:
                 where=self.layout.batches,
                 hint=f"wait until they are delivered, or drop them: `sluice seek {name} POSITION --drop-undelivered`",
             )
-        return self.advance(lease, cursor, position, schema=schema)
+        return self.advance(lease, cursor, position, schema=schema, jumps=True)
 
     def drop(self, lease: Lease, cursor: Cursor, position: Offset, batches: Sequence[int]) -> Cursor:
         """Move the captured position, and let ``batches`` go in the same step: they count as delivered and are loaded
         nowhere.
         """
         steps = [step for number in batches for step in self.batches.dropped(number)]
-        moved = cursor.moved_to(position)
+        moved = cursor.moved_to(position).jumped()
         return self._move(lease, f"moving the captured position to {position}", cursor, moved, steps)
 
     def fail_over(
@@ -340,7 +348,7 @@ class PipelineState:
             self._z.ensure(folder)
         self.batches.forget_all()
         kept, written = self._identity.renewed(identity)
-        now, cursor = self._z.get(self.layout.cursor), Cursor(position, BatchNumber(next_batch))
+        now, cursor = self._z.get(self.layout.cursor), Cursor(position, BatchNumber(next_batch)).jumped()
         steps: list[Step] = [
             self._cursor.created(cursor)
             if now is None

@@ -123,7 +123,7 @@ def move_to_another_log(
     The stored definitions of the captured log are forgotten first: once the cursor has moved, nobody could tell.
     """
     SchemaStore(store).forget(cursor.position)
-    return state.advance(lease, cursor, position, schema="")
+    return state.advance(lease, cursor, position, schema="", jumps=True)
 
 
 def tables_at(store: SegmentStore, source: Source, state: PipelineState, first: Offset) -> frozenset[TableId]:

@@ -87,11 +87,22 @@ def digest_sql(
     """Return the select of (rows, checksum). ``index``: "" for any."""
     text = row_text(columns)
     if mariadb:
-        checksum = f"BIT_XOR(CRC32({text}) * CRC32(SHA1({text})))"
+        checksum = f"BIT_XOR({_hash(text, mariadb=True)})"
     else:
         checksum = f"CAST(CONV(HEX(BIT_XOR(UNHEX(LEFT(SHA2({text}, 256), 16)))), 16, 10) AS UNSIGNED)"
     forced = f" FORCE INDEX ({quoted(index)})" if index else ""
     return f"SELECT COUNT(*), {checksum} FROM {quoted_table(table)}{forced} WHERE {both(*conditions)}"  # noqa: S608 - quoted
+
+
+def hashes_sql(table: TableId, columns: Sequence[DigestColumn], condition: str, *, mariadb: bool = False) -> str:
+    """Return the select of the hash of each row that meets a condition."""
+    return f"SELECT {_hash(row_text(columns), mariadb=mariadb)} FROM {quoted_table(table)} WHERE {condition}"  # noqa: S608 - quoted
+
+
+def _hash(text: str, *, mariadb: bool) -> str:
+    if mariadb:
+        return f"CRC32({text}) * CRC32(SHA1({text}))"
+    return f"CAST(CONV(LEFT(SHA2({text}, 256), 16), 16, 10) AS UNSIGNED)"
 
 
 def row_text(columns: Sequence[DigestColumn]) -> str:
@@ -128,25 +139,41 @@ def row_text(columns: Sequence[DigestColumn]) -> str:
 
 def _number(name: str, row: MysqlType) -> tuple[str, int] | None:
     """Return a whole number as an unsigned one, and its bits; None if it is none."""
+    bits = number_bits(row)
+    if bits and row.bits:
+        return f"({name} & {2**row.bits - 1})", bits
+    return (f"CAST({name} AS UNSIGNED)", bits) if bits else None
+
+
+def number_bits(row: MysqlType) -> int:
+    """Return the bits that a value takes as an unsigned whole number; 0 if it is not taken as one."""
     if row.kind is ColumnKind.YEAR or row.literal is Literal.LABEL:
-        return f"CAST({name} AS UNSIGNED)", 16
-    if _is_numbered(row):
-        return f"CAST({name} AS UNSIGNED)", 64
-    return (f"({name} & {2**row.bits - 1})", row.bits) if row.bits else None
+        return 16
+    return 64 if _is_numbered(row) else row.bits
 
 
 def _packed(bits: Sequence[tuple[str, int]]) -> list[str]:
     """Pack numbers into 64-bit words, each into the first word that has room. An empty expression is 0."""
-    words: list[tuple[int, list[str]]] = []
-    for expression, width in bits:
-        place = next((i for i, (used, _) in enumerate(words) if used + width <= 64), len(words))
-        if place == len(words):
-            words.append((0, []))
-        used, parts = words[place]
+    words: list[list[str]] = []
+    for (expression, _), (word, shift) in zip(bits, word_places([width for _, width in bits]), strict=True):
+        if word == len(words):
+            words.append([])
         if expression:
-            parts.append(f"{expression} << {used}" if used else expression)
-        words[place] = used + width, parts
-    return [" | ".join(parts) or "0" for _, parts in words]
+            words[word].append(f"{expression} << {shift}" if shift else expression)
+    return [" | ".join(parts) or "0" for parts in words]
+
+
+def word_places(widths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (word, shift) of each number of so many bits: the first 64-bit word that has room."""
+    used: list[int] = []
+    places = []
+    for width in widths:
+        word = next((i for i, bits in enumerate(used) if bits + width <= 64), len(used))
+        if word == len(used):
+            used.append(0)
+        places.append((word, used[word]))
+        used[word] += width
+    return places
 
 
 def exact_text(column: str, row: MysqlType) -> str:

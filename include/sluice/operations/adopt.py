@@ -211,7 +211,7 @@ def _write(
                     state.acks.forget(config.name)  # it belongs to the deleted state
                 state.begin(lease, wanted.captured, wanted.batch + 1)
             else:
-                state.advance(lease, cursor, wanted.captured, schema="")
+                state.advance(lease, cursor, wanted.captured, schema="", jumps=True)
     with state.consumer(target, above=checkpoint.epoch if checkpoint else 0) as lease:
         began = wanted.batch if check.process is None else min(check.process.began, wanted.batch)
         held = Checkpoint(lease.epoch, wanted.batch, wanted.position, state.identity())

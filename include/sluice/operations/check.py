@@ -25,6 +25,7 @@ from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.automatic import missed_copy
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
+from sluice.flows.log_digests import source_refuses, target_refuses
 from sluice.flows.mapped_names import known_tables
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.columns import noted_columns
@@ -47,6 +48,7 @@ from sluice.operations.copy_plan import PlannedCopy, planned_copies
 from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
 from sluice.operations.stage_placement import placement_remarks
 from sluice.operations.target_switch import server_lines
+from sluice.operations.verify.digests import not_covered
 from sluice.sources.base import PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import other_writers, refuses
@@ -294,6 +296,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
         for one in incomplete
     ]
     lines += _guard("targets", lambda: _not_replaced(runtime, found))
+    lines += _guard("verify", lambda: _digests(runtime))
     lines += _shadows(runtime)
     lines += _unseen(runtime, [table.id for table in tables])
     if not found:
@@ -354,6 +357,22 @@ def _unknown_unique(pipeline: PipelineConfig, found: list[PlannedCopy]) -> list[
         for number, known in columns.items()
         for name in dict.fromkeys(name for group in lines[number].unique for name in group)
         if name.lower() not in lowered[number]
+    ]
+
+
+def _digests(runtime: Runtime) -> list[Finding]:
+    """Say of what no digests can be kept, if they are asked for."""
+    if runtime.pipeline.verify.digest != "log":
+        return []
+    place, fix = "digest: log", "`sluice verify` compares by reading both sides"
+    refused = source_refuses(runtime)
+    if refused:
+        return [_finding("error", "verify", place, runtime.name, refused, "verify: {digest: none}")]
+    targets = [(one.name, target_refuses(one, runtime.open_target(one.name))) for one in runtime.pipeline.targets]
+    found = [_finding("warning", "verify", place, f"target {name}", why, fix) for name, why in targets if why]
+    return found + [
+        _finding("warning", "verify", place, f"{table} at {target}", why, fix)
+        for target, table, why in not_covered(runtime)
     ]
 
 

@@ -179,6 +179,17 @@ class ReplaceRecord(_Stored):
         return TableId(self.schema_, self.table)
 
 
+class DigestRecord(_Stored):
+    """The rows that a batch's log brings to a table less those it takes, and the XOR of the hashes of both.
+
+    ``gap``: why that is not known; "": it is.
+    """
+
+    rows: int = 0
+    checksum: str = Field("0000000000000000", pattern=r"^[0-9a-f]{16}$")
+    gap: str = ""
+
+
 class SegmentManifest(_Stored):
     """The files and positions of a batch.
 
@@ -227,6 +238,12 @@ class SegmentManifest(_Stored):
         description="The least such number of the other pipeline's batches that were loaded at the source and are "
         "captured here; null: none is.",
     )
+    digests: dict[str, DigestRecord] | None = Field(
+        None,
+        description="What the batch's log does to the digest of each table that it changes (schema.table), by "
+        "verify.digest: log; null: it was not computed.",
+    )
+    stretch: int = Field(0, description="Of the log that is read without a gap; stored with digests only.")
 
     @property
     def size_bytes(self) -> int:
@@ -235,7 +252,10 @@ class SegmentManifest(_Stored):
 
     def to_json(self) -> str:
         """Return the stored text."""
-        return self.model_dump_json(by_alias=True, indent=1) + "\n"
+        left_out = (
+            {"digests", "stretch"} if self.digests is None else None
+        )  # versions that do not know them read it, too
+        return self.model_dump_json(by_alias=True, indent=1, exclude=left_out) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str | None = None) -> SegmentManifest:

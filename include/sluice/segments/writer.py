@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from sluice.errors import SluiceError
 from sluice.model.batches import Op
+from sluice.model.digests import RangeDigest
 from sluice.model.offset import Offset
 from sluice.model.packing import SMALL_FILES
 from sluice.model.schema_changes import SchemaStatement
@@ -28,7 +29,7 @@ from sluice.model.tables import TableId, TableSchema, plain_numbers
 from sluice.segments.buckets import key_bucket
 from sluice.segments.checksums import ChecksumSink
 from sluice.segments.footers import footer_crc32
-from sluice.segments.manifest import DdlRecord, MarkRecord, ReplaceRecord, SegmentFile, SegmentManifest
+from sluice.segments.manifest import DdlRecord, DigestRecord, MarkRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.packed import fitting, packed
 from sluice.segments.store import SegmentStore
 
@@ -47,6 +48,10 @@ _DICTIONARY = ["_op", "_file", "_origin"]
 
 GTIDs and commit times of small transactions overflow a dictionary: larger and slower (18 % of all encoding) than plain.
 """
+
+
+LogDigester = Callable[[TableSchema, pa.Table], RangeDigest | str]
+"""Computes what SEGMENT_ROWS do to the digest of their table (rows and checksum); a text: why it cannot."""
 
 
 @dataclass
@@ -106,6 +111,9 @@ class SegmentWriter:
         self.loads_saw: int | None = None
         self.replaces: list[ReplaceRecord] = []
         self.partial: dict[tuple[TableId, str], TableSchema] = {}
+        self.digester: LogDigester | None = None
+        self.stretch = 0
+        self._digests: dict[str, DigestRecord] = {}
         store.check_space()
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
@@ -199,6 +207,8 @@ class SegmentWriter:
             snapshot_replaces=self.snapshot_replaces,
             partner_batch=self.partner_batch,
             loads_saw=self.loads_saw,
+            stretch=self.stretch,
+            digests=None if self.digester is None else dict(sorted(self._digests.items())),
         )
         if self._files:
             self.store.sync_batch(self.batch)
@@ -220,7 +230,7 @@ class SegmentWriter:
 
         Its rows count once :meth:`absorb` takes them.
         """
-        return SegmentWriter(
+        branch = SegmentWriter(
             self.store,
             self.batch,
             self.epoch,
@@ -230,6 +240,8 @@ class SegmentWriter:
             compression_level=self._level,
             first_part=number * _PARTS_OF_A_BRANCH,
         )
+        branch.digester = self.digester
+        return branch
 
     def absorb(self, branch: SegmentWriter) -> None:
         """Take the rows of a branch; they must have been flushed."""
@@ -237,6 +249,8 @@ class SegmentWriter:
             self._files += branch._files
             self.partial |= branch.partial
             branch._files = []
+            for table, digest in branch._digests.items():
+                self._add_digest(table, digest)
 
     def flush(self, *, pack: bool = False) -> None:
         """Write all rows that are collected so far.
@@ -293,6 +307,14 @@ class SegmentWriter:
         record = self._encoded(self._next_path(key, item.schema), item.schema, *_in_order(item), ChecksumSink(raw))
         self._packed.append((record, raw.getvalue()))
 
+    def _add_digest(self, table: str, digest: DigestRecord) -> None:
+        """Add what some rows of the batch do to the digest of a table."""
+        known = self._digests.get(table, DigestRecord())
+        checksum = int(known.checksum, 16) ^ int(digest.checksum, 16)
+        self._digests[table] = DigestRecord(
+            rows=known.rows + digest.rows, checksum=f"{checksum:016x}", gap=known.gap or digest.gap
+        )
+
     def unpack(self) -> None:
         """Write files of their own instead of those packed so far, e.g. as their rows are needed before there is a
         manifest.
@@ -324,6 +346,10 @@ class SegmentWriter:
         if partial:
             with self._lock:
                 self.partial[schema.table, schema.version] = schema
+        if self.digester is not None:
+            digest = _recorded(self.digester(schema, table))
+            with self._lock:
+                self._add_digest(str(schema.table), digest)
         return SegmentFile(
             path=path,
             schema_=schema.table.schema,
@@ -344,6 +370,12 @@ class SegmentWriter:
             arrow_bytes=int(sizes.sum()),
             bucket_bytes=uneven(buckets, sizes),
         )
+
+
+def _recorded(digest: RangeDigest | str) -> DigestRecord:
+    if isinstance(digest, str):
+        return DigestRecord(gap=digest)
+    return DigestRecord(rows=digest.rows, checksum=f"{digest.checksum:016x}")
 
 
 def _in_order(item: _Pending) -> tuple[pa.Table, np.ndarray[Any, Any]]:

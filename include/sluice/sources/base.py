@@ -582,6 +582,45 @@ class SharedDigestReader(Protocol):
         """See :meth:`DigestReader.digest`."""
 
 
+@runtime_checkable
+class DigestsLog(Protocol):
+    """Optional, of a :class:`Source`: computes from decoded rows the checksums that its server computes."""
+
+    def log_digest(self, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> RangeDigest | str:
+        """Return what SEGMENT_ROWS do to the digest of their table: rows that come less rows that go, and the XOR of
+        the hashes of both. A text: why that cannot be told. Pure.
+
+        Rows that a dump read are no changes.
+        """
+
+    def not_digested(self, schema: TableSchema) -> str:
+        """Return why the digest of a table cannot be kept from the log, "" if it can. Pure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDigest:
+    """The digest of a whole table as of one moment, and where that stands in the log.
+
+    Attributes:
+        digest: of all rows.
+        low: as for a dump's chunk: with the marking, tells which changes the moment saw; "": the marks are rows.
+        start, end: all that stands before ``start`` in the log was seen, nothing that stands after ``end`` was.
+    """
+
+    digest: RangeDigest
+    low: str
+    start: str
+    end: str
+
+
+@runtime_checkable
+class SnapshotDigestReader(Protocol):
+    """Optional, of a :class:`DigestReader`: computes the digest of a whole table as of one moment."""
+
+    def snapshot_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> SnapshotDigest:
+        """Return the digest of all rows of a table, over these columns in this order. ``chunk``: its marks' name."""
+
+
 class LogWatch(Protocol):
     """Looks at a source's log for many pipelines at a time.
 

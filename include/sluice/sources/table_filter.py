@@ -10,7 +10,7 @@ from sluice.model.row_ops import OP_DELETE, OP_INSERT, OP_UPDATE
 from sluice.model.tables import TableId
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
-OWN_TABLES = ("_sluice_ack", "_sluice_mark_", "_sluice_origin", "_sluice_ddl")
+OWN_TABLES = ("_sluice_ack", "_sluice_digests", "_sluice_mark_", "_sluice_origin", "_sluice_ddl")
 """Tables that Sluice keeps at a source or a target."""
 _SHADOW = re.compile(r"^(_.*_(gho|ghc|del|old|new)|_.*_[0-9]{14}_(del|ghc|gho)|~.*|#sql.*)$")
 """Tables that gh-ost, pt-online-schema-change and the server itself make on the way to another definition."""

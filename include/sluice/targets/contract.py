@@ -1024,7 +1024,7 @@ def unknown_options(bench: Bench) -> None:
 
 _PARTS = {
     "compares": "comparer", "maintains_files": "maintainer", "keeps_versions": "versions", "marks_loads": "mark",
-    "copies_again": "copied_again", "converts_rows": "converted_otherwise",
+    "copies_again": "copied_again", "converts_rows": "converted_otherwise", "keeps_digests": "digest_store",
 }  # fmt: skip
 """A declared ability -> the attribute of the target that it stands for."""
 _PARTS_OF_PARTS = {

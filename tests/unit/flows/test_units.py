@@ -168,6 +168,9 @@ class FakeTarget:
     def note_tables(self, fence: Fence, tables: Sequence[TableId]) -> None:
         """Keep no note."""
 
+    def note_loading(self, fence: Fence) -> None:
+        """Keep no note."""
+
 
 def changed(
     table: str, files: int, rows: int, *, deletes: int = 0, updates: int = 0, weight: int = 0

@@ -27,6 +27,7 @@ from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_ch
 from sluice.flows.dump.start import captured_tables
 from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.incomplete_tables import note_filled
+from sluice.flows.log_digests import log_digester
 from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.lost_batches import BY_ITSELF
@@ -384,11 +385,13 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
     late = dict(late_chunks(state, cursor.position))
     held, watched = held_tables(state)
     small_files = pipeline.capture.segments.small_files
+    digester = log_digester(runtime, who.dialect)
     place_alone = partial(_place_alone, runtime.name, runtime.store, state, lease, cursor, claim)
 
     def interleaver(marks: TableId | None, chunks: list[Chunk]) -> ChunkInterleaver:
         parts = (state, runtime.store, runtime.source)
-        return ChunkInterleaver(*parts, marks, who.origin, chunks, held, watched, who.dialect, small_files)
+        of_log = (digester, cursor.stretch)
+        return ChunkInterleaver(*parts, marks, who.origin, chunks, held, watched, who.dialect, small_files, *of_log)
 
     for targets, chunks in late.items():
         if targets:  # a dump for some targets has separate batches

@@ -170,6 +170,6 @@ def ready_or_moved(
             error=lost.message,
         )
         if isinstance(lost, LogPurged):
-            return state.advance(lease, cursor, head, schema="")  # the schema history starts anew there
+            return state.advance(lease, cursor, head, schema="", jumps=True)  # the schema history starts anew there
         return move_to_another_log(runtime.store, state, lease, cursor, head)
     return cursor

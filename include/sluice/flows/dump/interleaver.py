@@ -51,7 +51,7 @@ from sluice.segments.chunk_file import read_keys
 from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
-from sluice.segments.writer import SegmentWriter
+from sluice.segments.writer import LogDigester, SegmentWriter
 from sluice.sources.base import Source
 
 _log = structlog.get_logger()
@@ -553,6 +553,8 @@ class ChunkInterleaver:
             out.
         dialect: the one whose order of keys a chunk's range means.
         small_files: see :class:`~sluice.segments.writer.SegmentWriter`.
+        digester: computes what the log does to the digests of tables; None: nothing does.
+        stretch: of the log, see :class:`~sluice.coordination.cursor.Cursor`.
     """
 
     state: PipelineState
@@ -565,6 +567,8 @@ class ChunkInterleaver:
     watched: frozenset[TableId] = frozenset()
     dialect: Dialect = MYSQL
     small_files: int = SMALL_FILES
+    digester: LogDigester | None = None
+    stretch: int = 0
 
     def __post_init__(self) -> None:
         self._dumps: dict[str, Dump | None] = {}
@@ -573,7 +577,7 @@ class ChunkInterleaver:
 
     def writer(self, batch: int, epoch: int) -> InterleavingSegmentWriter:
         """Return the writer of the batch."""
-        return InterleavingSegmentWriter(
+        writer = InterleavingSegmentWriter(
             self.store,
             batch,
             epoch,
@@ -582,6 +586,8 @@ class ChunkInterleaver:
             watched=self.watched,
             small_files=self.small_files,
         )
+        writer.digester, writer.stretch = self.digester, self.stretch
+        return writer
 
     def interleave(self, writer: InterleavingSegmentWriter) -> SegmentManifest:
         """Place the chunks after the log is read and return the manifest of the whole batch.

@@ -14,7 +14,7 @@ import structlog
 from sluice.config.pipeline import SNAPSHOT, TargetConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import LoadError, MappingError, OutOfOrder, SluiceError
+from sluice.errors import LoadError, MappingError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import CheckpointCheck, require_own
 from sluice.flows.dump.reconcile import plan_replaces
@@ -27,6 +27,7 @@ from sluice.flows.load.schema_changes import plan_ddl
 from sluice.flows.load.statements import SparkStatements
 from sluice.flows.load.unique_keys import SourceKeys, changed_before_rows
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
+from sluice.flows.log_digests import batch_digests, keeps_digests
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.columns import note_columns
 from sluice.flows.snapshot.lost_batches import require_stored
@@ -60,6 +61,7 @@ from sluice.targets.port import (
     WriteResult,
     marking,
 )
+from sluice.targets.port.digests import keeping_digests
 
 _log = structlog.get_logger()
 
@@ -294,6 +296,7 @@ class _Delivery:
     def _written(self, bundle: Sequence[_Given]) -> WriteResult:
         record = bundle[-1].record
         end = Checkpoint(self.lease.epoch, record.number, record.last)
+        self._keep_digests(bundle)
         if all(one.empty for one in bundle):
             self.checkpoints.advance(end)
             return WriteResult()
@@ -316,6 +319,18 @@ class _Delivery:
         if self.target.checkpoints is None:
             self.checkpoints.advance(end)
         return sum(results, WriteResult())
+
+    def _keep_digests(self, bundle: Sequence[_Given]) -> None:
+        """Tell the target what the batch does to the digests that it keeps. It never gets several batches as one."""
+        target = keeping_digests(self.target)
+        if target is None or self._config.changes == "all" or not keeps_digests(self.runtime):
+            return
+        [one] = bundle
+        try:
+            manifest = self.runtime.store.read_manifest(one.record.manifest)
+        except SegmentError:
+            manifest = None
+        target.digests = batch_digests(manifest, one.record, one.batch, empty=one.empty)
 
     def _say_seen(self, record: Batch) -> None:
         """Set in the target's origin marker which batches of the partner pipeline the source held at this batch."""

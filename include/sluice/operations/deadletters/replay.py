@@ -37,6 +37,7 @@ from sluice.rules import Ruled, RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.targets.port import BatchInput, TableInput, Target
+from sluice.targets.port.digests import keeping_digests
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory
 
 _log = structlog.get_logger()
@@ -148,6 +149,9 @@ class _Replay:
         Failed ones are tried again after others succeeded: they may refer to their rows.
         """
         done: list[ReplayOutcome] = []
+        keeping = keeping_digests(self.loader)
+        if keeping is not None and waiting and not self.dry_run:
+            keeping.digest_store().forget((), "dead letters were replayed")
         while waiting:
             outcomes = []
             for one in waiting:

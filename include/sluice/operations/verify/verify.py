@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -32,6 +32,7 @@ from sluice.model.dumps import Marking, TableRequest
 from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
+from sluice.operations.verify.digested_columns import digested_columns
 from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.keyless_check import KeylessCheck
@@ -40,12 +41,11 @@ from sluice.operations.verify.progress import Progress, Told
 from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
 from sluice.operations.verify.table_check import KEYS_A_LOOK, ComparisonPlan, DifferingRow, Found, TableCheck
 from sluice.operations.verify.units import Spread
-from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SharedDigestReader, SourceSession, SourceTable
+from sluice.sources.base import ChunkKey, ChunkReader, SourceSession, SourceTable
 from sluice.targets.port import (
     Comparer,
     OtherWriter,
     RowCount,
-    SharedComparer,
     Target,
     comparer_of,
     key_lister,
@@ -482,7 +482,9 @@ class _Side:
         why = self._no_range(schema, key.names, route)
         if request.where:
             why = f"the condition is one on rows of the source: {request.where}"
-        digested, digest_plan, shared = ((), None, False) if why else self._digested(reader, schema, route, plan)
+        digested, digest_plan, shared = (
+            ((), None, False) if why else digested_columns(self.comparer, reader, schema, route, plan)
+        )
         lists, why = self._lists(plan, key.names, route, why) if why and not request.where else (False, why)
         rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))
         way = ComparisonPlan(
@@ -534,28 +536,6 @@ class _Side:
 
     def _key_plan(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> PlannedTable:
         return key_plan(schema.table, schema.arrow_schema, key, route, self.whole.source.identity.dialect)
-
-    def _digested(
-        self, reader: ChunkReader, schema: TableSchema, route: TableRoute, plan: PlannedTable
-    ) -> tuple[tuple[str, ...], PlannedTable | None, bool]:
-        """Return the source columns of which both sides compute the same checksums, the same at the target, and whether
-        the checksums are those that different kinds of servers share; empty if there are none.
-        """
-        sent = [c.name for c in schema.columns if route.target_name(c.name) is not None or c.name in schema.primary_key]
-        if route.convert or len(sent) != len(plan.columns):
-            return (), None, False
-        ways: list[tuple[bool, Callable[..., tuple[str, ...]], Callable[..., tuple[str, ...]]]] = []
-        if isinstance(reader, DigestReader):
-            ways.append((False, self.comparer.digest_words, reader.digest_words))
-        if isinstance(reader, SharedDigestReader) and isinstance(self.comparer, SharedComparer):
-            ways.append((True, self.comparer.shared_digest_words, reader.shared_digest_words))
-        for shared, at_target, at_source in ways:
-            words = at_target(plan)
-            pairs = [(n, c) for n, c, word in zip(sent, plan.columns, words[1:], strict=False) if word]
-            names = tuple(name for name, _ in pairs)
-            if words and at_source(schema.table, names) == (words[0], *filter(None, words[1:])):
-                return names, replace(plan, columns=tuple(column for _, column in pairs)), shared
-        return (), None, False
 
     # -- repair --------------------------------------------------------------------------------------------------------
     def repair(self, wanted: Sequence[_Checked]) -> str:

@@ -21,6 +21,7 @@ from sluice.model import dialects
 from sluice.model.column_types import ColumnType
 from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Marking
 from sluice.model.findings import Finding
 from sluice.model.load_marks import MarkRules
@@ -53,6 +54,7 @@ from sluice.sources.mysql.catalog.stored_table import schema_of
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
+from sluice.sources.mysql.log_digests import log_digest, not_digested
 from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import capture
@@ -152,6 +154,14 @@ class MySQLSource:
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
         """Return the effect of a statement on stored values, by the conversion rules of the server that ran it."""
         return row_effects(change, statement, mariadb=self.dialect(at) == dialects.MARIADB)
+
+    def log_digest(self, dialect: dialects.Dialect, schema: TableSchema, rows: pa.Table) -> RangeDigest | str:
+        """See :class:`sluice.sources.base.DigestsLog`."""
+        return log_digest(schema, rows, mariadb=dialect == dialects.MARIADB)
+
+    def not_digested(self, schema: TableSchema) -> str:
+        """See :class:`sluice.sources.base.DigestsLog`."""
+        return not_digested(schema)
 
     @property
     def watermark_table(self) -> TableId:

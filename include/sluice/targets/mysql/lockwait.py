@@ -54,7 +54,7 @@ JOIN information_schema.PROCESSLIST p ON p.ID = b.trx_mysql_thread_id
 WHERE r.trx_mysql_thread_id = %s LIMIT 1"""  # noqa: E501
 _MARIADB_DEFINITIONS = """SELECT p.ID, p.USER, p.HOST, p.TIME, p.COMMAND, p.INFO, CONCAT(m.TABLE_SCHEMA, '.', m.TABLE_NAME)
 FROM information_schema.METADATA_LOCK_INFO m JOIN information_schema.PROCESSLIST p ON p.ID = m.THREAD_ID
-WHERE m.THREAD_ID <> %s AND m.LOCK_TYPE = 'Table metadata lock' AND m.TABLE_NAME <> '_sluice_ack' ORDER BY p.TIME DESC"""  # noqa: E501
+WHERE m.THREAD_ID <> %s AND m.LOCK_TYPE = 'Table metadata lock' AND m.TABLE_NAME NOT IN ('_sluice_ack', '_sluice_digests') ORDER BY p.TIME DESC"""  # noqa: E501
 _MARIADB_OPEN = """SELECT p.ID, p.USER, p.HOST, p.TIME, p.COMMAND, p.INFO, ''
 FROM information_schema.INNODB_TRX b JOIN information_schema.PROCESSLIST p ON p.ID = b.trx_mysql_thread_id
 WHERE b.trx_mysql_thread_id <> %s ORDER BY b.trx_started"""

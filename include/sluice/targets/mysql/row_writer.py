@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import IO
@@ -32,12 +32,14 @@ from sluice.targets.sql.unique_values import may_meet
 class RowWriter(SqlRowWriter):
     """See :class:`SqlRowWriter`.
 
-    ``session``: in a transaction; ``marks``: what stands around the rows, None: nothing does.
+    ``session``: in a transaction; ``marks``: what stands around the rows, None: nothing does; ``beside``: writes what
+    belongs to the checkpoint.
     """
 
     endpoint: Endpoint
     session: Session
     marks: MarkRows | None = None
+    beside: Callable[[], None] = lambda: None
 
     @classmethod
     def over(
@@ -45,6 +47,10 @@ class RowWriter(SqlRowWriter):
     ) -> RowWriter:
         """Build a writer over ``session``."""
         return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, marks)
+
+    def acknowledged(self) -> None:
+        """See the class."""
+        self.beside()
 
     def marked(self, loaded: int) -> AbstractContextManager[None]:
         """See the class."""

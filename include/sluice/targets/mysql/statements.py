@@ -160,10 +160,23 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
     """Yield DELETEs of the keys of ``rows``."""
     if not rows.num_rows:
         return
+    head = f"DELETE FROM {quoted_table(table.table)} WHERE "
+    for condition, keys in _of_keys(table, rows, dialect, len(head)):
+        yield Statement(
+            f"{head}{condition}".encode(), keys, computed=table.computed, removes=True, where=str(table.table)
+        )
+
+
+def key_conditions(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[str]:
+    """Yield conditions that the keys of ``rows`` meet, and no other row; each key is in one of them."""
+    return (condition for condition, _ in _of_keys(table, rows, dialect, MAX_BYTES // 4)) if rows.num_rows else iter(())
+
+
+def _of_keys(table: TargetTable, rows: pa.Table, dialect: Dialect, head: int) -> Iterator[tuple[str, int]]:
+    """Yield conditions for the keys of ``rows``, and the number of keys. ``head``: bytes of the statement besides."""
     parts = key_fields(rows.schema, table)
     values = [literals.literals(f, rows[f.name].combine_chunks(), comparing=True) for f, _ in parts]
     names = [quoted(name) for _, name in parts]
-    head = f"DELETE FROM {quoted_table(table.table)} WHERE "
     by_number = any(labelled.is_labelled(target_type(field)) for field, _ in parts)
     if len(parts) == 1 and not by_number:
         texts, open_, between, close = values[0], f"{names[0]} IN (", ",", ")"
@@ -173,15 +186,9 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
     else:
         texts = pc.binary_join_element_wise(*_equal(parts, rows), "")
         open_, between, close = "(", ") OR (", ")"
-    for start, stop in _cuts(texts, dialect.max_bytes - len(head) - 1024, MAX_KEYS):
+    for start, stop in _cuts(texts, dialect.max_bytes - head - 1024, MAX_KEYS):
         body = between.join(texts[start:stop].to_pylist())
-        yield Statement(
-            f"{head}{open_}{body}{close}".encode(),
-            stop - start,
-            computed=table.computed,
-            removes=True,
-            where=str(table.table),
-        )
+        yield f"{open_}{body}{close}", stop - start
 
 
 def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:

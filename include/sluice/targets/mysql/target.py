@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -25,6 +27,7 @@ from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, ref
 from sluice.targets.mysql.connection import LOCK_WAIT_S, TargetConnection, connect, errors, set_lock_wait
 from sluice.targets.mysql.ddl import converts_otherwise
 from sluice.targets.mysql.ddl_runner import DdlRunner, create_schema
+from sluice.targets.mysql.digest_rows import DigestRows, MySQLDigestStore
 from sluice.targets.mysql.extras import is_foreign
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.row_writer import RowWriter
@@ -41,6 +44,7 @@ from sluice.targets.port import (
     SchemaChange,
     TableFinding,
 )
+from sluice.targets.port.digests import BatchDigests
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TargetTable
@@ -88,12 +92,14 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         compares=True,
         counts_rows=True,
         marks_loads=True,
+        keeps_digests=True,
         converts_rows=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         super().__init__(config, endpoint, pipeline)
         self.mark: LoadMark | None = None
+        self.digests: BatchDigests | None = None
 
     @property
     def marks(self) -> MarkRows | None:
@@ -108,6 +114,22 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
                 self.marks.create(session.cursor)
         with super().open(epoch) as opened:
             yield opened
+
+    def digest_store(self) -> MySQLDigestStore:
+        """See :class:`sluice.targets.port.digests.KeepsDigests`."""
+        return MySQLDigestStore(self)
+
+    def note_loading(self, fence: Fence) -> None:
+        """Note that a batch is written in several transactions, if its digests are kept."""
+        if self.digests is not None:
+            self.digest_store().note_loading(fence)
+
+    def beside(self, session: Session) -> Callable[[], None]:
+        """Return what is written in the transaction that commits a checkpoint, besides."""
+        digests = self.digests
+        if digests is None:
+            return super().beside(session)
+        return partial(DigestRows.beside(self.acks, self.owner).fold, session.cursor, session, digests)
 
     @property
     def lock_wait_s(self) -> int:
@@ -219,7 +241,8 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         return f"; {session.blocker}" if session and session.blocker else ""
 
     def _rows(self, session: Session, fence: Fence) -> RowWriter:
-        return RowWriter.over(self.name, self.endpoint, self.acks, session, fence, self.marks)
+        rows = RowWriter.over(self.name, self.endpoint, self.acks, session, fence, self.marks)
+        return replace(rows, beside=self.beside(session))
 
     def interrupt(self) -> None:
         """See :class:`SqlTarget`. Raises TargetUnavailable, ConfigError."""

@@ -3,8 +3,8 @@
 An author reads :mod:`~sluice.targets.port.target` first, then :mod:`~sluice.targets.port.batch` and
 :mod:`~sluice.targets.port.checkpoint`. The rest is read when it is needed: :mod:`~sluice.targets.port.capabilities`,
 :mod:`~sluice.targets.port.rows` and :mod:`~sluice.targets.port.schema`. A module describes each ability that a kind may
-have: :mod:`~sluice.targets.port.reconcile`, :mod:`~sluice.targets.port.compare`, :mod:`~sluice.targets.port.maintain`
-and :mod:`~sluice.targets.port.versions`.
+have: :mod:`~sluice.targets.port.reconcile`, :mod:`~sluice.targets.port.compare`, :mod:`~sluice.targets.port.digests`,
+:mod:`~sluice.targets.port.maintain` and :mod:`~sluice.targets.port.versions`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ from sluice.targets.port.compare import (
     key_lister,
     keys_where,
     row_counter,
+)
+from sluice.targets.port.digests import (
+    BatchDigests,
+    DigestReading,
+    DigestStore,
+    KeepsDigests,
+    KeptDigest,
+    KeptDigests,
+    KeptSum,
+    LogDelta,
+    keeping_digests,
 )
 from sluice.targets.port.maintain import Maintainer, MaintainsFiles, Upkeep, maintainer_of
 from sluice.targets.port.reconcile import (
@@ -71,6 +82,7 @@ __all__ = [
     "MOST_EXTRA",
     "SHOWN_CHARACTERS",
     "Agrees",
+    "BatchDigests",
     "BatchInput",
     "BatchWriter",
     "Capabilities",
@@ -85,17 +97,24 @@ __all__ = [
     "ConvertsRows",
     "CopiesAgain",
     "CountingComparer",
+    "DigestReading",
+    "DigestStore",
     "Execution",
     "Feature",
     "Fence",
     "Finding",
     "Guarantee",
     "Input",
+    "KeepsDigests",
     "KeepsVersions",
+    "KeptDigest",
+    "KeptDigests",
+    "KeptSum",
     "KeyLister",
     "KeyRange",
     "ListReconciler",
     "Located",
+    "LogDelta",
     "Maintainer",
     "MaintainsFiles",
     "MarksLoads",
@@ -130,6 +149,7 @@ __all__ = [
     "WriteResult",
     "WriteUnit",
     "comparer_of",
+    "keeping_digests",
     "key_lister",
     "keys_where",
     "maintainer_of",

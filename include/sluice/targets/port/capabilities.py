@@ -104,6 +104,7 @@ class Capabilities:
         keeps_versions: it has ``versions()``, see :class:`~sluice.targets.port.versions.VersionReader`.
         marks_loads: it has ``mark``, see :class:`~sluice.targets.port.target.MarksLoads`.
         copies_again: it has ``copied_again()``, see :class:`~sluice.targets.port.schema.CopiesAgain`.
+        keeps_digests: it has ``digests``, see :class:`~sluice.targets.port.digests.KeepsDigests`.
         converts_rows: it has ``converted_otherwise()``, see :class:`~sluice.targets.port.schema.ConvertsRows`.
     """
 
@@ -125,6 +126,7 @@ class Capabilities:
     keeps_versions: bool = False
     marks_loads: bool = False
     copies_again: bool = False
+    keeps_digests: bool = False
     converts_rows: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -147,5 +149,6 @@ class Capabilities:
             "keeps_versions": self.keeps_versions,
             "marks_loads": self.marks_loads,
             "copies_again": self.copies_again,
+            "keeps_digests": self.keeps_digests,
             "converts_rows": self.converts_rows,
         }

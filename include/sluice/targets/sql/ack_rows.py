@@ -149,10 +149,10 @@ class AckRows:
         position: Offset,
         *,
         marked: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
+    ) -> bool:
         """Record that the target holds ``batch``. Call it in a transaction. Raises Fenced.
 
-        ``marked``: the origin marker around it, if it was not recorded before.
+        ``marked``: the origin marker around it, if it was not recorded before. Returns False if it was.
         """
         held_epoch, held = self._row(cursor, self.EXCLUSIVE)
         if held_epoch != epoch:
@@ -163,6 +163,7 @@ class AckRows:
                     f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
                     (batch, self._sealed(batch, position), *self._who, self.WHOLE),
                 )
+        return held < batch
 
     def table_done(self, cursor: Any, scope: str, batch: int) -> bool:
         """Return True if the keyless table ``scope`` already holds ``batch``. Takes the row's lock."""

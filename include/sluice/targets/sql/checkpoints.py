@@ -35,6 +35,9 @@ class Sessions(Protocol):
     def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
         """Return the origin marker around an acknowledgement without rows."""
 
+    def beside(self, session: Any) -> Callable[[], None]:
+        """Return what is written in the transaction that commits a checkpoint, besides."""
+
     def made_acks(self, session: Any, error: LoadError, doing: str) -> bool:
         """Make or upgrade the table of acknowledgements, if ``error`` says that it must be; False: it does not."""
 
@@ -72,7 +75,15 @@ class AckCheckpoints:
         assert to.position is not None
         with self._target.session("acknowledging") as session:
             marked = self._target.acknowledging(session.cursor, to.batch)
-            work = partial(self._acks.acknowledge, session.cursor, to.epoch, to.batch, to.position, marked=marked)
+            acknowledge = partial(
+                self._acks.acknowledge, session.cursor, to.epoch, to.batch, to.position, marked=marked
+            )
+            beside = self._target.beside(session)
+
+            def work() -> None:
+                if acknowledge():
+                    beside()
+
             self._target.transaction(session, work, "acknowledging")
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:

@@ -61,6 +61,9 @@ class SqlLoader(Protocol):
     def rows_loaded(self, fence: Fence) -> None:
         """Record that all rows of a batch with schema changes are written; the statements follow. Raises Fenced."""
 
+    def note_loading(self, fence: Fence) -> None:
+        """Note that a batch will be written in several transactions, if that matters. Raises Fenced."""
+
     def note_tables(self, fence: Fence, tables: Sequence[TableId]) -> None:
         """Note which tables the pipeline writes, before it does, so that others remove no rows from them.
 

@@ -87,6 +87,9 @@ class SqlRowWriter(ABC):
         """
         return nullcontext()
 
+    def acknowledged(self) -> None:  # noqa: B027 - most dialects keep nothing besides
+        """Write what belongs to the checkpoint, in the transaction that commits it, after the rows."""
+
     def refuse(self, table: TargetTable, rows: pa.Table) -> None:  # noqa: B027 - most dialects refuse nothing
         """Raise MappingError for rows that the target would compare as equal to others."""
 
@@ -122,6 +125,7 @@ class SqlRowWriter(ABC):
             self.acks.note_unit(self.cursor, self.fence, ends, counts)
         if acknowledge is not None:
             self.acks.acknowledge(self.cursor, self.fence.epoch, self.fence.batch, acknowledge)
+            self.acknowledged()
         return total
 
     def _write_all(self, group: Sequence[TableChanges], rejected: RejectedRows | None) -> WriteResult:

@@ -239,6 +239,13 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         marks = self.marks
         return partial(marks.around, cursor, batch) if marks is not None and marks.mark.numbered else nullcontext
 
+    def beside(self, session: _S) -> Callable[[], None]:
+        """Return what is written in the transaction that commits a checkpoint, besides."""
+        return lambda: None
+
+    def note_loading(self, fence: Fence) -> None:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.note_loading`."""
+
     # -- for the shared writer -----------------------------------------------------------------------------------------
     def examine(self, batch: BatchInput) -> None:
         """See :meth:`sluice.targets.sql.loader.SqlLoader.examine`.

@@ -54,6 +54,7 @@ class SqlBatchWriter:
         self._loader.examine(self._batch)
         if self._batch.schema_changes:
             self._progress = self._loader.ddl_progress(self._batch.number)
+            self._loader.note_loading(self._fence)
         self._follow([change for change in self._batch.schema_changes if change.before_rows])
 
     def _follow(self, changes: Sequence[SchemaChange]) -> None:
@@ -82,6 +83,8 @@ class SqlBatchWriter:
             acknowledge=None if batch.schema_changes else batch.position,
             ranges=self._ranges(known),
         )
+        if any(planned.acknowledge is None for phase in phases for planned in phase):
+            self._loader.note_loading(self._fence)
         if sum(map(len, phases)) > 1:
             return self._left(phases)
         return [[self._unit(planned) for planned in phase] for phase in phases]

@@ -18,7 +18,7 @@ from sluice.model.tables import Column, TableId, TableSchema, quoted
 from sluice.mysql import shared_digest
 from sluice.mysql.key_sql import after, among, key_literals, upto
 from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word
-from sluice.sources.base import Watermarker
+from sluice.sources.base import SnapshotDigest, Watermarker
 from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
 from sluice.sources.mysql.snapshot.border_guess import BorderGuesses
@@ -33,7 +33,7 @@ from sluice.sources.mysql.snapshot.chunk_queries import (
     selection_sql,
 )
 from sluice.sources.mysql.snapshot.result_set import select
-from sluice.sources.mysql.snapshot.watermarks import end_of_log
+from sluice.sources.mysql.snapshot.watermarks import end_of_log, quiet_snapshot
 
 MAY_PASS = {
     1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159,
@@ -162,6 +162,16 @@ class MySQLChunkReader(MySQLLoad):
             return digest_sql(table, known, index, *bounds, mariadb=mariadb)
 
         return self._computed(sql, request, chunk, columns)
+
+    def snapshot_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> SnapshotDigest:
+        """See :class:`sluice.sources.base.SnapshotDigestReader`."""
+        live = self._definition_once(request.table)
+        known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
+        sql = digest_sql(request.table, [known[name] for name in columns], "", mariadb=self._mariadb)
+        with quiet_snapshot(self.connection, self._reader, self.watermarks, chunk) as moment:
+            rows, checksum = rows_of(self._reader, sql)[0]
+        digest = RangeDigest(int(rows), int(checksum or 0) if int(rows) else 0)
+        return SnapshotDigest(digest, moment.low, moment.start, moment.end)
 
     def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.base.SharedDigestReader`."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,59 @@ class SnapshotMarker:
         return
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotMoment:
+    """The place of a snapshot in the log, see :class:`sluice.sources.base.SnapshotDigest`."""
+
+    low: str
+    start: str
+    end: str
+
+
+@contextmanager
+def quiet_snapshot(connection: Any, reader: Any, watermarks: Watermarker, chunk: Chunk) -> Iterator[SnapshotMoment]:
+    """Open a consistent snapshot on the connection that reads rows, and say where it stands in the log.
+
+    As long as it goes, it is opened anew until nothing is written around it. The log says afterwards whether something
+    was. A mark that is a row is committed before the snapshot, and so is all that the log has before it.
+    """
+    if isinstance(watermarks, SnapshotMarker):
+        start = end_of_log(connection)
+        with watermarks.reading(chunk) as exact:
+            yield SnapshotMoment(str(exact), start, end_of_log(connection))
+        return
+    least = min(_written_by(connection, watermarks, chunk) for _ in range(_PROBES))
+    for attempt in range(_WINDOWS):
+        start, low = end_of_log(connection), watermarks.low(chunk)
+        rows_of(reader, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        rows_of(reader, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        try:
+            end = end_of_log(connection)
+            if _bytes_between(start, end) > least and attempt < _WINDOWS - 1:
+                continue
+            yield SnapshotMoment(low, start, end)
+            return
+        finally:
+            reader.rollback()
+
+
+_PROBES, _WINDOWS = 5, 100
+"""Marks that show how many bytes of the log one has; snapshots that are tried."""
+
+
+def _written_by(connection: Any, watermarks: Watermarker, chunk: Chunk) -> int:
+    """Return the bytes of the log while a mark is made."""
+    start = end_of_log(connection)
+    watermarks.low(chunk)
+    return _bytes_between(start, end_of_log(connection))
+
+
+def _bytes_between(start: str, end: str) -> int:
+    """Return the bytes of the log between two places; very many if they are in two files."""
+    (file, offset), (last_file, last) = place_order(start), place_order(end)
+    return last - offset if file == last_file else 1 << 62
+
+
 def make_marker(marking: Marking, connection: Any, reader: Any, table: TableId, owner: str) -> Watermarker:
     """Return the marker of a dump. ``reader``: the connection that reads the rows."""
     if marking is Marking.TABLE:
@@ -224,7 +278,6 @@ def end_of_log(connection: Any) -> str:
 
 
 __all__ = [
-    "GtidMarker", "SnapshotMarker", "TableMarker", "after_low", "choose_marking", "end_of_log", "make_marker",
-    "mark_table_of",
-    "write_mark",
+    "GtidMarker", "SnapshotMarker", "SnapshotMoment", "TableMarker", "after_low", "choose_marking", "end_of_log",
+    "make_marker", "mark_table_of", "quiet_snapshot", "write_mark",
 ]  # fmt: skip

@@ -1,0 +1,480 @@
+"""Digests that are kept from the log: what they say, and reading the tables that they start from.
+
+:func:`read_digests` reads no table. :func:`sweep` reads tables of the target, each as of one moment, and compares them
+with what is kept: so a row that somebody else changed is found. Where no digest of the source is kept, it reads the
+source, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import structlog
+
+from sluice.config.pipeline import TargetConfig
+from sluice.coordination.leases import owner_label
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError, SegmentError, TerminalError
+from sluice.flows.checkpoints import checkpoints_of
+from sluice.flows.dump.reconcile import why_not
+from sluice.flows.dump.start import captured_tables
+from sluice.flows.log_digests import deltas_of, redefined, source_refuses, target_refuses
+from sluice.flows.runtime import Runtime
+from sluice.model.digests import RangeDigest
+from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
+from sluice.model.nearest import meant
+from sluice.model.offset import Offset
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId, TableSchema
+from sluice.operations.verify.digested_columns import digested_columns
+from sluice.operations.verify.expected_rows import ExpectedRows
+from sluice.operations.verify.log_window import LogWindow
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.reader import read_file
+from sluice.sources.base import (
+    ChunkReader,
+    DigestsLog,
+    SnapshotDigest,
+    SnapshotDigestReader,
+    SourceSession,
+)
+from sluice.targets.port import Target, comparer_of
+from sluice.targets.port.digests import DigestReading, DigestStore, KeptDigest, KeptDigests, LogDelta, keeping_digests
+
+_log = structlog.get_logger()
+
+EQUAL, DIFFERENT, UNKNOWN = "equal", "different", "unknown"
+
+_READINGS = 8
+"""How often the source is read anew because the table was changed while its snapshot was opened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDigest:
+    """What the kept digests say of a table at a target.
+
+    Attributes:
+        state: equal, different, unknown. why: it is unknown.
+        batch, position: as of which that is so.
+        source, target: rows and checksum of each side, as far as they are known.
+        read_ms: when the target's table was read last, milliseconds since 1970; 0: never.
+        found: what a sweep found that the kept digests did not know.
+    """
+
+    table: str
+    target: str
+    state: str
+    why: str = ""
+    batch: int = 0
+    position: Offset | None = None
+    source: RangeDigest | None = None
+    at_target: RangeDigest | None = None
+    read_ms: int = 0
+    found: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what commands print."""
+        return {
+            "table": self.table,
+            "target": self.target,
+            "state": self.state,
+            "why": self.why,
+            "batch": self.batch,
+            "position": self.position.to_json() if self.position else None,
+            "source": _digest_json(self.source),
+            "at_target": _digest_json(self.at_target),
+            "read_ms": self.read_ms,
+            "found": list(self.found),
+        }
+
+
+def _digest_json(digest: RangeDigest | None) -> dict[str, Any] | None:
+    return None if digest is None else {"rows": digest.rows, "checksum": f"{digest.checksum:016x}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestReport:
+    """What the kept digests say; ``ms``: how long that took."""
+
+    pipeline: str
+    tables: tuple[TableDigest, ...]
+    ms: float
+
+    @property
+    def outcome(self) -> str:
+        """Equal; different; or incomplete, if nothing differs and something is unknown."""
+        states = {one.state for one in self.tables}
+        if DIFFERENT in states or any(one.found for one in self.tables):
+            return DIFFERENT
+        return EQUAL if states == {EQUAL} else "incomplete"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what commands print."""
+        return {
+            "pipeline": self.pipeline,
+            "outcome": self.outcome,
+            "ms": round(self.ms, 1),
+            "tables": [one.to_json() for one in self.tables],
+        }
+
+
+def read_digests(runtime: Runtime, *, tables: Sequence[str] = (), targets: Sequence[str] = ()) -> DigestReport:
+    """Tell from what is kept whether tables are equal; reads no table and no log.
+
+    ``tables``: ``schema.table`` names; none: all of which a digest is kept. Raises ConfigError, TargetUnavailable.
+    """
+    began = time.perf_counter()
+    _require_digests(runtime)
+    found: list[TableDigest] = []
+    for config in [runtime.pipeline.target(name) for name in targets] or runtime.pipeline.targets:
+        target = runtime.open_target(config.name)
+        refused = target_refuses(config, target)
+        if refused:
+            if targets:
+                raise ConfigError(f"target {config.name}: {refused}", hint=f"`sluice check {runtime.name}` lists why")
+            continue
+        found += _kept(runtime, config, _store(target), tables)
+    return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
+
+
+def _require_digests(runtime: Runtime) -> None:
+    where = "verify.digest"
+    if runtime.pipeline.verify.digest != "log":
+        raise ConfigError(
+            f"{runtime.name} keeps no digests", where=where, hint="verify: {digest: log} in the pipeline file"
+        )
+    refused = source_refuses(runtime)
+    if refused:
+        raise ConfigError(f"{runtime.name} cannot keep digests: {refused}", where=where, hint="verify.digest: none")
+
+
+def _store(target: Target) -> DigestStore:
+    keeping = keeping_digests(target)
+    assert keeping is not None, "it was asked whether it refuses"
+    return keeping.digest_store()
+
+
+def _kept(runtime: Runtime, config: TargetConfig, store: DigestStore, tables: Sequence[str]) -> list[TableDigest]:
+    kept, sweep_it = store.read(), f"`sluice verify sweep {runtime.name}` reads it"
+    known = {one.table: one for one in kept.tables} if kept else {}
+    found = []
+    for name in tables or known:
+        one = known.get(name)
+        if kept is None or one is None:
+            why = f"no digest is kept of it: {sweep_it}"
+            found.append(TableDigest(table=name, target=config.name, state=UNKNOWN, why=why))
+            continue
+        found.append(_told(one, config.name, kept, sweep_it))
+    return found
+
+
+def _told(one: KeptDigest, target: str, kept: KeptDigests, sweep_it: str) -> TableDigest:
+    why, state = f"{kept.why}; {sweep_it}" if kept.why else "", UNKNOWN
+    if not why and one.source.why:
+        why = f"the digest of the source is not known: {one.source.why}; {sweep_it}"
+    if not why and one.target.why:
+        why = f"the digest of the target is not known: {one.target.why}; {sweep_it}"
+    if not why:
+        if one.source.digest == one.target.digest:
+            state = EQUAL
+        elif one.touched <= one.exact_at:
+            state = DIFFERENT
+        else:
+            why = f"it differed after batch {one.exact_at}, and rows of it that changed since may be right; {sweep_it}"
+    return TableDigest(
+        table=one.table,
+        target=target,
+        state=state,
+        why=why,
+        batch=kept.batch,
+        position=kept.position,
+        source=None if one.source.why or kept.why else one.source.digest,
+        at_target=None if one.target.why or kept.why else one.target.digest,
+        read_ms=one.read_ms,
+    )
+
+
+# -- reading tables ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSpec:
+    """The request of a sweep.
+
+    Attributes:
+        tables: ``schema.table`` names; none: all captured.
+        targets: names; none: all that keep digests.
+        share: of the tables: those that were not read for longest.
+        source: read the source's tables, too, where their digests are known.
+        patience_s: how long the pipeline may stand still.
+    """
+
+    tables: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    share: float = 1.0
+    source: bool = False
+    patience_s: float = 120.0
+
+
+def sweep(runtime: Runtime, asked: SweepSpec) -> DigestReport:
+    """Read tables of the targets, compare them with what is kept, and keep what was read.
+
+    Raises ConfigError, OutOfOrder, Paused, RetryableError.
+    """
+    began = time.perf_counter()
+    _require_digests(runtime)
+    found: list[TableDigest] = []
+    with runtime.state() as state, runtime.source.open() as source:
+        cursor = state.cursor()
+        if cursor is None:
+            raise ConfigError(
+                f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then read again"
+            )
+        captured = captured_tables(runtime.pipeline, source)
+        names = _named(captured, asked.tables)
+        for config in [runtime.pipeline.target(name) for name in asked.targets] or runtime.pipeline.targets:
+            target = runtime.open_target(config.name)
+            refused = target_refuses(config, target)
+            if refused and asked.targets:
+                raise ConfigError(f"target {config.name}: {refused}", hint=f"`sluice check {runtime.name}` lists why")
+            if not refused:
+                side = _Side(
+                    runtime=runtime,
+                    state=state,
+                    source=source,
+                    config=config,
+                    target=target,
+                    store=_store(target),
+                    asked=asked,
+                    marking=source.choose_marking(),
+                    captured=captured,
+                    log_epoch=cursor.position.log_epoch,
+                    stretch=cursor.stretch,
+                    made=ExpectedRows(runtime, source.identity.dialect),
+                )
+                found += side.sweep(names)
+    return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
+
+
+def not_covered(runtime: Runtime) -> list[tuple[str, TableId, str]]:
+    """Return (target, table, why) of each captured table of which no digest can be kept. Raises SluiceError."""
+    found: list[tuple[str, TableId, str]] = []
+    with runtime.source.open() as source:
+        captured, marking = captured_tables(runtime.pipeline, source), source.choose_marking()
+        made = ExpectedRows(runtime, source.identity.dialect)
+        opened = [(config, runtime.open_target(config.name)) for config in runtime.pipeline.targets]
+        with runtime.source.open_chunks(marking, f"{owner_label()}:digest") as reader:
+            for table in captured:
+                schema = reader.schema(table)
+                for config, target in opened:
+                    if not target_refuses(config, target):
+                        why, _, _ = covered(runtime, target, captured, made, reader, schema)
+                        found += [(config.name, table, why)] if why else []
+    return found
+
+
+def covered(
+    runtime: Runtime,
+    target: Target,
+    captured: Mapping[TableId, int],
+    made: ExpectedRows,
+    reader: ChunkReader,
+    schema: TableSchema,
+) -> tuple[str, tuple[str, ...], PlannedTable | None]:
+    """Return why no digest of a table can be kept at a target, or its columns at the source and at the target."""
+    table, source, comparer = schema.table, runtime.source, comparer_of(target)
+    assert isinstance(source, DigestsLog), "it was asked for"
+    assert comparer is not None, "a target that keeps digests is read back"
+    why = source.not_digested(schema)
+    why = why or why_not(runtime.pipeline, runtime.rules_path, [table], captured, ()).get(table, "")
+    if why:
+        return why, (), None
+    route, plan = made.routes.route(table), made.plan(schema)
+    columns, _, shared = digested_columns(comparer, reader, schema, route, plan)
+    if shared or columns != tuple(column.name for column in schema.columns if not column.generated):
+        return (
+            "the target's columns are not those of the source, or of other types, charsets or kinds of server",
+            (),
+            None,
+        )
+    return "", columns, plan
+
+
+def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> list[TableId]:
+    known = {str(table): table for table in captured}
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"table {name!r} is not captured, or the source does not have it{meant(name, known)}",
+                hint=f"captured are: {', '.join(list(known)[:20]) or 'none'}",
+            )
+    return [known[name] for name in names] or list(captured)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One target of a sweep."""
+
+    runtime: Runtime
+    state: PipelineState
+    source: SourceSession
+    config: TargetConfig
+    target: Target
+    store: DigestStore
+    asked: SweepSpec
+    marking: Marking
+    captured: Mapping[TableId, int]
+    log_epoch: str
+    stretch: int
+    made: ExpectedRows
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def sweep(self, names: Sequence[TableId]) -> list[TableDigest]:
+        """Read the tables that were not read for longest."""
+        kept = self.store.read()
+        read_ms = {one.table: one.read_ms for one in kept.tables} if kept else {}
+        oldest = sorted(names, key=lambda table: (read_ms.get(str(table), 0), str(table)))
+        some = oldest[: math.ceil(self.asked.share * len(oldest))]
+        return [self._table(table) for table in sorted(some)]
+
+    def _table(self, table: TableId) -> TableDigest:
+        try:
+            with self.runtime.source.open_chunks(self.marking, f"{owner_label()}:digest") as reader:
+                return self._read(reader, table)
+        except TerminalError as error:
+            _log.warning("digest_not_read", pipeline=self.runtime.name, table=str(table), error=str(error))
+            return TableDigest(table=str(table), target=self.config.name, state=UNKNOWN, why=str(error))
+
+    def _read(self, reader: ChunkReader, table: TableId) -> TableDigest:
+        schema = reader.schema(table)
+        why, columns, plan = covered(self.runtime, self.target, self.captured, self.made, reader, schema)
+        if plan is None:
+            return TableDigest(
+                table=str(table), target=self.config.name, state=UNKNOWN, why=f"no digest can be kept of it: {why}"
+            )
+        reading = self.store.measure(plan, stretch=self.stretch, within_s=self.asked.patience_s)
+        found = list(_behind_our_back(reading, self.runtime.name, self.config.name))
+        if self.asked.source or reading.kept.source.why:
+            lost = self._read_source(reader, schema, columns)
+            found += [lost] if lost else []
+        [told] = _kept(self.runtime, self.config, self.store, [str(table)])
+        result = TableDigest(
+            **{name: getattr(told, name) for name in told.__slots__ if name != "found"}, found=tuple(found)
+        )
+        _log.info(
+            "digest_read",
+            pipeline=self.runtime.name,
+            table=str(table),
+            target=self.config.name,
+            outcome=result.state,
+            differ=len(found),
+        )
+        return result
+
+    # -- the source ----------------------------------------------------------------------------------------------------
+    def _read_source(self, reader: ChunkReader, schema: TableSchema, columns: Sequence[str]) -> str:
+        """Read the table at the source and keep its digest; return what the kept one did not know.
+
+        Raises OutOfOrder, Paused; TerminalError if the table is changed each time.
+        """
+        assert isinstance(reader, SnapshotDigestReader), "a source that has digests"
+        patience_s = self.asked.patience_s
+        checkpoints = checkpoints_of(self.target, self.state)
+        log = LogWindow(
+            self.runtime, self.state, self.config.name, self.marking, patience_s, self.log_epoch, checkpoints
+        )
+        table = str(schema.table)
+        for _ in range(_READINGS):
+            newest = log.newest()
+            chunk = Chunk(ChunkId("digest", 0, next(self._numbers)))
+            seen = reader.snapshot_digest(TableRequest(schema.table), chunk, columns)
+            batch = log.wait_for(seen.end)
+            found = self._as_of(schema, seen, log.visible(seen.low, newest), batch)
+            if found is None:
+                continue
+            before = self.store.set_source(table, found, batch, lambda after, upto: self._since(table, after, upto))
+            if before.why or before.digest == found:
+                return ""
+            return (
+                f"the source has {found.rows} rows with the checksum {found.checksum:016x} after batch {batch}, and by "
+                f"its log {before.digest.rows} with {before.digest.checksum:016x}: a change is not in the log that was "
+                "captured"
+            )
+        raise ConfigError(
+            f"{table} was changed at the source each of {_READINGS} times while its snapshot was opened",
+            hint=f"`sluice verify sweep {self.runtime.name} --table {table}` when less is written",
+        )
+
+    def _as_of(self, schema: TableSchema, seen: SnapshotDigest, visible: int, batch: int) -> RangeDigest | None:
+        """Return the digest at the end of ``batch`` from one that a snapshot saw, with the changes that it did not see.
+
+        ``visible``: the last batch that it saw in whole. None: a change may have been seen, or not.
+        """
+        source = self.runtime.source
+        assert isinstance(source, DigestsLog), "it was asked for"
+        found = seen.digest
+        for number in range(visible + 1, batch + 1):
+            manifest = self._manifest(number)
+            if manifest is None or str(schema.table) in redefined(manifest)[0] or redefined(manifest)[1]:
+                return None
+            for file in manifest.files:
+                if file.table_id != schema.table or not file.inserts + file.updates + file.deletes:
+                    continue
+                if file.schema_version != schema.version:
+                    return None
+                rows = read_file(self.runtime.store, file)
+                after, odd = self._unseen(seen, rows)
+                if odd.any():
+                    return None
+                more = source.log_digest(self.source.identity.dialect, schema, rows.filter(after))
+                if isinstance(more, str):
+                    return None
+                found = RangeDigest(found.rows + more.rows, found.checksum ^ more.checksum)
+        return found
+
+    def _unseen(self, seen: SnapshotDigest, rows: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return masks of the changes that a snapshot did not see, and of those of which that cannot be told."""
+        source = self.runtime.source
+        behind_end = source.after_low(Marking.SNAPSHOT, seen.end, rows)
+        if self.marking is Marking.SNAPSHOT:
+            after = source.after_low(self.marking, seen.low, rows)
+            return after, np.zeros(len(after), bool)
+        low = (Marking.SNAPSHOT, seen.start) if self.marking is Marking.TABLE else (self.marking, seen.low)
+        after = source.after_low(*low, rows)
+        return after & behind_end, after & ~behind_end
+
+    def _since(self, table: str, after: int, upto: int) -> LogDelta:
+        """Return what batches ``after`` < n <= ``upto`` do to the digest of the source's table."""
+        found = LogDelta()
+        for number in range(after + 1, upto + 1):
+            manifest = self._manifest(number)
+            if manifest is None:
+                return LogDelta(gap=f"batch {number} is no longer stored")
+            again, every = redefined(manifest)
+            found += deltas_of(manifest).get(table, LogDelta()) + LogDelta(gap=again.get(table, every))
+        return found
+
+    def _manifest(self, batch: int) -> SegmentManifest | None:
+        record = self.state.batches.get(batch)
+        try:
+            return self.runtime.store.read_manifest(record.manifest) if record is not None else None
+        except SegmentError:
+            return None
+
+
+def _behind_our_back(reading: DigestReading, pipeline: str, target: str) -> Sequence[str]:
+    kept, table = reading.kept.target, reading.kept.table
+    if kept.why or kept.digest == reading.found:
+        return ()
+    return (
+        f"the target has {reading.found.rows} rows with the checksum {reading.found.checksum:016x} after batch "
+        f"{reading.batch}, and what was loaded are {kept.digest.rows} with {kept.digest.checksum:016x}: something else "
+        f"changed the table; `sluice verify {pipeline} --table {table} --target {target}` finds the rows",
+    )
+
+
+__all__ = ["DigestReport", "SweepSpec", "TableDigest", "not_covered", "read_digests", "sweep"]
