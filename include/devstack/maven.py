@@ -109,10 +109,13 @@ def _retrieve(scratch: Path, into: Path, jars: Sequence[Jar], what: str) -> None
         f"{f' root={quoteattr(root)}' if root else ''}/></resolvers></ivysettings>",
         encoding="utf-8",
     )
+    modules: dict[tuple[str, str, str], list[Jar]] = {}
+    for jar in jars:  # of two entries of a module Ivy takes one, so a jar and that of its tests are one entry
+        modules.setdefault((jar.group, jar.artifact, jar.version), []).append(jar)
     wanted = "".join(
-        f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)} "
-        f'transitive="false" conf="default->default">{_artifact(jar)}</dependency>'
-        for jar in jars
+        f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)} "
+        f'transitive="false" conf="default->default">{"".join(map(_artifact, some))}</dependency>'
+        for (group, artifact, version), some in modules.items()
     )
     module.write_text(
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
@@ -136,13 +139,9 @@ def _retrieve(scratch: Path, into: Path, jars: Sequence[Jar], what: str) -> None
 
 
 def _artifact(jar: Jar) -> str:
-    if jar.ending == "jar" and not jar.classifier:
-        return ""
     ending = quoteattr(jar.ending)
-    return (
-        f"<artifact name={quoteattr(jar.artifact)} type={ending} ext={ending} "
-        f"m:classifier={quoteattr(jar.classifier)}/>"
-    )
+    classifier = f" m:classifier={quoteattr(jar.classifier)}" if jar.classifier else ""
+    return f"<artifact name={quoteattr(jar.artifact)} type={ending} ext={ending}{classifier}/>"
 
 
 def mirror(settings: Sequence[Path] = _SETTINGS) -> str:
