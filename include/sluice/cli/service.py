@@ -58,6 +58,8 @@ REACH: Mapping[str, str] = {
     "dump work": "it reads rows of the source in this process; through the API a run of Airflow does "
     "(`sluice dump start`)",
     "channel new": "it writes a file into the folder of the channels; put it there as you put pipeline files",
+    "verify digest": "it reads what is kept at the targets from here",
+    "verify sweep": "it reads tables of the servers in this process",
     "recover": "it looks at ZooKeeper, the segment store and all servers from here, and asks as it goes",
     "schema show": _SCHEMA,
     "schema set": _SCHEMA,

@@ -30,6 +30,7 @@ from sluice.mysql.range_digest import digest_word, number_bits, word_places
 
 ROWS_AT_A_TIME = 32_768
 _PLAIN = UTF8 | {"ascii"}
+_COMMA, _NOTHING = pa.scalar(b",", pa.large_binary()), pa.scalar(b"", pa.large_binary())
 _TEMPORAL = frozenset({ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP, ColumnKind.TIME})
 
 
@@ -108,7 +109,7 @@ def _bytes(texts: pa.Array) -> Iterator[memoryview]:
 def _texts(columns: Sequence[HashedColumn], arrays: Sequence[pa.Array]) -> pa.Array:
     """Return the text of each row as :func:`sluice.mysql.range_digest.row_text` has it (large_binary)."""
     numbers: list[tuple[Any, int]] = []
-    texts, strings = [], []
+    texts, strings, lengths = [], [], []
     for column, array in zip(columns, arrays, strict=True):
         row = type_named(column.declared, column.name)
         numbers.append((array.is_null().to_numpy(zero_copy_only=False).astype(np.uint64), 1))
@@ -119,13 +120,21 @@ def _texts(columns: Sequence[HashedColumn], arrays: Sequence[pa.Array]) -> pa.Ar
             texts.append(_hashed(_stored_bytes(column, array)))
         elif row.literal is Literal.BYTES or (row.literal is Literal.TEXT and row.charset):
             stored = _stored_bytes(column, array)
-            numbers.append((_filled(pc.binary_length(stored)), 16))
+            lengths.append((_filled(pc.binary_length(stored)), 16))
             strings.append(stored)
         else:
             texts.append(_printed(row, column, array))
-    words = _packed(numbers, len(arrays[0]))
-    parts = [*words, *texts, *strings]
-    return pc.binary_join_element_wise(*parts, pa.scalar(b",", pa.large_binary()), null_handling="skip")
+    rows = len(arrays[0])
+    text = pc.binary_join_element_wise(*_packed([*numbers, *lengths[:-1]], rows), _COMMA)
+    if texts:
+        nothing = pa.repeat(_NOTHING, rows)  # Arrow leaves out rows all of whose values are NULL
+        listed = pc.binary_join_element_wise(nothing, *texts, _COMMA, null_handling="skip")
+        listed = pc.if_else(pc.equal(pc.binary_length(listed), 0), _COMMA, listed)
+        text = pc.binary_join_element_wise(text, listed, _NOTHING)
+    if strings:
+        stored = pc.binary_join_element_wise(*(pc.fill_null(each, _NOTHING) for each in strings), _NOTHING)
+        text = pc.binary_join_element_wise(text, stored, _COMMA)
+    return text
 
 
 def _packed(numbers: Sequence[tuple[Any, int]], rows: int) -> list[pa.Array]:

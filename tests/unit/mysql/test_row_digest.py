@@ -34,10 +34,16 @@ def hashed(*texts: bytes) -> RangeDigest:
 
 
 def test_numbers_lengths_and_nulls_are_packed_and_texts_follow() -> None:
-    values = [pa.array([7, -1], pa.int32()), pa.array(["a,\u00e9", None])]
-    seven = (7 << 1) | (4 << 34)
+    values = [pa.array([7, -1], pa.int32()), pa.array(["a,\u00e9", None]), pa.array(["x", "y"])]
+    seven = (7 << 1) | (4 << 35)  # the last string needs no length
     none = ((2**32 - 1) << 1) | (1 << 33)
-    assert digest_of([ID, NOTE], values, mariadb=False) == hashed(f"{seven},a,\u00e9".encode(), f"{none}".encode())
+    found = digest_of([ID, NOTE, NOTE], values, mariadb=False)
+    assert found == hashed(f"{seven},a,\u00e9x".encode(), f"{none},y".encode())
+
+
+def test_a_row_without_any_value_has_a_text() -> None:
+    values = [pa.array([None, Decimal("1.00000000")], pa.decimal128(12, 8)), pa.array([None, None], pa.string())]
+    assert digest_of([PRICE, NOTE], values, mariadb=False) == hashed(b"3,,", b"2,1.00000000,")
 
 
 def test_decimals_and_times_are_printed_as_the_server_does() -> None:
