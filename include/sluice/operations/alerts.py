@@ -18,6 +18,7 @@ from sluice.config.pipeline import NotifierConfig, PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, Fault, RetryableError, SluiceError
 from sluice.flows.runtime import Runtime
+from sluice.model.sizes import in_units
 from sluice.operations.alert_rules import AlertRule, rule_key, watches
 from sluice.operations.retention import DISK
 from sluice.operations.status import Status
@@ -219,6 +220,9 @@ def _at_risk(now: Status) -> str | None:
     kept_s, left_s = now.retention_s, now.purge_horizon_s
     if kept_s is not None and left_s is not None and left_s < kept_s / 2:
         return f"the source may remove log that is not captured in {left_s / 3600:.1f} hours"
+    if now.retained_at_risk:
+        left = f" in {in_units(now.retained_left_bytes)} of log" if now.retained_left_bytes is not None else ""
+        return f"the source keeps {in_units(now.retained_bytes or 0)} of log for the slot, and gives it up{left}"
     return next((text for text in now.warnings if DISK in text), None)
 
 

@@ -112,6 +112,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge("source_retained_bytes", "bytes", (), "log that the source keeps for the pipeline's slot"),
     _gauge("source_retained_budget_bytes", "bytes", (), "`source.slot_budget`; absent without one"),
+    _gauge("source_retained_left_bytes", "bytes", (), "log until the source may give up the slot; absent: never"),
     _gauge("stage_seconds", "seconds", ("stage",), f"seconds that the stage worked {_STAGE}"),
     _gauge("stage_batches", "", ("stage",), f"batches that passed the stage {_STAGE}"),
     _gauge("stage_rows", "", ("stage",), f"rows that the stage passed on or wrote {_STAGE}"),
@@ -232,6 +233,7 @@ def _troubles(now: Status) -> _Values:
         yield "retention_at_risk", {}, now.purge_horizon_s < now.retention_s / 2
     yield "source_retained_bytes", {}, now.retained_bytes
     yield "source_retained_budget_bytes", {}, now.retained_budget_bytes
+    yield "source_retained_left_bytes", {}, now.retained_left_bytes
 
 
 def _work(now: Status, stages: Sequence[Mapping[str, Any]]) -> _Values:

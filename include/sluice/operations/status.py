@@ -163,6 +163,8 @@ class Status:
             at least (0: it may be gone). None: it is not known, or nothing removes it.
         retained_bytes: of log that the source keeps for this pipeline; None: not known, or it does not.
             retained_budget_bytes: up to which it may keep what the targets lack; None: no limit.
+            retained_left_bytes: how much more it writes before it may remove that; None: it never does.
+            retained_at_risk: little of that is left.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers
             that did not answer in time.
     """
@@ -207,6 +209,8 @@ class Status:
     purge_horizon_s: float | None = None
     retained_bytes: int | None = None
     retained_budget_bytes: int | None = None
+    retained_left_bytes: int | None = None
+    retained_at_risk: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as commands and the page show it."""
@@ -652,6 +656,8 @@ def _read(
         purge_horizon_s=_purge_horizon_s(cursor, now),
         retained_bytes=now.retained.size_bytes if now.retained else None,
         retained_budget_bytes=now.retained.budget_bytes if now.retained else None,
+        retained_left_bytes=now.retained.left_bytes if now.retained else None,
+        retained_at_risk=now.retained is not None and now.retained.at_risk,
     )
 
 

@@ -248,10 +248,18 @@ class TellsRetention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetainedLog:
-    """The log that a server retains for a pipeline: its size, and the pipeline's budget (None: no limit)."""
+    """The log that a server retains for a pipeline.
+
+    Attributes:
+        size_bytes: its size; budget_bytes: the pipeline's budget, None: no limit.
+        left_bytes: how much more the server writes before it may remove what it retains; None: it never does.
+        at_risk: little is left.
+    """
 
     size_bytes: int
     budget_bytes: int | None = None
+    left_bytes: int | None = None
+    at_risk: bool = False
 
     @property
     def is_over(self) -> bool:

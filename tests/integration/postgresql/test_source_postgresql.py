@@ -350,11 +350,13 @@ def test_a_run_that_is_killed_loses_and_doubles_nothing(shop: PgCase) -> None:
 
 
 @pytest.mark.full
-def test_a_slot_that_the_server_gave_up_stops_the_pipeline(tmp_path: Path, server_folder: Path, zookeeper: Any) -> None:
+def test_a_slot_is_at_risk_before_the_server_gives_it_up_and_then_the_pipeline_stops(
+    tmp_path: Path, server_folder: Path, zookeeper: Any
+) -> None:
     """``wal_status = lost``: with the choices of a purged log."""
     from devstack.postgresql import PostgreSQLServer
 
-    options = {"wal_level": "logical", "max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    options = {"wal_level": "logical", "max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     with (
         PostgreSQLServer(server_folder / "pg-lost", options=options) as server,
         pg_case(tmp_path, server, zookeeper, schema="lost", tables=TABLES) as made,
@@ -362,7 +364,15 @@ def test_a_slot_that_the_server_gave_up_stops_the_pipeline(tmp_path: Path, serve
         made.prepare()
         made.run_until_head()
         server.execute("CREATE TABLE noise (t text)")
-        for _ in range(4):
+        assert (status(made.runtime()).retained_at_risk, made.slot_row()["status"]) == (False, "reserved")
+        for _ in range(100):
+            server.execute("INSERT INTO noise SELECT repeat(md5(n::text), 40) FROM generate_series(1, 1500) n")
+            if (now := status(made.runtime())).retained_at_risk:
+                break
+        assert now.retained_left_bytes is not None
+        assert 0 < now.retained_left_bytes < now.retained_bytes
+        assert made.slot_row()["status"] in {"reserved", "extended"}
+        for _ in range(8):
             server.execute("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
             server.execute("SELECT pg_switch_wal()", "CHECKPOINT")
         assert made.slot_row()["status"] == "lost"

@@ -16,6 +16,6 @@ EVERYTHING = Status(
     files={"copied": 1, "unchanged": 1, "missing": 1, "bytes": 1, "bytes_per_s": 1, "in_progress": 1},
     subscriptions=[SubscriptionStatus(name="s", reader="anna", batch=1, lag_batches=3, lag_ms=9, connected_at=None, acknowledged_at=None)],
     verification={"differing": 2, "ended_ms": 1_000}, conflicts=1, retention_s=100.0, purge_horizon_s=10.0,
-    retained_bytes=5, retained_budget_bytes=7,
+    retained_bytes=5, retained_budget_bytes=7, retained_left_bytes=9,
 )  # fmt: skip
 STAGES = [{"stage": "merge", "seconds": 1.5, "batches": 2, "rows": 3, "errors": 0}]

@@ -251,6 +251,12 @@ def test_rules_tell_people_once_and_can_be_switched_off(orders: Case, pager: lis
         ({"verification": {"outcome": "different"}, "verified": "2 rows differ"}, "differences", "2 rows differ"),
         ({"retention_s": 7200.0, "purge_horizon_s": 1800.0}, "at_risk", "in 0.5 hours"),
         ({"retention_s": 7200.0, "purge_horizon_s": 5400.0}, "", ""),
+        (
+            {"retained_bytes": 3 * 2**30, "retained_left_bytes": 2**30, "retained_at_risk": True},
+            "at_risk",
+            "keeps 3.0 GiB of log for the slot, and gives it up in 1.0 GiB",
+        ),
+        ({"retained_bytes": 2**30, "retained_left_bytes": 3 * 2**30}, "", ""),
         ({"warnings": ["the disk of the segment store has 1.0 GiB free, 3 % of it"]}, "at_risk", "1.0 GiB"),
         ({"dead_letters": 1, "errors": ["the store cannot be read"]}, "", ""),
     ],

@@ -36,8 +36,6 @@ _CHOICES = (
 _SHOWN = 5
 _ORIGINS = 160_000
 """The first version that leaves changes out by their origin."""
-_NEARLY_LOST = 0.25
-"""A slot warns when less than this part of ``max_slot_wal_keep_size`` is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +245,7 @@ def _slot_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) 
 
 def _limit_findings(info: ServerInfo, slot: Slot) -> list[Finding]:
     limit = int(info.settings.get("max_slot_wal_keep_size", "-1"))
-    if slot.status in {"unreserved", "extended"} or (
-        limit > 0 and slot.left is not None and slot.left < limit * 2**20 * _NEARLY_LOST
-    ):
+    if slot.is_nearly_lost(info.settings):
         return [
             Finding(
                 "warning",

@@ -253,7 +253,8 @@ class PostgreSQLSession:
             return None
         with self._asking():
             head = log_end(self.connection)
-        return RetainedLog(max(head - slot.restart, 0), self.source.pipeline.source.slot_budget)
+        size_bytes, budget_bytes = max(head - slot.restart, 0), self.source.pipeline.source.slot_budget
+        return RetainedLog(size_bytes, budget_bytes, slot.left, slot.is_nearly_lost(self.info.settings))
 
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:

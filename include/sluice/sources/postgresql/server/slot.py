@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psycopg
@@ -27,6 +28,10 @@ def slot_name(pipeline: PipelineConfig) -> str:
     if len(name) > _LONGEST or name != f"sluice_{pipeline.pipeline}":
         name = f"{name[: _LONGEST - 9]}_{zlib.crc32(pipeline.pipeline.encode()):08x}"
     return name
+
+
+_NEARLY_LOST = 0.25
+"""A slot is nearly lost when less than this part of ``max_slot_wal_keep_size`` is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,13 @@ class Slot:
     def is_lost(self) -> bool:
         """True if the server has removed what it should keep."""
         return self.status == "lost" or bool(self.lost_by)
+
+    def is_nearly_lost(self, settings: Mapping[str, str]) -> bool:
+        """Return True if the server removes soon what it keeps for the slot."""
+        limit = int(settings.get("max_slot_wal_keep_size", "-1"))
+        return self.status in {"unreserved", "extended"} or (
+            limit > 0 and self.left is not None and self.left < limit * 2**20 * _NEARLY_LOST
+        )
 
 
 _SLOT = """
