@@ -377,14 +377,8 @@ def _json(kind: str, port: int) -> str:
     return json.dumps({"conn_type": kind, "host": ports.LOOPBACK, "port": port})
 
 
-def demo_folder() -> Path:
-    """Return the folder where the demo's stack keeps its data."""
-    return paths.home() / "demo"
-
-
-def state_file(folder: Path) -> Path:
-    """Return the file in which a stack's settings and processes are recorded."""
-    return folder / "stack.json"
+demo_folder = paths.demo_folder
+state_file = paths.stack_file
 
 
 def require_machine(folder: Path, needed_gb: float = 3.0) -> None:

@@ -31,6 +31,16 @@ def home() -> Path:
     return folder
 
 
+def demo_folder() -> Path:
+    """Return the folder where the demo's stack keeps its data."""
+    return home() / "demo"
+
+
+def stack_file(folder: Path) -> Path:
+    """Return the file in which a stack's settings and processes are recorded."""
+    return folder / "stack.json"
+
+
 def java() -> Path:
     """Return the Java to run ZooKeeper and Spark with. Raises ConfigError when there is none."""
     java_home = os.environ.get("JAVA_HOME")

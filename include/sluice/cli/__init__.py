@@ -172,6 +172,10 @@ def _drop(stream: Any) -> None:
 
 def _adopt_stack_environment() -> None:
     """Set the connections of a running development stack, so that any shell of the repository has them."""
+    from devstack import paths
+
+    if not paths.stack_file(paths.demo_folder()).is_file():
+        return  # none was started: its modules, with the clients of all servers, are half of a command's start
     from devstack.commands import stack_environment
 
     for name, value in stack_environment().items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -48,6 +49,18 @@ def test_help_and_version_import_no_library_of_the_data_path(command: list[str])
     imported = set(done.stdout.partition("imported:")[2].split())
     assert "sluice.cli" in imported
     assert [name for name in HEAVY if name in imported] == []
+
+
+def test_a_command_imports_no_module_of_a_stack_that_does_not_run(tmp_path: Path) -> None:
+    """They bring the clients of all servers along."""
+    unset = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_CONN_")}
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, "rules", "list"],
+        capture_output=True, text=True, check=True, env={**unset, "SLUICE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    imported = set(done.stdout.partition("imported:")[2].split())
+    assert "sluice.cli.rules" in imported
+    assert [name for name in ("devstack.commands", "redis", "pymongo", "pika") if name in imported] == []
 
 
 def test_a_shell_completes_commands_without_them() -> None:
