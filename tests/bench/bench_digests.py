@@ -1,4 +1,4 @@
-"""What digests kept from the log cost, and how fast they answer.
+"""The cost of digests kept from the log, and how fast they answer.
 
 100,000 updates of a sysbench table are captured, merged and loaded with and without ``verify.digest: log``, in turn,
 from one MySQL server to another. The cost is in seconds of a core: of this process, and of each server. Then the
@@ -10,7 +10,6 @@ tests/bench/results/digests.json.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -30,6 +29,7 @@ from sluice.operations.verify.digests import SweepSpec, read_digests, sweep  # n
 from sluice.targets.mysql.session import kept  # noqa: E402
 from tests.bench.bench_dump import FAST, fill  # noqa: E402
 from tests.bench.bench_verify import cpu_s, running, twin, verified  # noqa: E402
+from tests.bench.figures import keep  # noqa: E402
 from tests.support.pipelines.case import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/digests.json"
@@ -119,12 +119,7 @@ def main() -> None:
             "p95": round(p95, 1), "load": round(load, 1), "samples": len(asked),
         },
     ]  # fmt: skip
-    for one in results:
-        beside = f"{one['baseline']}: {one['baseline_value']:,}  ratio {one['ratio']}  ({one['wanted']})"
-        print(f"{one['measure']:16} {one['value']:>12,} {one['unit']:7} {beside}")
-    if os.environ.get("SLUICE_BENCH_KEEP", "1") == "1":
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    keep(RESULTS, results)
 
 
 if __name__ == "__main__":

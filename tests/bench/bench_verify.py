@@ -8,7 +8,6 @@ asserts nothing but that both sides are equal.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
@@ -35,6 +34,7 @@ from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.operations.status import status  # noqa: E402
 from sluice.operations.verify.verify import VerifySpec, verify  # noqa: E402
 from tests.bench.bench_dump import CHANGES_A_SECOND, FAST, fill, writing  # noqa: E402
+from tests.bench.figures import keep  # noqa: E402
 from tests.support.pipelines.case import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/verify.json"
@@ -220,12 +220,7 @@ def main() -> None:
             "wanted": "at most 2x", "cores": os.cpu_count(), "samples": len(under),
         },
     ]  # fmt: skip
-    for one in results:
-        beside = f"{one['baseline']}: {one['baseline_value']:,}  ratio {one['ratio']}  ({one['wanted']})"
-        print(f"{one['measure']:16} {one['value']:>12,} {one['unit']:7} {beside}")
-    if os.environ.get("SLUICE_BENCH_KEEP", "1") == "1":
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    keep(RESULTS, results)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,16 @@ def save(path: Path, lines: Sequence[Line]) -> None:
     path.write_text(json.dumps(list(new.values()), indent=1) + "\n", encoding="utf-8")
 
 
+def keep(path: Path, lines: Sequence[Line]) -> None:
+    """Print figures beside their baselines and goals, and write them over ``path`` unless SLUICE_BENCH_KEEP is 0."""
+    for one in lines:
+        beside = f"{one['baseline']}: {one['baseline_value']:,}  ratio {one['ratio']}  ({one['wanted']})"
+        print(f"{one['measure']:16} {one['value']:>12,} {one['unit']:7} {beside}")
+    if os.environ.get("SLUICE_BENCH_KEEP", "1") == "1":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+
+
 def processor_s(pid: int) -> float:
     """Processor time of a process and its children, those that have ended too, in seconds."""
     leader = psutil.Process(pid)

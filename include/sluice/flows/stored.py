@@ -43,6 +43,15 @@ def stored_manifest(store: SegmentStore, batch: int, record: Batch | None) -> Se
     return store.read_manifest(names[-1]) if names else None
 
 
+def kept_manifest(state: PipelineState, store: SegmentStore, batch: int) -> SegmentManifest | None:
+    """Return the manifest of a batch that ZooKeeper knows; None if it does not, or the manifest cannot be read."""
+    record = state.batches.get(batch)
+    try:
+        return store.read_manifest(record.manifest) if record is not None else None
+    except SegmentError:
+        return None
+
+
 def lost_segment(store: SegmentStore, record: Batch) -> str:
     """Return the path of the first file of a batch that is missing or damaged, "" if all are whole.
 

@@ -9,7 +9,7 @@ from typing import Any
 SHARED = "shared"
 """The first word of a list of words whose digests every kind of server computes alike."""
 SHARED_LONG_BYTES = 1_000
-"""In place of a longer text stands its hash, in digests that every kind of server computes alike."""
+"""The longest text that enters such a digest itself, in bytes; a hash stands for a longer one."""
 
 
 @dataclass(frozen=True, slots=True)

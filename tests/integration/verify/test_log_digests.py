@@ -108,7 +108,7 @@ def swept(made: Case, **asked: Any) -> DigestReport:
 
 
 def told(made: Case, there: str = "") -> DigestReport:
-    """What is kept, after it was compared with what both servers say of the tables themselves.
+    """The kept digests, compared with what both servers say of the tables themselves.
 
     ``there``: the schema at the target, "" for the same.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,22 @@ def captured_tables(pipeline: PipelineConfig, source: SourceSession) -> dict[Tab
     """Return the tables that exist and that the pipeline captures, with the server's estimate of their rows."""
     selection = Selection.compile(pipeline.capture)
     return {table: rows for table, rows in source.table_rows().items() if selection.wants(table)}
+
+
+def named_tables(captured: Mapping[TableId, int], names: Iterable[str]) -> list[TableId]:
+    """Return the captured tables that a person named, ``schema.table``, each once; all of them if none is named.
+
+    Raises ConfigError.
+    """
+    known = {str(table): table for table in captured}
+    asked = list(dict.fromkeys(names))
+    for name in asked:
+        if name not in known:
+            raise ConfigError(
+                f"table {name!r} is not captured, or the source does not have it{meant(name, known)}",
+                hint=f"captured are: {', '.join(list(known)[:20]) or 'none'}",
+            )
+    return [known[name] for name in asked] or list(captured)
 
 
 def tuning_of(pipeline: PipelineConfig) -> Tuning:
@@ -242,7 +258,7 @@ def _requests(
 ) -> tuple[list[TableRequest], str]:
     """Return a request per table, and a note on tables and rows that are left out. Raises ConfigError."""
     captured = captured_tables(runtime.pipeline, source)
-    tables = [_named(captured, name) for name in dict.fromkeys(asked.tables)] or list(captured)
+    tables = named_tables(captured, asked.tables)
     require_together(asked, len(tables))
     keyless = source.keyless()
     reasons = why_not(runtime.pipeline, runtime.rules_path, tables, captured, keyless) if asked.replace else {}
@@ -273,13 +289,3 @@ def _requests(
             hint="`replace` copies a table without a key in one piece, after deleting its rows at the target",
         )
     return requests, note
-
-
-def _named(captured: dict[TableId, int], name: str) -> TableId:
-    for table in captured:
-        if str(table) == name:
-            return table
-    raise ConfigError(
-        f"table {name!r} is not captured, or the source does not have it{meant(name, map(str, captured))}",
-        hint=f"captured are: {', '.join(map(str, list(captured)[:20])) or 'none'}",
-    )

@@ -20,22 +20,21 @@ import structlog
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, SegmentError, TerminalError
+from sluice.errors import ConfigError, TerminalError
 from sluice.flows.checkpoints import checkpoints_of
 from sluice.flows.dump.reconcile import why_not
-from sluice.flows.dump.start import captured_tables
+from sluice.flows.dump.start import captured_tables, named_tables
 from sluice.flows.log_digests import deltas_of, redefined, source_refuses, target_refuses
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import kept_manifest
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
-from sluice.model.nearest import meant
 from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.operations.verify.digested_columns import digested_columns
 from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.log_window import LogWindow
-from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.sources.base import (
     ChunkReader,
@@ -57,7 +56,7 @@ _READINGS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDigest:
-    """What the kept digests say of a table at a target.
+    """The answer of the kept digests about a table at a target.
 
     Attributes:
         state: equal, different, unknown. why: it is unknown.
@@ -100,7 +99,7 @@ def _digest_json(digest: RangeDigest | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestReport:
-    """What the kept digests say; ``ms``: how long that took."""
+    """The answers of the kept digests; ``ms``: how long reading them took."""
 
     pipeline: str
     tables: tuple[TableDigest, ...]
@@ -235,7 +234,7 @@ def sweep(runtime: Runtime, asked: SweepSpec) -> DigestReport:
                 f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then read again"
             )
         captured = captured_tables(runtime.pipeline, source)
-        names = _named(captured, asked.tables)
+        names = named_tables(captured, asked.tables)
         for config in [runtime.pipeline.target(name) for name in asked.targets] or runtime.pipeline.targets:
             target = runtime.open_target(config.name)
             refused = target_refuses(config, target)
@@ -302,17 +301,6 @@ def covered(
             None,
         )
     return "", columns, plan
-
-
-def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> list[TableId]:
-    known = {str(table): table for table in captured}
-    for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"table {name!r} is not captured, or the source does not have it{meant(name, known)}",
-                hint=f"captured are: {', '.join(list(known)[:20]) or 'none'}",
-            )
-    return [known[name] for name in names] or list(captured)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,7 +406,7 @@ class _Side:
         assert isinstance(source, DigestsLog), "it was asked for"
         found = seen.digest
         for number in range(visible + 1, batch + 1):
-            manifest = self._manifest(number)
+            manifest = kept_manifest(self.state, self.runtime.store, number)
             if manifest is None or str(schema.table) in redefined(manifest)[0] or redefined(manifest)[1]:
                 return None
             for file in manifest.files:
@@ -451,19 +439,12 @@ class _Side:
         """Return what batches ``after`` < n <= ``upto`` do to the digest of the source's table."""
         found = LogDelta()
         for number in range(after + 1, upto + 1):
-            manifest = self._manifest(number)
+            manifest = kept_manifest(self.state, self.runtime.store, number)
             if manifest is None:
                 return LogDelta(gap=f"batch {number} is no longer stored")
             again, every = redefined(manifest)
             found += deltas_of(manifest).get(table, LogDelta()) + LogDelta(gap=again.get(table, every))
         return found
-
-    def _manifest(self, batch: int) -> SegmentManifest | None:
-        record = self.state.batches.get(batch)
-        try:
-            return self.runtime.store.read_manifest(record.manifest) if record is not None else None
-        except SegmentError:
-            return None
 
 
 def _behind_our_back(reading: DigestReading, pipeline: str, target: str) -> Sequence[str]:

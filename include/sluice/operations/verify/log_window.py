@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
-from sluice.errors import OutOfOrder, Paused, SegmentError, SluiceError
+from sluice.errors import OutOfOrder, Paused, SluiceError
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import kept_manifest
 from sluice.flows.transform.segment_rows import MergePart, cut, read_changes
 from sluice.merge.compact import compact
 from sluice.model.batches import Op
@@ -34,7 +35,7 @@ from sluice.model.offset import Offset
 from sluice.model.packing import MAX_UNIT_ROWS
 from sluice.model.tables import KEY_BUCKETS, TableId, TableSchema, distinct, stored_name
 from sluice.segments.footers import measured
-from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
 from sluice.sources.base import ChunkKey, Key
 from sluice.targets.port import CheckpointStore
@@ -116,7 +117,7 @@ class LogWindow:
         return batch
 
     def _is_after(self, low: str, batch: int) -> bool:
-        manifest = self._manifest(batch)
+        manifest = kept_manifest(self.state, self.runtime.store, batch)
         for file in manifest.files if manifest else ():
             rows = read_file(self.runtime.store, file, columns=["_gtid", "_file", "_offset"], verify=False)
             if rows.num_rows and self.runtime.source.after_low(self.marking, low, rows).any():
@@ -262,7 +263,7 @@ class LogWindow:
 
     def _merged(self, batch: int, table: TableId) -> Iterator[pa.Table]:
         """Yield MERGED_ROWS of one table of a batch."""
-        manifest, store = self._manifest(batch), self.runtime.store
+        manifest, store = kept_manifest(self.state, self.runtime.store, batch), self.runtime.store
         files = [file for file in manifest.files if file.table_id == table] if manifest else []
         for part in cut(MergePart(table, measured(store, files), (0, KEY_BUCKETS)), MAX_UNIT_ROWS) if files else ():
             read = read_changes(store, part)
@@ -293,7 +294,7 @@ class LogWindow:
         return sum(len(keys) + 100 for keys in self._keys.values() if keys is not None)
 
     def _read(self, batch: int, table: TableId, key: ChunkKey) -> Hashes | None:
-        manifest = self._manifest(batch)
+        manifest = kept_manifest(self.state, self.runtime.store, batch)
         if manifest is None or any(ddl.table in {None, str(table)} for ddl in manifest.ddl):
             return None
         names = [stored_name(name) for name in key.names]
@@ -317,18 +318,10 @@ class LogWindow:
 
         Raises ``unknown`` if that is not known, or its definition changed.
         """
-        manifest = self._manifest(batch)
+        manifest = kept_manifest(self.state, self.runtime.store, batch)
         if manifest is None or any(ddl.table in {None, str(table)} for ddl in manifest.ddl):
             raise unknown
         return [file for file in manifest.files if file.table_id == table and file.rows]
-
-    def _manifest(self, batch: int) -> SegmentManifest | None:
-        """Return the manifest of a batch; None if it is no longer stored."""
-        record = self.state.batches.get(batch)
-        try:
-            return self.runtime.store.read_manifest(record.manifest) if record is not None else None
-        except SegmentError:
-            return None
 
 
 __all__ = ["LogWindow"]

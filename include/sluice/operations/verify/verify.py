@@ -24,12 +24,11 @@ from sluice.flows.dump.key_lists import write_key_pieces
 from sluice.flows.dump.other_site import require_overwrite
 from sluice.flows.dump.planner import DumpSpec, require_together
 from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
-from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
+from sluice.flows.dump.start import DumpOrder, captured_tables, named_tables, new_id, record_dump
 from sluice.flows.dump.worker import work
 from sluice.flows.runtime import Runtime
 from sluice.mapping import TableRoute
 from sluice.model.dumps import Marking, TableRequest
-from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.operations.verify.digested_columns import digested_columns
@@ -123,7 +122,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             )
         source = stack.enter_context(runtime.source.open())
         captured = captured_tables(runtime.pipeline, source)
-        names = _named(captured, asked.tables)
+        names = frozenset(named_tables(captured, asked.tables))
         require_together(DumpSpec(where=asked.where), len(names))
         conditioned = {table: _conditioned(source, table, asked.where) for table in names if asked.where}
         opened = [(config, runtime.open_target(config.name)) for config in configs]
@@ -192,17 +191,6 @@ def _complete(state: PipelineState, result: VerifyResult) -> None:
         return
     equal = {(one.table, one.target) for one in result.tables if not (one.skipped or one.undecided or one.differing)}
     state.incomplete.complete(lambda one: (str(one.source), one.target) in equal and one.since_ms <= result.began_ms)
-
-
-def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[TableId]:
-    known = {str(table): table for table in captured}
-    for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"table {name!r} is not captured, or the source does not have it{meant(name, known)}",
-                hint=f"captured are: {', '.join(list(known)[:20]) or 'none'}",
-            )
-    return frozenset(known[name] for name in names) or frozenset(captured)
 
 
 def _new_id() -> str:

@@ -1,4 +1,4 @@
-"""What changes of the log do to the digest of their table."""
+"""The effect of the log's changes on the digest of their table."""
 
 from __future__ import annotations
 

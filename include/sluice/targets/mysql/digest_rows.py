@@ -145,7 +145,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a batch has for one table. ``why``: the target's sum is unknown after it, "": it is not."""
+    """The part of a batch that concerns one table. ``why``: the target's sum is unknown after it, "": it is not."""
 
     session: Session
     digests: BatchDigests

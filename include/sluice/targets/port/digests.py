@@ -26,7 +26,7 @@ from sluice.targets.port.target import Target
 
 @dataclass(frozen=True, slots=True)
 class LogDelta:
-    """What a batch's log does to the digest of a table: rows, and the XOR of the hashes of rows that come and go.
+    """The effect of a batch's log on the digest of a table: rows, and the XOR of the hashes of rows that come and go.
 
     ``gap``: why that is not known; "": it is.
     """
@@ -41,7 +41,7 @@ class LogDelta:
 
 @dataclass(frozen=True, slots=True)
 class BatchDigests:
-    """What a batch does to the kept digests. Picklable: the unit that commits the checkpoint may be on a worker.
+    """The effect of a batch on the kept digests. Picklable: the unit that commits the checkpoint may be on a worker.
 
     Attributes:
         batch: its number. held: the batch that the target holds before it.
@@ -108,7 +108,7 @@ class KeptDigests:
 
 @dataclass(frozen=True, slots=True)
 class DigestReading:
-    """What the target's server said of a whole table, and what was kept of it at the same moment."""
+    """The answer of the target's server about a whole table, and what was kept of it at the same moment."""
 
     found: RangeDigest
     kept: KeptDigest
@@ -144,7 +144,7 @@ class KeepsDigests(Protocol):
     """A target that keeps digests; it declares :attr:`Capabilities.keeps_digests`."""
 
     digests: BatchDigests | None
-    """What the batch that is written next does to them; None: nothing is kept of it."""
+    """The effect of the batch that is written next; None: nothing is kept of it."""
 
     def digest_store(self) -> DigestStore:
         """Return what is kept."""
