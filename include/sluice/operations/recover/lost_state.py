@@ -65,17 +65,20 @@ class RebuiltState:
     servers: dict[str, str] = field(default_factory=dict)
 
 
-def checkpoints(runtime: Runtime, state: PipelineState) -> dict[str, Checkpoint | None]:
-    """Read each target's checkpoint. Raises TargetUnavailable: all of them have to answer; of a group the server that
-    is written, or any if ZooKeeper does not say which one that is.
+def _holders(runtime: Runtime, state: PipelineState, *, search: bool) -> dict[str, tuple[str, Checkpoint | None]]:
+    """Read each target's checkpoint, with the connection that has it.
+
+    Of a group that is the one that ZooKeeper names; ``search``: the one that was written last, as ZooKeeper does not
+    say it. Raises TargetUnavailable: all targets have to answer.
     """
-    unknown = state.cursor() is None
-    return {
-        config.name: _written_last(runtime, state, config.name)[1]
-        if unknown and config.connections
-        else checkpoints_of(runtime.open_target(config.name), state).read()
-        for config in runtime.pipeline.targets
-    }
+    found = {}
+    for config in runtime.pipeline.targets:
+        if search and config.connections:
+            found[config.name] = _written_last(runtime, state, config.name)
+        else:
+            server = runtime.target_member(state, config.name)
+            found[config.name] = (server, checkpoints_of(runtime.open_target(config.name, server), state).read())
+    return found
 
 
 def _written_last(runtime: Runtime, state: PipelineState, target: str) -> tuple[str, Checkpoint | None]:
@@ -128,9 +131,10 @@ def look_at_zookeeper(
     Returns findings, measures, questions, and the state that would be rebuilt: None if that is needless or waits for an
     answer. ``answers``: what a person chose, by target.
     """
-    held, stored = checkpoints(runtime, state), runtime.store.batches()
+    cursor, stored = state.cursor(), runtime.store.batches()
+    holders = _holders(runtime, state, search=cursor is None)
+    held = {name: checkpoint for name, (_, checkpoint) in holders.items()}
     why = is_lost(state, held, stored)
-    cursor = state.cursor()
     if not why:
         found = (
             f"captured to {cursor.position}, next batch {cursor.next_batch}"
@@ -139,10 +143,9 @@ def look_at_zookeeper(
         )
         return [StoreFinding(SUBJECT, "ok", f"{found}; {state.home}")], [], [], None
     finding = StoreFinding(SUBJECT, "loss", f"{why}; {state.home}")
-    servers = {}
-    for config in runtime.pipeline.targets:
-        if config.connections:
-            servers[config.name], held[config.name] = _written_last(runtime, state, config.name)
+    if cursor is not None:  # it is older than what the targets hold, and may name another server
+        holders = _holders(runtime, state, search=True)
+        held = {name: checkpoint for name, (_, checkpoint) in holders.items()}
     edited = [name for name, checkpoint in held.items() if checkpoint is not None and checkpoint.edited]
     held |= dict.fromkeys(edited)  # an edited checkpoint was never written, so it tells nothing
     silent = [name for name, checkpoint in held.items() if checkpoint is None]
@@ -161,7 +164,7 @@ def look_at_zookeeper(
     wanted.rewound += edited
     wanted.anew += [name for name in edited if answers.get(name) == REDELIVER]
     wanted.member = _member(runtime, wanted.position)
-    wanted.servers = servers
+    wanted.servers = {one.name: holders[one.name][0] for one in runtime.pipeline.targets if one.connections}
     measure = Measure(
         SUBJECT, tuple(_steps(wanted)), partial(_write, runtime, state, wanted), cost="seconds", lost=_LOST, after=""
     )
