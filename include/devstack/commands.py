@@ -27,11 +27,9 @@ from devstack.development import (
     ZOOKEEPER,
     Settings,
     Stack,
-    demo_folder,
     find_database,
     lock_file,
     require_machine,
-    state_file,
 )
 from devstack.kinds import kind_of
 from devstack.mysql import MySQLServer, run_setup
@@ -65,7 +63,7 @@ def up(*, channel: bool = False) -> int:
 
 def down() -> int:
     """Stop everything that the stack started; the data stays until the next start."""
-    folder = demo_folder()
+    folder = paths.demo_folder()
     with _exclusive(folder, wait_s=60.0):
         stack = Stack.load(folder)
         if stack is None:
@@ -138,7 +136,7 @@ def demo(*, seconds: int = 30, target: str = "", channel: bool = False, source: 
 
 def read_status() -> StackStatus:
     """Return the stack's state as a value."""
-    folder = demo_folder()
+    folder = paths.demo_folder()
     stack = Stack.load(folder)
     if stack is None:
         return StackStatus("down", str(folder))
@@ -166,7 +164,7 @@ def read_status() -> StackStatus:
 
 def stack_environment() -> dict[str, str]:
     """Return the running stack's variables (connections, store, pipelines); empty when none runs."""
-    stack = Stack.load(demo_folder())
+    stack = Stack.load(paths.demo_folder())
     if stack is None or len(stack.dead()) == len(stack.servers):
         return {}
     return stack.environment()
@@ -179,7 +177,7 @@ def _start(
     progress: Progress, target: str = "", *, channel: bool = False, postgresql: bool = False
 ) -> tuple[Stack, bool]:
     """Return the running stack and whether it was started now."""
-    folder = demo_folder()
+    folder = paths.demo_folder()
     with _exclusive(folder):
         stack = Stack.load(folder)
         if stack is not None:
@@ -325,7 +323,7 @@ def _announce(stack: Stack) -> int:
 
 
 def _stop(stack: Stack) -> None:
-    state_file(stack.folder).unlink(missing_ok=True)  # first: the supervisor ends when it is gone
+    paths.stack_file(stack.folder).unlink(missing_ok=True)  # first: the supervisor ends when it is gone
     stack.stop()
 
 
@@ -364,7 +362,7 @@ def _guarded(run: Callable[[Progress], int]) -> int:
         return run(Progress())
     except KeyboardInterrupt:
         with _deaf():
-            stack = Stack.load(demo_folder())
+            stack = Stack.load(paths.demo_folder())
             if stack is not None:
                 write("stopping the stack ...")
                 _stop(stack)

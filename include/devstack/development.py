@@ -355,7 +355,7 @@ class Stack:
             "settings": asdict(self.settings),
             "handles": {name: handle.to_json() for name, handle in self.handles().items()},
         }
-        path = state_file(self.folder)
+        path = paths.stack_file(self.folder)
         partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -366,7 +366,7 @@ class Stack:
     def load(cls, folder: Path) -> Stack | None:
         """Load the stack of that folder's state file; None when there is none (or none that this version can read)."""
         try:
-            data: dict[str, Any] = json.loads(state_file(folder).read_text(encoding="utf-8"))
+            data: dict[str, Any] = json.loads(paths.stack_file(folder).read_text(encoding="utf-8"))
             handles = {name: Handle.from_json(value) for name, value in data["handles"].items()}
             return cls(Settings(**data["settings"]), handles)
         except (OSError, ValueError, KeyError, TypeError):
@@ -375,10 +375,6 @@ class Stack:
 
 def _json(kind: str, port: int) -> str:
     return json.dumps({"conn_type": kind, "host": ports.LOOPBACK, "port": port})
-
-
-demo_folder = paths.demo_folder
-state_file = paths.stack_file
 
 
 def require_machine(folder: Path, needed_gb: float = 3.0) -> None:

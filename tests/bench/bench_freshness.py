@@ -66,10 +66,11 @@ BASELINE = "a native MySQL replica, same source, same workload, same run"
 
 _WORKLOAD = """
 import sys
+from devstack import paths
 from devstack.demo.workload import Workload
-from devstack.development import SOURCE_SCHEMA, Stack, demo_folder
+from devstack.development import SOURCE_SCHEMA, Stack
 rate, seconds, changes, number = (float(a) for a in sys.argv[1:])
-source = Stack.load(demo_folder()).source
+source = Stack.load(paths.demo_folder()).source
 tally = Workload(source.connect, SOURCE_SCHEMA, connections=2, changes_per_s=rate or None, seconds=seconds or None,
                  changes=int(changes) or None, number=int(number)).run()
 print(tally.changes)

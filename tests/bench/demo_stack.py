@@ -13,7 +13,7 @@ from typing import Any
 
 from devstack import paths
 from devstack.commands import down, up
-from devstack.development import Stack, demo_folder
+from devstack.development import Stack
 from devstack.mysql import MySQLServer
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def stack_of_its_own(*, channel: bool = False) -> Iterator[Stack]:
     try:
         if up(channel=channel) != 0:
             raise SystemExit("the stack did not start")
-        stack = Stack.load(demo_folder())
+        stack = Stack.load(paths.demo_folder())
         assert stack is not None
         os.environ.update(stack.environment())
         yield stack

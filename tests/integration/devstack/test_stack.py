@@ -110,7 +110,7 @@ def test_an_interrupt_leaves_no_process(home: Path, number: int, after: str) -> 
     assert starter.wait(120) == 130
     assert "nothing was left running" in starter.stdout.read()
     assert running_from(home) == []
-    assert not development.state_file(home / "demo").exists()
+    assert not paths.stack_file(home / "demo").exists()
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_up_twice_heal_and_down(home: Path) -> None:
     first = run(home, "up")
     assert first.returncode == 0, first.stderr
     folder = home / "demo"
-    assert development.state_file(folder).stat().st_mode & 0o077 == 0
+    assert paths.stack_file(folder).stat().st_mode & 0o077 == 0
     stack = Stack.load(folder)
     assert stack is not None
     before = {name: handle.pid for name, handle in stack.handles().items()}
