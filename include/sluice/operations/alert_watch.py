@@ -13,7 +13,7 @@ from sluice.errors import SluiceError
 _log = structlog.get_logger()
 
 EVERY_S = 10.0
-"""Seconds between two looks, as in Airflow's tasks and triggerer."""
+"""Seconds between two looks, also of Airflow's tasks and triggerer."""
 _END_S = 15.0
 """Seconds that the last look may take."""
 

@@ -17,6 +17,7 @@ import structlog
 
 from sluice.errors import SluiceError
 from sluice.operations import otel_metrics
+from sluice.operations.alert_watch import EVERY_S
 from sluice.operations.metrics import Sample, down_sample, gauges, quiet_samples, samples
 from sluice.telemetry.settings import is_wanted
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-EVERY_S = 10.0
 REFRESH_S = 1800.0
 """Seconds after which a waiting pipeline's servers are asked for its gauges, which are otherwise known without
 asking.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -131,14 +131,8 @@ def read_digests(runtime: Runtime, *, tables: Sequence[str] = (), targets: Seque
     began = time.perf_counter()
     _require_digests(runtime)
     found: list[TableDigest] = []
-    for config in [runtime.pipeline.target(name) for name in targets] or runtime.pipeline.targets:
-        target = runtime.open_target(config.name)
-        refused = target_refuses(config, target)
-        if refused:
-            if targets:
-                raise ConfigError(f"target {config.name}: {refused}", hint=f"`sluice check {runtime.name}` lists why")
-            continue
-        found += _kept(runtime, config, _store(target), tables)
+    for config, _, store in _keeping(runtime, targets):
+        found += _kept(runtime, config, store, tables)
     return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
 
 
@@ -153,10 +147,16 @@ def _require_digests(runtime: Runtime) -> None:
         raise ConfigError(f"{runtime.name} cannot keep digests: {refused}", where=where, hint="verify.digest: none")
 
 
-def _store(target: Target) -> DigestStore:
-    keeping = keeping_digests(target)
-    assert keeping is not None, "it was asked whether it refuses"
-    return keeping.digest_store()
+def _keeping(runtime: Runtime, names: Sequence[str]) -> Iterator[tuple[TargetConfig, Target, DigestStore]]:
+    """Yield the targets of these names, or all that keep digests. Raises ConfigError for a named one that does not."""
+    for config in [runtime.pipeline.target(name) for name in names] or runtime.pipeline.targets:
+        target = runtime.open_target(config.name)
+        refused = target_refuses(config, target)
+        if refused and names:
+            raise ConfigError(f"target {config.name}: {refused}", hint=f"`sluice check {runtime.name}` lists why")
+        keeping = keeping_digests(target)
+        if keeping is not None and not refused:
+            yield config, target, keeping.digest_store()
 
 
 def _kept(runtime: Runtime, config: TargetConfig, store: DigestStore, tables: Sequence[str]) -> list[TableDigest]:
@@ -235,27 +235,22 @@ def sweep(runtime: Runtime, asked: SweepSpec) -> DigestReport:
             )
         captured = captured_tables(runtime.pipeline, source)
         names = named_tables(captured, asked.tables)
-        for config in [runtime.pipeline.target(name) for name in asked.targets] or runtime.pipeline.targets:
-            target = runtime.open_target(config.name)
-            refused = target_refuses(config, target)
-            if refused and asked.targets:
-                raise ConfigError(f"target {config.name}: {refused}", hint=f"`sluice check {runtime.name}` lists why")
-            if not refused:
-                side = _Side(
-                    runtime=runtime,
-                    state=state,
-                    source=source,
-                    config=config,
-                    target=target,
-                    store=_store(target),
-                    asked=asked,
-                    marking=source.choose_marking(),
-                    captured=captured,
-                    log_epoch=cursor.position.log_epoch,
-                    stretch=cursor.stretch,
-                    made=ExpectedRows(runtime, source.identity.dialect),
-                )
-                found += side.sweep(names)
+        for config, target, store in _keeping(runtime, asked.targets):
+            side = _Side(
+                runtime=runtime,
+                state=state,
+                source=source,
+                config=config,
+                target=target,
+                store=store,
+                asked=asked,
+                marking=source.choose_marking(),
+                captured=captured,
+                log_epoch=cursor.position.log_epoch,
+                stretch=cursor.stretch,
+                made=ExpectedRows(runtime, source.identity.dialect),
+            )
+            found += side.sweep(names)
     return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
 
 
@@ -350,9 +345,7 @@ class _Side:
             lost = self._read_source(reader, schema, columns)
             found += [lost] if lost else []
         [told] = _kept(self.runtime, self.config, self.store, [str(table)])
-        result = TableDigest(
-            **{name: getattr(told, name) for name in told.__slots__ if name != "found"}, found=tuple(found)
-        )
+        result = replace(told, found=tuple(found))
         _log.info(
             "digest_read",
             pipeline=self.runtime.name,
@@ -407,7 +400,10 @@ class _Side:
         found = seen.digest
         for number in range(visible + 1, batch + 1):
             manifest = kept_manifest(self.state, self.runtime.store, number)
-            if manifest is None or str(schema.table) in redefined(manifest)[0] or redefined(manifest)[1]:
+            if manifest is None:
+                return None
+            again, every = redefined(manifest)
+            if every or str(schema.table) in again:
                 return None
             for file in manifest.files:
                 if file.table_id != schema.table or not file.inserts + file.updates + file.deletes:
@@ -421,7 +417,7 @@ class _Side:
                 more = source.log_digest(self.source.identity.dialect, schema, rows.filter(after))
                 if isinstance(more, str):
                     return None
-                found = RangeDigest(found.rows + more.rows, found.checksum ^ more.checksum)
+                found = found.plus(more.rows, more.checksum)
         return found
 
     def _unseen(self, seen: SnapshotDigest, rows: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pymysql
@@ -246,28 +245,24 @@ class DigestRows:
         """
         plan, hashed, asked, known = table.plan, place.hashed, place.asked, place.known
         names = [stored_name(column.name) for column in hashed]
-        went, came = RangeDigest(0, 0), RangeDigest(0, 0)
+        went = came = RangeDigest()
         assert digests.reader is not None
         for rows in digests.reader.pieces(table.files):
             before = rows["_before"].combine_chunks()
             replaced = before.filter(pc.is_valid(before))
             if len(replaced):
                 found = digest_of(hashed, [member(replaced, name) for name in names], mariadb=session.mariadb)
-                went = RangeDigest(went.rows + found.rows, went.checksum ^ found.checksum)
+                went = went.plus(found.rows, found.checksum)
             gone = pc.equal(rows["_op"], "d")
             live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
             for condition in statements.key_conditions(known, live, session.dialect):
                 cursor.execute(digest_sql(plan.target, asked, "", condition, mariadb=session.mariadb))
-                count, checksum = cursor.fetchone()
-                came = RangeDigest(came.rows + int(count), came.checksum ^ (int(checksum) if count else 0))
+                came = came.plus(*cursor.fetchone())
             left = self._left(cursor, session, plan, asked, known, removed)
             if left:  # the server may compare the key of a row that went and of one that came as equal
-                mine = hashes_of(hashed, [live[name] for name in names], mariadb=session.mariadb)
-                still = [value for value in left if value not in set(mine.tolist())]
-                came = RangeDigest(
-                    came.rows + len(still),
-                    came.checksum ^ int(np.bitwise_xor.reduce(np.array(still, np.uint64), initial=np.uint64(0))),
-                )
+                mine = set(hashes_of(hashed, [live[name] for name in names], mariadb=session.mariadb).tolist())
+                for value in left:
+                    came = came if value in mine else came.plus(1, value)
         return went, came
 
     @staticmethod
@@ -402,8 +397,7 @@ class MySQLDigestStore:
     def _whole_table(self, session: Session, plan: PlannedTable) -> RangeDigest:
         columns = _Place.of(session.cursor, plan).asked
         session.cursor.execute(digest_sql(plan.target, columns, "", mariadb=session.mariadb))
-        rows, checksum = session.cursor.fetchone()
-        return RangeDigest(int(rows), int(checksum) if rows else 0)
+        return RangeDigest().plus(*session.cursor.fetchone())
 
     def _keep(self, name: str, generation: int, seen: _Row, found: RangeDigest, batch: int) -> None:
         """Correct the sum by what was found beyond what it said at the same moment, unless it was lost since."""

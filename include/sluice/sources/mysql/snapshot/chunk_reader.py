@@ -169,8 +169,7 @@ class MySQLChunkReader(MySQLLoad):
         known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
         sql = digest_sql(request.table, [known[name] for name in columns], "", mariadb=self._mariadb)
         with quiet_snapshot(self.connection, self._reader, self.watermarks, chunk) as moment:
-            rows, checksum = rows_of(self._reader, sql)[0]
-        digest = RangeDigest(int(rows), int(checksum or 0) if int(rows) else 0)
+            digest = RangeDigest().plus(*rows_of(self._reader, sql)[0])
         return SnapshotDigest(digest, moment.low, moment.start, moment.end)
 
     def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
