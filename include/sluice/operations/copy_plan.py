@@ -114,7 +114,7 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
                     for table, plan in plans
                 ]
                 said = _said(target, [plan for _, plan in plans])
-                arriving = _arriving(runtime, config, target, routes, tables)
+                arriving = _arriving(runtime, config, target, routes, tables, known)
                 if arriving is not None:
                     said |= {
                         plan.target: arriving.sorted_out(plan, said[plan.target])
@@ -313,17 +313,20 @@ def _captured_definitions(runtime: Runtime) -> Definitions | None:
 
 
 def _arriving(
-    runtime: Runtime, config: TargetConfig, target: Target, routes: Mapping, tables: Sequence[SourceTable]
+    runtime: Runtime,
+    config: TargetConfig,
+    target: Target,
+    routes: Mapping,
+    tables: Sequence[SourceTable],
+    captured: Definitions | None,
 ) -> Arriving | None:
     """Return what the log brings to a target; None before the first capture."""
+    if captured is None:
+        return None
     with runtime.state() as state:
-        cursor, batch = state.cursor(), next_batch(state, config.name)
-        if cursor is None:
-            return None
-        captured = definitions_at(runtime.store, runtime.source, state, cursor.position)
-        at = batch.first if batch is not None else cursor.position
-        reached = definitions_at(runtime.store, runtime.source, state, at)
-    if captured is None or reached is None:
+        batch = next_batch(state, config.name)
+        reached = definitions_at(runtime.store, runtime.source, state, batch.first) if batch is not None else captured
+    if reached is None:
         return None
     merged = _tables_of(runtime.store, batch.changeset) if batch is not None and batch.changeset else ()
     waiting = {plan.source: {column.name for column in plan.columns} for plan in merged}
