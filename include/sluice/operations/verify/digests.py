@@ -35,6 +35,7 @@ from sluice.model.tables import TableId, TableSchema
 from sluice.operations.verify.digested_columns import digested_columns
 from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.progress import Progress, Told
 from sluice.segments.reader import read_file
 from sluice.sources.base import (
     ChunkReader,
@@ -77,6 +78,16 @@ class TableDigest:
     read_ms: int = 0
     found: tuple[str, ...] = ()
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing is left to be looked at."""
+        return self.state == EQUAL and not self.found
+
+    @property
+    def differs(self) -> bool:
+        """Whether the table is not that of the source, or was changed by something else."""
+        return self.state == DIFFERENT or bool(self.found)
+
     def to_json(self) -> dict[str, Any]:
         """Return what commands print."""
         return {
@@ -108,10 +119,9 @@ class DigestReport:
     @property
     def outcome(self) -> str:
         """Equal; different; or incomplete, if nothing differs and something is unknown."""
-        states = {one.state for one in self.tables}
-        if DIFFERENT in states or any(one.found for one in self.tables):
+        if any(one.differs for one in self.tables):
             return DIFFERENT
-        return EQUAL if states == {EQUAL} else "incomplete"
+        return EQUAL if self.tables and all(one.is_equal for one in self.tables) else "incomplete"
 
     def to_json(self) -> dict[str, Any]:
         """Return what commands print."""
@@ -207,7 +217,8 @@ class SweepSpec:
     Attributes:
         tables: ``schema.table`` names; none: all captured.
         targets: names; none: all that keep digests.
-        share: of the tables: those that were not read for longest.
+        share: of the tables: those that were not read for longest. Those of which no digest can be kept are told in
+            addition.
         source: read the source's tables, too, where their digests are known.
         patience_s: how long the pipeline may stand still.
     """
@@ -219,7 +230,7 @@ class SweepSpec:
     patience_s: float = 120.0
 
 
-def sweep(runtime: Runtime, asked: SweepSpec) -> DigestReport:
+def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None) -> DigestReport:
     """Read tables of the targets, compare them with what is kept, and keep what was read.
 
     Raises ConfigError, OutOfOrder, Paused, RetryableError.
@@ -249,6 +260,7 @@ def sweep(runtime: Runtime, asked: SweepSpec) -> DigestReport:
                 log_epoch=cursor.position.log_epoch,
                 stretch=cursor.stretch,
                 made=ExpectedRows(runtime, source.identity.dialect),
+                told=told,
             )
             found += side.sweep(names)
     return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
@@ -314,15 +326,23 @@ class _Side:
     log_epoch: str
     stretch: int
     made: ExpectedRows
+    told: Told
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
     def sweep(self, names: Sequence[TableId]) -> list[TableDigest]:
         """Read the tables that were not read for longest."""
         kept = self.store.read()
-        read_ms = {one.table: one.read_ms for one in kept.tables} if kept else {}
-        oldest = sorted(names, key=lambda table: (read_ms.get(str(table), 0), str(table)))
-        some = oldest[: math.ceil(self.asked.share * len(oldest))]
-        return [self._table(table) for table in sorted(some)]
+        known = {one.table: one for one in kept.tables} if kept else {}
+        read_ms = {table: one.read_ms for table, one in known.items()}
+        most, read, found = math.ceil(self.asked.share * len(names)), 0, []
+        for table in sorted(names, key=lambda table: (read_ms.get(str(table), 0), str(table))):
+            if read == most:
+                break
+            about = known[str(table)].target.digest.rows if str(table) in known else 0
+            self.told(Progress(str(table), self.config.name, 0, about, "sweeping"))
+            found.append(self._table(table))
+            read += bool(found[-1].read_ms)
+        return sorted(found, key=lambda one: one.table)
 
     def _table(self, table: TableId) -> TableDigest:
         try:

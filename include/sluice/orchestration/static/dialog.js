@@ -39,7 +39,8 @@ const FIELDS = {
   "dump-pause": [DUMP_ID], "dump-resume": [DUMP_ID], "dump-cancel": [DUMP_ID], "dump-tune": [DUMP_ID, ...PACE],
   "letters-replay": [["ids", "Ids, one in a line (none: all that wait)", "lines"], ["target", "Only to this target", "text"]],
   "letters-discard": [["ids", "Ids, one in a line", "lines", { required: true }], REASON],
-  verify: [TABLES, TARGETS, ["where", "Condition (of one table)", "text"],
+  verify: [TABLES, TARGETS, ["method", "Method (empty: as the file says)", "choice", { options: ["", "compare", "sweep"] }],
+    ["where", "Condition (of one table)", "text"],
     ["sample", "Sample (%)", "number", { min: 0, max: 100, step: "any" }], ["values", "Keep the values that differ", "check"]],
   repair: [TABLES, TARGETS, ["where", "Condition (of one table)", "text"]],
 };
