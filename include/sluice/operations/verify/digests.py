@@ -24,7 +24,7 @@ from sluice.errors import ConfigError, TerminalError
 from sluice.flows.checkpoints import checkpoints_of
 from sluice.flows.dump.reconcile import why_not
 from sluice.flows.dump.start import captured_tables, named_tables
-from sluice.flows.log_digests import deltas_of, redefined, source_refuses, target_refuses
+from sluice.flows.log_digests import deltas_of, redefined, require_digests, target_refuses
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import kept_manifest
 from sluice.model.digests import RangeDigest
@@ -139,22 +139,11 @@ def read_digests(runtime: Runtime, *, tables: Sequence[str] = (), targets: Seque
     ``tables``: ``schema.table`` names; none: all of which a digest is kept. Raises ConfigError, TargetUnavailable.
     """
     began = time.perf_counter()
-    _require_digests(runtime)
+    require_digests(runtime)
     found: list[TableDigest] = []
     for config, _, store in _keeping(runtime, targets):
         found += _kept(runtime, config, store, tables)
     return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
-
-
-def _require_digests(runtime: Runtime) -> None:
-    where = "verify.digest"
-    if runtime.pipeline.verify.digest != "log":
-        raise ConfigError(
-            f"{runtime.name} keeps no digests", where=where, hint="verify: {digest: log} in the pipeline file"
-        )
-    refused = source_refuses(runtime)
-    if refused:
-        raise ConfigError(f"{runtime.name} cannot keep digests: {refused}", where=where, hint="verify.digest: none")
 
 
 def _keeping(runtime: Runtime, names: Sequence[str]) -> Iterator[tuple[TargetConfig, Target, DigestStore]]:
@@ -236,7 +225,7 @@ def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None
     Raises ConfigError, OutOfOrder, Paused, RetryableError.
     """
     began = time.perf_counter()
-    _require_digests(runtime)
+    require_digests(runtime)
     found: list[TableDigest] = []
     with runtime.state() as state, runtime.source.open() as source:
         cursor = state.cursor()

@@ -329,6 +329,9 @@ def _verify_plan(runtime: Runtime, order: orders.Verify) -> Steps:
     targets = ", ".join(order.targets or [one.name for one in runtime.pipeline.targets])
     share = order.sample if order.sample is not None else 100 * runtime.pipeline.verify.share
     if (order.method or runtime.pipeline.verify.method) == "sweep":
+        from sluice.flows.log_digests import require_digests
+
+        require_digests(runtime)
         of = f"{share:g} % of " if share < 100 else ""
         steps = [
             f"{of}{tables} at {targets} are read and compared with their digests, while the log flows",
