@@ -191,9 +191,9 @@ class ChannelConfig(StrictModel):
                     f"target {target.name} of {pipeline.pipeline} has on_conversion: copy, which empties a table: what "
                     f"channel {self.channel} has not sent back from there yet would be missing",
                     where=f"channel {self.channel}",
-                    hint=f"write on_conversion: stop at target {target.name} of {pipeline.pipeline}: the load stops and "
-                    "names the table, and `sluice dump start` copies it once the other site is still; a target that "
-                    "is no site of the channel may have a pipeline of its own",
+                    hint=f"write on_conversion: stop at target {target.name} of {pipeline.pipeline}: the load stops "
+                    "and names the table, and `sluice dump start` copies it once the other site is still; a target "
+                    "that is no site of the channel may have a pipeline of its own",
                 )
 
 
