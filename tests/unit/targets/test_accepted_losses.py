@@ -19,13 +19,18 @@ from sluice.postgresql.type_names import pg_type
 from sluice.targets.accepted_losses import accepting_line, judged, require_accepted
 from sluice.targets.clickhouse.column_types import held_type
 from sluice.targets.clickhouse.column_types import lost as lost_by_clickhouse
-from sluice.targets.mongodb.column_types import Form, loses
+from sluice.targets.clickhouse.column_types import own_type as clickhouse_own
+from sluice.targets.lake.types import lost as lost_by_lake
+from sluice.targets.lake.types import own_type as lake_own
+from sluice.targets.mongodb.column_types import Form, form_of, loses
 from sluice.targets.mysql.column_types import lost as lost_by_mysql
 from sluice.targets.mysql.table_info import ColumnInfo
 from sluice.targets.oracle.column_types import lost as lost_by_oracle
 from sluice.targets.oracle.column_types import oracle_type
+from sluice.targets.oracle.column_types import own_type as oracle_own
 from sluice.targets.port import TableFinding, about_values
 from sluice.targets.postgresql.column_types import lost as lost_by_postgresql
+from sluice.targets.postgresql.column_types import own_type as postgresql_type
 
 K = ColumnKind
 ORDERS, ODD = TableId("shop", "orders"), TableId("o'dd", "a.b*")
@@ -154,3 +159,22 @@ def test_a_changed_value_is_a_loss(name: str) -> None:
 def test_a_refused_value_or_another_form_is_none(name: str) -> None:
     assert KEEPS[name]
     assert not isinstance(KEEPS[name], Loss), KEEPS[name]
+
+
+TIMED = {K.DATETIME, K.TIMESTAMP, K.TIME}
+MADE = [
+    ColumnType(kind, precision=20, scale=4, digits=6 if kind in TIMED else 0, length=8, labels=("a", "b")) for kind in K
+]
+
+
+@pytest.mark.parametrize("made", MADE, ids=str)
+def test_what_sluice_makes_for_mysql_needs_no_word(made: ColumnType) -> None:
+    """The types that are proposed for a source's own lose no value: `make demo` with any target needs no line."""
+    said = {
+        "postgresql": lost_by_postgresql(made, pg_type(postgresql_type(made))),
+        "oracle": lost_by_oracle(made, oracle_type(oracle_own(made))),
+        "clickhouse": lost_by_clickhouse(made, held_type(clickhouse_own(made))),
+        "mongodb": loses(made, form_of(made, {}, "")),
+        "lake": lost_by_lake(made, lake_own(made)),
+    }
+    assert {name: words for name, words in said.items() if isinstance(words, Loss)} == {}

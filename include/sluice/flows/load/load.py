@@ -330,7 +330,7 @@ class _Delivery:
         if plans and not given.replay:
             dialect = self.runtime.source.dialect(given.position)
             again = bool(given.schema_changes)
-            require_known_losses(self.runtime, self.target, plans, dialect, again=again)
+            require_known_losses(self.runtime.name, self.target, plans, dialect, again=again)
 
     def _keep_digests(self, bundle: Sequence[_Given]) -> None:
         """Tell the target what the batch does to the digests that it keeps. It never gets several batches as one."""

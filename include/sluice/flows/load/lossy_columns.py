@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from sluice.flows.runtime import Runtime
 from sluice.model.dialects import Dialect
 from sluice.model.planned import PlannedTable
 from sluice.targets.accepted_losses import require_accepted
@@ -19,13 +18,13 @@ _accepted: Final[dict[Hashable, None]] = {}
 
 
 def require_known_losses(
-    runtime: Runtime, target: Target, plans: Sequence[PlannedTable], dialect: Dialect, *, again: bool
+    pipeline: str, target: Target, plans: Sequence[PlannedTable], dialect: Dialect, *, again: bool
 ) -> None:
     """Raise MappingError for a column that would lose values without the pipeline file's accepting it.
 
     The target is asked once for each definition of a table, and ``again`` after it followed a schema change.
     """
-    key = partial(_definition, runtime, target)
+    key = partial(_definition, pipeline, target)
     new = [plan for plan in plans if again or key(plan) not in _accepted]
     schema = target.schema() if new else None
     if schema is not None:
@@ -37,11 +36,11 @@ def require_known_losses(
         del _accepted[next(iter(_accepted))]
 
 
-def _definition(runtime: Runtime, target: Target, plan: PlannedTable) -> Hashable:
+def _definition(pipeline: str, target: Target, plan: PlannedTable) -> Hashable:
     config = target.config
     options = repr(sorted(config.options.items()))
     columns = tuple((column.name, column.sql_type, column.type, column.key, column.nullable) for column in plan.columns)
-    return runtime.name, config.name, config.servers, config.accept_loss, options, plan.source, plan.target, columns
+    return pipeline, config.name, config.servers, config.accept_loss, options, plan.source, plan.target, columns
 
 
 __all__ = ["require_known_losses"]
