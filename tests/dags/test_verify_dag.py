@@ -31,7 +31,7 @@ def test_one_dag_a_pipeline_with_a_form(write_pipeline) -> None:
     path: Path = write_pipeline("shop")
     dag = build_all(path.parent)["verify__shop"]
     assert [task.task_id for task in dag.topological_sort()] == ["verify"]
-    assert set(dag.params) == {"tables", "targets", "where", "sample", "repair", "values"}
+    assert set(dag.params) == {"tables", "targets", "where", "method", "sample", "repair", "values"}
     dag.params.validate()
     assert (dag.schedule, dag.params["sample"]) == (None, 100)
     assert build_all(path.parent, only="verify__shop").keys() == {"verify__shop"}
@@ -49,9 +49,10 @@ def test_a_site_of_a_channel_is_asked_about(write_pipeline, tmp_path: Path, monk
 
 def test_a_schedule_and_a_sample_of_the_file(write_pipeline) -> None:
     path: Path = write_pipeline("shop")
-    path.write_text(path.read_text() + 'verify: {schedule: "0 3 * * *", sample: 12.5%}\n')
+    path.write_text(path.read_text() + 'verify: {schedule: "0 3 * * *", sample: 12.5%, digest: log, method: sweep}\n')
     dag = build_all(path.parent)["verify__shop"]
     assert (dag.schedule, dag.catchup, dag.params["sample"]) == (schedule_of("0 3 * * *"), False, 12.5)
+    assert dag.params["method"] == "sweep"
     assert not any(dag.params[name] for name in ("repair", "tables", "where"))
 
 
@@ -59,10 +60,11 @@ def test_the_task_asks_for_what_the_form_says(write_pipeline, monkeypatch: pytes
     asked: list[flow.VerifySpec] = []
     monkeypatch.setattr(flow, "verify", lambda runtime, spec, told: asked.append(spec) or result(equal=1000))
     task = VerifyOperator(task_id="verify", pipeline=str(write_pipeline("shop")))
-    done = task.work(context(tables=["s.t"], targets=None, sample=10, repair=True, where="a = 1"))
+    done = task.work(context(tables=["s.t"], targets=None, sample=10, repair=True, where="a = 1", method="sweep"))
     assert done == {"id": "20260301T000000-abc", "outcome": "equal", "rows": 1000}
     [spec] = asked
-    assert (spec.tables, spec.targets, spec.sample, spec.repair, spec.where, spec.by) == (
+    assert (spec.method, spec.tables, spec.targets, spec.sample, spec.repair, spec.where, spec.by) == (
+        "sweep",
         ["s.t"],
         [],
         0.1,

@@ -202,7 +202,8 @@ class Direct:
 
         runtime = self._open(pipeline, "local")
         sample = asked["sample"] if asked["sample"] is not None else runtime.pipeline.verify.share
-        return verify(runtime, VerifySpec(**{**asked, "sample": sample}, by=who()), told)
+        method = asked["method"] or runtime.pipeline.verify.method
+        return verify(runtime, VerifySpec(**{**asked, "sample": sample, "method": method}, by=who()), told)
 
     def digests(self, pipeline: str, tables: Sequence[str], targets: Sequence[str]) -> DigestReport:
         """Return what the kept digests say."""
@@ -210,13 +211,13 @@ class Direct:
 
         return read_digests(self._open(pipeline), tables=tables, targets=targets)
 
-    def sweep(self, pipeline: str, asked: Mapping[str, Any]) -> DigestReport:
+    def sweep(self, pipeline: str, asked: Mapping[str, Any], told: Told) -> DigestReport:
         """Read tables and compare them with the kept digests."""
         from sluice.operations.verify.digests import SweepSpec, sweep
 
         runtime = self._open(pipeline, "local")
         share = asked["share"] if asked["share"] is not None else runtime.pipeline.verify.share
-        return sweep(runtime, SweepSpec(**{**asked, "share": share}))
+        return sweep(runtime, SweepSpec(**{**asked, "share": share}), told)
 
     def results(self, pipeline: str) -> list[VerifyResult]:
         """Return the last verifications, oldest first."""

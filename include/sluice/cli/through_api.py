@@ -227,6 +227,7 @@ class PageApi:
         order = {name: asked[name] for name in ("where", "values")}
         order |= {name: list(asked[name]) for name in ("tables", "targets")}
         order["sample"] = None if asked["sample"] is None else 100 * asked["sample"]
+        order["method"] = asked["method"]
         if asked["repair"]:
             order["overwrite"] = asked["overwrite"]
         run = self._do(pipeline, "repair" if asked["repair"] else "verify", order, dry_run=False)["run"]

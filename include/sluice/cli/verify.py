@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,6 +38,13 @@ _MOST, _PATIENCE_S = 100, 120.0
 _COLOUR = {"equal": "green", "different": "red", "incomplete": "yellow"}
 
 
+class Method(StrEnum):
+    """The ways to verify."""
+
+    COMPARE = "compare"
+    SWEEP = "sweep"
+
+
 class _RunByDefault(TyperGroup):
     """``sluice verify PIPELINE`` is ``sluice verify run PIPELINE``."""
 
@@ -66,9 +74,12 @@ def run(
     target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
     where: Annotated[str | None,
         typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = None,
+    method: Annotated[Method | None,
+        typer.Option("--method", help="compare: read both sides; sweep: read the targets and compare them with their "
+            "digests, and compare what differs or has none; default: verify.method of the pipeline file.")] = None,
     sample: Annotated[str,
-        typer.Option("--sample",
-            help="Share of the key ranges, e.g. 10%; default: verify.sample of the pipeline file.")] = "",
+        typer.Option("--sample", help="Share of the key ranges (sweep: of the tables), e.g. 10%; default: "
+            "verify.sample of the pipeline file.")] = "",
     repair: Annotated[bool,
         typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
     overwrite: Overwrite = False,
@@ -96,6 +107,7 @@ def run(
         "patience_s": patience,
         "where": where or "",
         "overwrite": overwrite,
+        "method": method.value if method else None,
     }
     with _progress(quiet=as_json or not err.is_terminal) as show_progress:
         result = service().verify(pipeline, asked, show_progress)
@@ -152,7 +164,9 @@ def sweep(
         "source": source,
         "patience_s": patience,
     }
-    _end(_direct().sweep(pipeline, asked), as_json)
+    with _progress(quiet=as_json or not err.is_terminal) as show_progress:
+        report = _direct().sweep(pipeline, asked, show_progress)
+    _end(report, as_json)
 
 
 def _direct() -> Direct:

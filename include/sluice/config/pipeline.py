@@ -1042,10 +1042,23 @@ class VerifyConfig(StrictModel):
         "whether they are equal. none: it is not.",
     )
 
+    method: Literal["compare", "sweep"] = Field(
+        "compare",
+        description="What a run does for which nobody says otherwise. compare: both sides of each table are compared. "
+        "sweep: tables of the targets are read and compared with their digests (digest: log); those that differ, or "
+        "of which no digest can be kept, are compared with the source then.",
+    )
+
     @field_validator("schedule")
     @classmethod
     def _timed(cls, value: str | None) -> str | None:
         return value if value is None else _clock(value, "a cron expression of five fields, or an interval such as 12h")
+
+    @model_validator(mode="after")
+    def _sweeps_digests(self) -> VerifyConfig:
+        if self.method == "sweep" and self.digest == "none":
+            raise ValueError("verify.method: sweep compares tables with their digests, and needs verify.digest: log")
+        return self
 
     @field_validator("sample")
     @classmethod

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from sluice.config.pipeline import Event, TargetConfig
+from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.dialects import Dialect
@@ -37,6 +38,18 @@ def source_refuses(runtime: Runtime) -> str:
     if runtime.pipeline.capture.unlogged_cascades == "ignore":
         return "capture.unlogged_cascades: ignore accepts changes that the log does not have"
     return ""
+
+
+def require_digests(runtime: Runtime) -> None:
+    """Raise ConfigError if a pipeline keeps no digests."""
+    where = "verify.digest"
+    if runtime.pipeline.verify.digest != "log":
+        raise ConfigError(
+            f"{runtime.name} keeps no digests", where=where, hint="verify: {digest: log} in the pipeline file"
+        )
+    refused = source_refuses(runtime)
+    if refused:
+        raise ConfigError(f"{runtime.name} cannot keep digests: {refused}", where=where, hint="verify.digest: none")
 
 
 def target_refuses(config: TargetConfig, target: Target) -> str:

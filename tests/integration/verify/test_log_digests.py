@@ -456,6 +456,50 @@ def test_the_check_names_what_has_no_digest_and_why(shop: Case) -> None:
     assert "other types" in lines["wider"]
     with delivering(shop):
         assert states(swept(shop)) == {"floats": "unknown", "keyless": "unknown", "orders": "equal", "wider": "unknown"}
+        before = the_digest(shop, "orders").read_ms
+        swept(shop, share=0.25)  # one table: not one of those that cannot be read
+        assert the_digest(shop, "orders").read_ms > before
+
+
+def the_digest(made: Case, table: str) -> TableDigest:
+    return next(one for one in read_digests(made.runtime()).tables if one.table.endswith(f".{table}"))
+
+
+def test_a_verification_that_sweeps_compares_what_digests_do_not_tell_equal(kept: Case) -> None:
+    both(kept, "CREATE TABLE floats (id INT PRIMARY KEY, f FLOAT)")
+    at(kept.source, kept, "INSERT INTO floats VALUES (1, 1.5)")
+    kept.yaml = kept.yaml.replace("{digest: log}", "{digest: log, method: sweep}")
+    kept.path.write_text(kept.yaml, encoding="utf-8")
+    kept.run_until_head()
+    sweeps = ("verify", kept.name)
+    with delivering(kept):
+        assert ways(kept.cli(*sweeps, "--json")) == {"orders": ("digests", 30, 0), "floats": ("checksums", 1, 0)}
+        at(kept.target, kept, "UPDATE orders SET note = 'planted' WHERE id = 7", "UPDATE floats SET f = 2")
+        sampled = kept.cli(*sweeps, "--sample", "50%", "--table", f"{kept.schema}.orders", "--json")
+        assert ways(sampled) == {"orders": ("checksums", 30, 1)}  # what differs is compared whole
+        [orders] = json.loads(sampled.stdout)["tables"]
+        assert "something else changed the table" in orders["note"]
+        assert [one["key"] for one in orders["differences"]] == [["7"]]
+        assert ways(kept.cli(*sweeps, "--repair", "--json")) == {
+            "orders": ("checksums", 30, 0),
+            "floats": ("checksums", 1, 0),
+        }
+        assert ways(kept.cli(*sweeps, "--json")) == {"orders": ("digests", 30, 0), "floats": ("checksums", 1, 0)}
+        refused = kept.cli(*sweeps, "--where", "id = 7", "--table", f"{kept.schema}.orders")
+        assert refused.returncode == 1
+        hint = re.search(r"`sluice (verify [^`]+)`", refused.stderr.replace("\n", " "))
+        assert hint is not None
+        again = kept.cli(*hint[1].split(), "--where", "id = 7", "--table", f"{kept.schema}.orders", "--json")
+        assert ways(again)["orders"][1:] == (1, 0)
+
+
+def ways(said: Any) -> dict[str, tuple[str, int, int]]:
+    """By table: how it was compared, its rows, and those that differ."""
+    assert said.stdout, said.stderr
+    return {
+        one["table"].split(".")[1]: (one["way"], one["rows"], one["different"] + one["missing"] + one["extra"])
+        for one in json.loads(said.stdout)["tables"]
+    }
 
 
 def test_without_the_setting_nothing_is_kept(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> None:

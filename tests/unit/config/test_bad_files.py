@@ -159,6 +159,7 @@ REFUSED = {
     "verify: {sample: 100.1%}": "not a share",
     "verify: {sample: nan%}": "not a share",
     "verify: {smaple: 10%}": "smaple",
+    "verify: {method: sweep}": "needs verify.digest: log",
     "alert_lag: 99999999999999d": "too long",
     "alert_lag: 9999999999999999999999d": "not a duration",
     "alert_lag: -1s": "not a duration",

@@ -24,7 +24,7 @@ from sluice.errors import ConfigError, TerminalError
 from sluice.flows.checkpoints import checkpoints_of
 from sluice.flows.dump.reconcile import why_not
 from sluice.flows.dump.start import captured_tables, named_tables
-from sluice.flows.log_digests import deltas_of, redefined, source_refuses, target_refuses
+from sluice.flows.log_digests import deltas_of, redefined, require_digests, target_refuses
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import kept_manifest
 from sluice.model.digests import RangeDigest
@@ -35,6 +35,7 @@ from sluice.model.tables import TableId, TableSchema
 from sluice.operations.verify.digested_columns import digested_columns
 from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.progress import Progress, Told
 from sluice.segments.reader import read_file
 from sluice.sources.base import (
     ChunkReader,
@@ -77,6 +78,16 @@ class TableDigest:
     read_ms: int = 0
     found: tuple[str, ...] = ()
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing is left to be looked at."""
+        return self.state == EQUAL and not self.found
+
+    @property
+    def differs(self) -> bool:
+        """Whether the table is not that of the source, or was changed by something else."""
+        return self.state == DIFFERENT or bool(self.found)
+
     def to_json(self) -> dict[str, Any]:
         """Return what commands print."""
         return {
@@ -108,10 +119,9 @@ class DigestReport:
     @property
     def outcome(self) -> str:
         """Equal; different; or incomplete, if nothing differs and something is unknown."""
-        states = {one.state for one in self.tables}
-        if DIFFERENT in states or any(one.found for one in self.tables):
+        if any(one.differs for one in self.tables):
             return DIFFERENT
-        return EQUAL if states == {EQUAL} else "incomplete"
+        return EQUAL if self.tables and all(one.is_equal for one in self.tables) else "incomplete"
 
     def to_json(self) -> dict[str, Any]:
         """Return what commands print."""
@@ -129,22 +139,11 @@ def read_digests(runtime: Runtime, *, tables: Sequence[str] = (), targets: Seque
     ``tables``: ``schema.table`` names; none: all of which a digest is kept. Raises ConfigError, TargetUnavailable.
     """
     began = time.perf_counter()
-    _require_digests(runtime)
+    require_digests(runtime)
     found: list[TableDigest] = []
     for config, _, store in _keeping(runtime, targets):
         found += _kept(runtime, config, store, tables)
     return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
-
-
-def _require_digests(runtime: Runtime) -> None:
-    where = "verify.digest"
-    if runtime.pipeline.verify.digest != "log":
-        raise ConfigError(
-            f"{runtime.name} keeps no digests", where=where, hint="verify: {digest: log} in the pipeline file"
-        )
-    refused = source_refuses(runtime)
-    if refused:
-        raise ConfigError(f"{runtime.name} cannot keep digests: {refused}", where=where, hint="verify.digest: none")
 
 
 def _keeping(runtime: Runtime, names: Sequence[str]) -> Iterator[tuple[TargetConfig, Target, DigestStore]]:
@@ -207,7 +206,8 @@ class SweepSpec:
     Attributes:
         tables: ``schema.table`` names; none: all captured.
         targets: names; none: all that keep digests.
-        share: of the tables: those that were not read for longest.
+        share: of the tables: those that were not read for longest. Those of which no digest can be kept are told in
+            addition.
         source: read the source's tables, too, where their digests are known.
         patience_s: how long the pipeline may stand still.
     """
@@ -219,13 +219,13 @@ class SweepSpec:
     patience_s: float = 120.0
 
 
-def sweep(runtime: Runtime, asked: SweepSpec) -> DigestReport:
+def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None) -> DigestReport:
     """Read tables of the targets, compare them with what is kept, and keep what was read.
 
     Raises ConfigError, OutOfOrder, Paused, RetryableError.
     """
     began = time.perf_counter()
-    _require_digests(runtime)
+    require_digests(runtime)
     found: list[TableDigest] = []
     with runtime.state() as state, runtime.source.open() as source:
         cursor = state.cursor()
@@ -249,6 +249,7 @@ def sweep(runtime: Runtime, asked: SweepSpec) -> DigestReport:
                 log_epoch=cursor.position.log_epoch,
                 stretch=cursor.stretch,
                 made=ExpectedRows(runtime, source.identity.dialect),
+                told=told,
             )
             found += side.sweep(names)
     return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
@@ -314,15 +315,23 @@ class _Side:
     log_epoch: str
     stretch: int
     made: ExpectedRows
+    told: Told
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
     def sweep(self, names: Sequence[TableId]) -> list[TableDigest]:
         """Read the tables that were not read for longest."""
         kept = self.store.read()
-        read_ms = {one.table: one.read_ms for one in kept.tables} if kept else {}
-        oldest = sorted(names, key=lambda table: (read_ms.get(str(table), 0), str(table)))
-        some = oldest[: math.ceil(self.asked.share * len(oldest))]
-        return [self._table(table) for table in sorted(some)]
+        known = {one.table: one for one in kept.tables} if kept else {}
+        read_ms = {table: one.read_ms for table, one in known.items()}
+        most, read, found = math.ceil(self.asked.share * len(names)), 0, []
+        for table in sorted(names, key=lambda table: (read_ms.get(str(table), 0), str(table))):
+            if read == most:
+                break
+            about = known[str(table)].target.digest.rows if str(table) in known else 0
+            self.told(Progress(str(table), self.config.name, 0, about, "sweeping"))
+            found.append(self._table(table))
+            read += bool(found[-1].read_ms)
+        return sorted(found, key=lambda one: one.table)
 
     def _table(self, table: TableId) -> TableDigest:
         try:

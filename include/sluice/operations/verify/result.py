@@ -43,7 +43,9 @@ class TableResult(_Stored):
     table: str
     target: str
     way: str = Field(
-        "", description="checksums, rows, rows of the source, or counts (no key); empty: it was not compared."
+        "",
+        description="digests (kept from the log; the target was read), checksums, rows, rows of the source, or counts "
+        "(no key); empty: it was not compared.",
     )
     rows: int = Field(0, description="Rows of the source that were compared.")
     equal: int = 0

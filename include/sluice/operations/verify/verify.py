@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import Literal
 
 import structlog
 
@@ -32,6 +33,7 @@ from sluice.model.dumps import Marking, TableRequest
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.operations.verify.digested_columns import digested_columns
+from sluice.operations.verify.digests import SweepSpec, TableDigest, sweep
 from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.keyless_check import KeylessCheck
@@ -82,6 +84,8 @@ class VerifySpec:
         patience_s: how long the pipeline may stand still.
         where: a condition on columns of the one table, at the source.
         overwrite: a repair may overwrite what a channel's other site wrote.
+        method: compare: both sides are read; sweep: those tables that digests do not tell equal, see
+            :func:`sluice.operations.verify.digests.sweep`.
     """
 
     tables: Sequence[str] = ()
@@ -94,6 +98,7 @@ class VerifySpec:
     patience_s: float = 120.0
     where: str = ""
     overwrite: bool = False
+    method: Literal["compare", "sweep"] = "compare"
 
 
 def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: None) -> VerifyResult:
@@ -114,6 +119,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             runtime.pipeline, runtime.membership, runtime.loads, asked.targets, overwrite=asked.overwrite, removes=True
         )
     began = int(time.time() * 1000)
+    swept = _swept(runtime, asked, told) if asked.method == "sweep" else {}
     with runtime.state() as state, ExitStack() as stack:
         cursor = state.cursor()  # read before connecting to the source, so that a failover in between is noticed
         if cursor is None:
@@ -145,6 +151,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             conditioned=conditioned,
             keyless=source.keyless(),
             log_epoch=cursor.position.log_epoch,
+            swept=swept,
         )
         results, repairs = [], []
         for config, target in opened:
@@ -183,6 +190,26 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         differ=made.differing,
     )
     return made
+
+
+def _swept(runtime: Runtime, asked: VerifySpec, told: Told) -> dict[str, dict[str, TableDigest]]:
+    """Sweep; return the answers by target and table. Raises ConfigError and what :func:`sweep` raises."""
+    if asked.where:
+        raise ConfigError(
+            "digests are of whole tables, and know no condition",
+            hint=f"`sluice verify {runtime.name} --method compare` with the condition",
+        )
+    spec = SweepSpec(tables=asked.tables, targets=asked.targets, share=asked.sample, patience_s=asked.patience_s)
+    found: dict[str, dict[str, TableDigest]] = {}
+    for one in sweep(runtime, spec, told).tables:
+        found.setdefault(one.target, {})[one.table] = one
+    return found
+
+
+def _by_digests(told: TableDigest) -> TableResult:
+    assert told.at_target is not None, "it is equal"
+    rows = told.at_target.rows
+    return TableResult(table=told.table, target=told.target, way="digests", rows=rows, equal=rows)
 
 
 def _complete(state: PipelineState, result: VerifyResult) -> None:
@@ -241,6 +268,7 @@ class _Verification:
     conditioned: Mapping[TableId, TableRequest]
     keyless: Collection[TableId]
     log_epoch: str = ""
+    swept: Mapping[str, Mapping[str, TableDigest]] = field(default_factory=dict)
 
     def target(self, config: TargetConfig, target: Target) -> tuple[list[TableResult], str]:
         """Verify all tables at one target; return the results and the dump that repaired them, "" for none."""
@@ -251,7 +279,9 @@ class _Verification:
         CheckpointCheck(self.runtime, self.state, config.name, target).read()
         made = ExpectedRows(self.runtime, self.source.identity.dialect)
         side = _Side(self, config, target, comparer, made, other_writers(target))
-        checked = [side.table(table) for table in self.sizes]
+        told = self.swept.get(config.name)
+        sizes = [one for one in self.sizes if told is None or str(one.id) in told]
+        checked = [side.table(table) for table in sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.differing]
         repair = side.repair(wanted) if self.asked.repair and wanted else ""
         return [one.result for one in checked], repair
@@ -281,6 +311,9 @@ class _Side:
         """Compare one table. What makes it impossible is in the result."""
         whole, table = self.whole, size.id
         began = time.monotonic()
+        digest = self._digest(table)
+        if digest is not None and digest.is_equal:
+            return _Checked(_by_digests(digest))
         try:
             refused = self._refused()
             if refused:
@@ -296,6 +329,14 @@ class _Side:
         except TerminalError as error:
             _log.warning("table_verification_failed", pipeline=whole.runtime.name, table=str(table), error=str(error))
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
+
+    def _digest(self, table: TableId) -> TableDigest | None:
+        return self.whole.swept.get(self.config.name, {}).get(str(table))
+
+    def _sample(self, table: TableId) -> float:
+        """Return the share of the table's ranges that is compared: all if its digests differ."""
+        digest = self._digest(table)
+        return 1.0 if digest is not None and digest.differs else self.whole.asked.sample
 
     def _refused(self) -> str:
         """Return why it cannot be known what the target should hold, "" if it can."""
@@ -325,7 +366,7 @@ class _Side:
             ranges=found.ranges,
             ranges_compared=found.compared,
             differences=self._shown(way, found.odd),
-            note=note,
+            note="; ".join(filter(None, (note, *(digest.found if (digest := self._digest(table)) else ())))),
             seconds=round(time.monotonic() - began, 3),
             **_counts(found, found.rows, found.undecided),
         )
@@ -486,7 +527,7 @@ class _Side:
             shared=shared,
             range_rows=rows,
             digest_rows=whole.runtime.pipeline.dump.chunk_rows,
-            sample=whole.asked.sample,
+            sample=self._sample(table),
             lists=lists,
         )
         if why:
@@ -504,7 +545,7 @@ class _Side:
         not_by_table = why_not(runtime.pipeline, runtime.rules_path, [table], self.whole.captured, ()).get(table, "")
         if not_by_table or lister is None:
             return False, why
-        if self.whole.asked.sample < 1:
+        if self._sample(table) < 1:
             return False, "that needs all rows of the source, and a sample was asked for"
         if any(route.conversion(name) is not None for name in key):
             return False, "the mapping converts values of its key"

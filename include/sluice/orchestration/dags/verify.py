@@ -44,8 +44,9 @@ NOTED_DIFFERENCES = 10
 _DOC = """Compares what the targets hold with **`{source}`**, row by row, while the log flows, without a lock.
 A row that is merely on its way is not reported.
 
-- **Trigger** opens a form: which tables and targets, a condition, a sample of the key ranges, and *repair*: rows that differ are copied again,
-  and rows that only a target has are removed.
+- **Trigger** opens a form: which tables and targets, a condition, a method, a sample of the key ranges, and *repair*: rows that differ are
+  copied again, and rows that only a target has are removed. The method *sweep* compares the targets with digests that are kept from the log
+  (`verify: {{digest: log}}`), and then what differs.
 - The result is in the note of the run, in `sluice verify show {pipeline}`, and in one line in `sluice status`. If rows differ afterwards, the run
   fails.
 - `verify: {{schedule: "0 3 * * *", sample: 100%}}` in the pipeline file makes it run by itself (UTC). Such a run repairs nothing.
@@ -91,9 +92,14 @@ def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
             "", type=["null", "string"], title="Condition",
             description="On columns of the one table named, at the source: only rows that meet it are compared.",
         ),
+        "method": Param(
+            pipeline.verify.method, type="string", enum=["compare", "sweep"], title="Method",
+            description="compare: both sides are read. sweep: the targets are read and compared with their digests "
+            "(verify.digest: log); what differs, or has none, is compared with the source then.",
+        ),
         "sample": Param(
             100 * pipeline.verify.share, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)",
-            description="Share of the key ranges.",
+            description="Share of the key ranges, or of the tables if they are swept.",
         ),
         "repair": Param(
             False, type=["null", "boolean"], title="Repair",
@@ -130,6 +136,7 @@ class VerifyOperator(SluiceOperator):
                 sample=float(asked.get("sample") or 100 * runtime.pipeline.verify.share) / 100,
                 repair=bool(asked.get("repair")),
                 overwrite=bool(asked.get("overwrite")),
+                method=asked.get("method") or runtime.pipeline.verify.method,
                 values=bool(asked.get("values")),
                 by=f"airflow:{run.run_id}",
             )

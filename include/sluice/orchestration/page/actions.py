@@ -328,8 +328,18 @@ def _verify_plan(runtime: Runtime, order: orders.Verify) -> Steps:
     tables = ", ".join(order.tables) or "all captured tables"
     targets = ", ".join(order.targets or [one.name for one in runtime.pipeline.targets])
     share = order.sample if order.sample is not None else 100 * runtime.pipeline.verify.share
-    of = f" of {share:g} % of the key ranges" if share < 100 else ""
-    steps = [f"rows of {tables} at {targets} are compared with the source{of}, while the log flows, without a lock"]
+    if (order.method or runtime.pipeline.verify.method) == "sweep":
+        from sluice.flows.log_digests import require_digests
+
+        require_digests(runtime)
+        of = f"{share:g} % of " if share < 100 else ""
+        steps = [
+            f"{of}{tables} at {targets} are read and compared with their digests, while the log flows",
+            "what differs, or has no digest, is compared with the source",
+        ]
+    else:
+        of = f" of {share:g} % of the key ranges" if share < 100 else ""
+        steps = [f"rows of {tables} at {targets} are compared with the source{of}, while the log flows, without a lock"]
     if isinstance(order, orders.Repair):
         steps += ["rows that differ are copied again", "rows that only the target has are REMOVED there"]
     return steps
@@ -354,6 +364,7 @@ def _verify_command(pipeline: str, order: orders.Verify) -> Sequence[str]:
         words += ["--where", order.where]
     if order.sample is not None:
         words += ["--sample", f"{order.sample:g}%"]
+    words += ["--method", order.method] if order.method else []
     words += ["--values"] if order.values else []
     return [*words, "--repair"] if isinstance(order, orders.Repair) else words
 

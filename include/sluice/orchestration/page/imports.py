@@ -25,6 +25,7 @@ _MODULES = (
     "sluice.operations.history",
     "sluice.operations.tables",
     "sluice.operations.verify.result",
+    "sluice.flows.log_digests",
     "sluice.flows.dump.start",
     "sluice.flows.dump.progress",
 )

@@ -229,6 +229,11 @@ class Verify(Order):
     sample: float | None = Field(
         None, gt=0, le=100, allow_inf_nan=False, description="Percent of the key ranges; null: as the file says."
     )
+    method: Literal["compare", "sweep"] | None = Field(
+        None,
+        description="compare: read both sides; sweep: compare the targets with their digests, and then what differs "
+        "or has none with the source; null: as the file says.",
+    )
     values: bool = Field(False, strict=True, description="Keep the values that differ; masked columns stay masked.")
 
 

@@ -39,7 +39,8 @@ const FIELDS = {
   "dump-pause": [DUMP_ID], "dump-resume": [DUMP_ID], "dump-cancel": [DUMP_ID], "dump-tune": [DUMP_ID, ...PACE],
   "letters-replay": [["ids", "Ids, one in a line (none: all that wait)", "lines"], ["target", "Only to this target", "text"]],
   "letters-discard": [["ids", "Ids, one in a line", "lines", { required: true }], REASON],
-  verify: [TABLES, TARGETS, ["where", "Condition (of one table)", "text"],
+  verify: [TABLES, TARGETS, ["method", "Method", "choice", { options: ["", "compare", "sweep"], none: "as the pipeline file says" }],
+    ["where", "Condition (of one table)", "text"],
     ["sample", "Sample (%)", "number", { min: 0, max: 100, step: "any" }], ["values", "Keep the values that differ", "check"]],
   repair: [TABLES, TARGETS, ["where", "Condition (of one table)", "text"]],
 };
@@ -85,7 +86,7 @@ function field([name, label, kind, more = {}], value, pipeline) {
     input = el("textarea", { ...common, rows: 3, required: Boolean(required) });
     input.value = Array.isArray(value) ? value.join("\n") : value || "";
   } else if (kind === "target" || kind === "choice") {
-    input = el("select", common, ...(more.options || targets).map((one) => el("option", { value: one, selected: one === value }, one)));
+    input = el("select", common, ...(more.options || targets).map((one) => el("option", { value: one, selected: one === value }, one || more.none)));
   } else if (kind === "targets") {
     const chosen = new Set(value || []);
     return el("fieldset", { class: "field", "data-kind": "targets", name }, el("legend", {}, label), ...targets.map((one, i) => el(
@@ -106,6 +107,7 @@ function read(form) {
     else if (kind === "lines") body[name] = node.value.split("\n").map((one) => one.trim()).filter(Boolean);
     else if (kind === "targets") body[name] = [...node.querySelectorAll("input:checked")].map((one) => one.value);
     else if (kind === "number") { if (node.value !== "") body[name] = Number(node.value); }
+    else if (kind === "choice") { if (node.value !== "") body[name] = node.value; }
     else body[name] = node.value;
   }
   return body;
