@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,13 @@ from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
+from sluice.spark.base import LARGE_BYTES
+from sluice.spark.local import LocalRunner
 from sluice.targets.port import Fence, WriteResult
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.tables import Reference, TargetTable
 from sluice.targets.sql.writer import SqlSession
+from tests.support.running.stage_processes import pss_mb
 from tests.support.tables.small_segments import rows, schema_of
 
 POSITION = Offset.at("u", "binlog.000001", 4)
@@ -121,6 +125,29 @@ def test_the_shares_of_a_part_have_each_change_once_and_a_key_in_one_share(store
     assert sum(some.num_rows for some in read) == 600
     assert min(map(len, keys)) > 40
     assert all(one.size_bytes <= part.size_bytes // 4 for one in cut)
+
+
+@dataclass(frozen=True)
+class _Copying:
+    """A unit that copies 20 MB of rows several times."""
+
+    memory_bytes: int = LARGE_BYTES
+
+
+def _copy(unit: _Copying) -> int:
+    rows = pa.table({"v": ["x" * 2_000] * 10_000})
+    for _ in range(8):
+        rows = pa.concat_tables([rows, rows.take(pa.array(range(10_000)))]).combine_chunks().slice(0, 10_000)
+    return rows.num_rows
+
+
+def test_memory_that_large_units_freed_goes_back_to_the_system() -> None:
+    """Arrow's pool and the C library keep 600 MB of these eight units otherwise."""
+    _copy(_Copying())
+    pa.default_memory_pool().release_unused()
+    before = pss_mb(os.getpid())
+    assert LocalRunner(2**30).run(_copy, [_Copying()] * 8) == [10_000] * 8
+    assert pss_mb(os.getpid()) < before + 150
 
 
 def test_what_is_no_larger_than_it_may_be_or_has_no_key_or_is_very_large_has_no_shares(store: SegmentStore) -> None:
