@@ -65,8 +65,8 @@ def give_back(unit: Any) -> None:
     """Give the memory that a large unit has freed back to the system.
 
     Decision: 2 GB of rows, merged one unit of 33 MB after the other, had a peak of 457 MB, of which 173 MB were free in
-    Arrow's pool and 96 MB in the C library's. Allocators keep what a thread frees for that thread, so every thread gives
-    back its own. Small units keep theirs: the next batch takes it without a page fault.
+    Arrow's pool and 96 MB in the C library's. Allocators keep what a thread frees for that thread, so every thread
+    gives back its own. Small units keep theirs: the next batch takes it without a page fault.
     """
     if getattr(unit, "memory_bytes", 0) >= LARGE_BYTES:
         pa.default_memory_pool().release_unused()
