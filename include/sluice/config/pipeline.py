@@ -428,7 +428,7 @@ class SparkConfig(StrictModel):
         "process, and not by Spark's workers; 0: every batch is Spark work.",
     )
     memory: Size = Field(
-        2**30,
+        2**29,
         description="What one process (a task, a Python worker of Spark) may take while it merges, applies rules or "
         "loads. Work is cut so that it stays below; a single row that is larger than a sixth of it takes more.",
     )

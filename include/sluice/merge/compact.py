@@ -35,7 +35,7 @@ from sluice.merge.column_presence import is_partial
 from sluice.merge.group_codes import Identity, dense, group_codes
 from sluice.merge.partial_rows import combine
 from sluice.model.layouts import told
-from sluice.model.tables import META_COLUMNS, member
+from sluice.model.tables import META_COLUMNS, member, one_chunk
 
 INSERT, UPDATE, DELETE, MOVED, READ = range(5)
 
@@ -149,10 +149,10 @@ def _arrivals_are_inserts(
     changes: pa.Table, ops: npt.NDArray[np.int64], key: Sequence[str], identity: Identity | None
 ) -> npt.NDArray[np.int64]:
     """Turn dumped rows into inserts, and so updates that change the key: they arrive at a new key."""
-    before = changes["_before"].combine_chunks()
+    before = one_chunk(changes["_before"])
     moved: Any = np.zeros(len(ops), bool)
     for name in key:
-        now, then = changes[name].combine_chunks(), member(before, name)
+        now, then = one_chunk(changes[name]), member(before, name)
         if identity is not None:
             field = changes.schema.field(name)
             now, then = identity(field, now), identity(field, then)
@@ -214,7 +214,7 @@ def _before(
     insert.
     """
     field = changes.schema.field("_before")
-    stored = changes["_before"].combine_chunks()
+    stored = one_chunk(changes["_before"])
     is_update, is_delete = begun == UPDATE, (begun == DELETE) | (begun == MOVED) | (begun == READ)
     from_struct = pa.array(first, mask=~is_update)
     from_row = pa.array(first, mask=~is_delete)
@@ -224,7 +224,7 @@ def _before(
         if is_update.any():
             parts.append(member(stored, child.name).take(from_struct))
         if is_delete.any():
-            parts.append(changes[child.name].combine_chunks().take(from_row))
+            parts.append(one_chunk(changes[child.name]).take(from_row))
         if not parts:
             children.append(pa.nulls(len(first), child.type))
         else:
@@ -243,7 +243,7 @@ def _compact_keyless(
     every = changes
     if (ops == UPDATE).any():
         updates = changes.filter(pa.array(ops == UPDATE))
-        old = updates["_before"].combine_chunks()
+        old = one_chunk(updates["_before"])
         left = updates
         for name in users:
             left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), member(old, name))

@@ -27,7 +27,7 @@ TABLE_COST = 300
 ROW_BYTES = 256
 """Bytes of rows in memory that count as one row."""
 
-PROCESS_BYTES = 280 * 2**20
+PROCESS_BYTES = 200 * 2**20
 """What a process takes before it holds a row: the interpreter, libraries, compiled kernels, buffers of a connection."""
 
 EXPANSION = 4

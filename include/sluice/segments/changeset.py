@@ -383,21 +383,22 @@ def read_changeset_file(
 class ChangesetReader:
     """Reads a file row group by row group, and opens it for each: a load reads hundreds side by side.
 
+    ``forgetful``: the footer is parsed again for each row group. Parsed, it takes a kilobyte for each column of each
+    row group, which the footers of a large batch together must not.
+
     Raises SegmentError if it is damaged.
     """
 
-    def __init__(self, store: SegmentStore, file: ChangesetFile, *, lean: bool = False) -> None:
+    def __init__(
+        self, store: SegmentStore, file: ChangesetFile, *, lean: bool = False, forgetful: bool = False
+    ) -> None:
         self.file = file
         self._store = store
         with self._opened(None) as reader:
-            self._footer = reader.metadata
+            self._footer = None if forgetful else reader.metadata
+            self.groups = int(reader.metadata.num_row_groups)
             self._columns = _lean(reader) if lean else None
             self.schema = self._read(reader, []).schema
-
-    @property
-    def groups(self) -> int:
-        """The number of row groups."""
-        return int(self._footer.num_row_groups)
 
     def read(self, group: int) -> pa.Table:
         """Read the rows of a group (CHANGESET_ROWS)."""

@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import pyarrow as pa
+
 U = TypeVar("U")
 R = TypeVar("R")
 
@@ -53,6 +55,22 @@ class UnitRunner(Protocol):
 
         Raises also what Spark says of a rule's plan.
         """
+
+
+LARGE_BYTES = 48 * 2**20
+"""Memory of a unit from which on what it leaves in the allocators is worth the page faults of the next one."""
+
+
+def give_back(unit: Any) -> None:
+    """Give the memory that a large unit has freed back to the system.
+
+    Decision: 2 GB of rows, merged one unit of 33 MB after the other, had a peak of 457 MB, of which 173 MB were free in
+    Arrow's pool and 96 MB in the C library's. Allocators keep what a thread frees for that thread, so every thread
+    gives back its own. Small units keep theirs: the next batch takes it without a page fault.
+    """
+    if getattr(unit, "memory_bytes", 0) >= LARGE_BYTES:
+        pa.default_memory_pool().release_unused()
+        pa.system_memory_pool().release_unused()  # malloc_trim
 
 
 def balanced(units: Sequence[Any], bins: int) -> list[list[int]]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sluice.errors import ConfigError, SparkUnavailable
+from sluice.spark.base import give_back
 
 
 class _Room:
@@ -68,7 +69,10 @@ class LocalRunner:
             if self._cancelled.is_set():
                 raise SparkUnavailable(f"{description or 'the work'} was cancelled")
             with _ROOM.of(getattr(unit, "memory_bytes", 0), self._room):
-                return function(unit)
+                try:
+                    return function(unit)
+                finally:
+                    give_back(unit)
 
         if len(units) <= 1 or parallelism <= 1:
             return [one(unit) for unit in units]

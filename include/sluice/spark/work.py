@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StructField, StructType
 
 from sluice.errors import ConfigError, LoadError, SluiceError, SparkUnavailable
-from sluice.spark.base import balanced
+from sluice.spark.base import balanced, give_back
 
 _NUMBERS = StructType([StructField("id", LongType(), nullable=False)])
 _SCHEMA = StructType([
@@ -163,5 +163,6 @@ def _work(payload: bytes) -> pa.RecordBatch:
         except Exception:
             rows.append((number, False, pickle.dumps(UnitFailed(traceback.format_exc(limit=-6)))))
             break
+        give_back(unit)
     columns = list(zip(*rows, strict=True))
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW)

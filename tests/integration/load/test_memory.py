@@ -16,6 +16,7 @@ from sluice.flows.transform.shuffle import run_shuffle_unit
 from sluice.targets.sql.tables import TableChanges
 from tests.support.pipelines.case import case
 from tests.support.pipelines.small_units import small_memory
+from tests.support.running.stage_processes import step
 
 TABLES = {
     "plain": "id INT PRIMARY KEY, n INT, v VARCHAR(200)",
@@ -146,3 +147,29 @@ def test_a_session_stays_while_rows_are_read_and_none_is_written(
         made.run_until_head()
         made.assert_equal("t")
         assert len(read) > 4
+
+
+@pytest.mark.promise("E11")
+@pytest.mark.parametrize("key", [", PRIMARY KEY (id)", ""], ids=["keyed", "keyless"])
+def test_a_large_transaction_takes_half_a_gibibyte_of_each_process(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, key: str
+) -> None:
+    """400 MB of rows that pack 20:1. What the allocators keep of the units before counts, too."""
+    schema, rows = fresh_schema(mysql_source, mysql_target), 210_000
+    columns = f"(id INT NOT NULL, v TEXT NOT NULL{key})"
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, target_extra="    parallelism: 4") as made:
+        mysql_source.execute(f"CREATE TABLE {schema}.t {columns} ENGINE = BLACKHOLE")  # its rows are in the log only
+        mysql_target.execute(f"CREATE TABLE {schema}.t {columns}")
+        made.run_until_head()
+        mysql_source.execute(
+            f"SET SESSION cte_max_recursion_depth = {rows}",
+            f"INSERT INTO {schema}.t WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < {rows}) "
+            "SELECT n, REPEAT(SHA2(n, 256), 29) FROM s",
+        )
+        batch = "0"
+        for stage in ("drain", "merge", "load"):
+            said, peak_mb, _ = step(made, stage, "local", int(batch), list)
+            batch = said if stage == "drain" else batch
+            assert peak_mb * 1e6 <= 2**29, stage
+        there = f"SELECT COUNT(*), COUNT(DISTINCT id), SUM(v = REPEAT(SHA2(id, 256), 29)) FROM {schema}.t"
+        assert [int(value) for value in mysql_target.execute(there)[0]] == [rows, rows, rows]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError, RuleError, SegmentError
 from sluice.flows.load.units import batch_input
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces
+from sluice.flows.transform.segment_rows import read_changes, shares
 from sluice.model.offset import Offset
 from sluice.model.packing import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
 from sluice.model.planned import PlannedTable
@@ -33,11 +35,16 @@ from sluice.segments.changeset import (
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
+from sluice.segments.writer import SegmentWriter
+from sluice.spark.base import LARGE_BYTES
+from sluice.spark.local import LocalRunner
 from sluice.targets.port import Fence, NoFacts, WriteResult
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.loader import compared_again
 from sluice.targets.sql.tables import Reference, TargetTable
 from sluice.targets.sql.writer import SqlSession, known_tables
+from tests.support.running.stage_processes import pss_mb
+from tests.support.tables.small_segments import rows, schema_of
 
 POSITION = Offset.at("u", "binlog.000001", 4)
 
@@ -103,6 +110,74 @@ def test_units_fit_the_memory_four_at_a_time(store: SegmentStore, rows: int, row
         assert unit.memory_bytes <= max(work_bytes(memory) // 4, bucket * EXPANSION) + 1024
     ranges = sorted(part.buckets for unit in units for part in unit.parts)
     assert [low for low, _ in ranges] == [0, *(high for _, high in ranges[:-1])]
+
+
+def test_the_shares_of_a_part_have_each_change_once_and_a_key_in_one_share(store: SegmentStore) -> None:
+    schema = schema_of()
+    writer = SegmentWriter(store, 1, 1)
+    for start in (0, 300):  # each key twice
+        writer.add(schema, rows(schema, list(range(300)), start))
+    made = writer.finish(POSITION, POSITION, transactions=1)
+    [part] = plan_pieces(store, made, pipeline())
+    cut = list(shares(part, part.size_bytes // 2))
+    assert [one.share for one in cut] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    read = [read_changes(store, one).changes for one in cut]
+    keys = [set(some["id"].to_pylist()) for some in read]
+    assert sorted(key for some in keys for key in some) == list(range(300))
+    assert sum(some.num_rows for some in read) == 600
+    assert min(map(len, keys)) > 40
+    assert all(one.size_bytes <= part.size_bytes // 4 for one in cut)
+
+
+@dataclass(frozen=True)
+class _Copying:
+    """A unit that copies 20 MB of rows several times."""
+
+    memory_bytes: int = LARGE_BYTES
+
+
+def _copy(unit: _Copying) -> int:
+    rows = pa.table({"v": ["x" * 2_000] * 10_000})
+    for _ in range(8):
+        rows = pa.concat_tables([rows, rows.take(pa.array(range(10_000)))]).combine_chunks().slice(0, 10_000)
+    return rows.num_rows
+
+
+def test_memory_that_large_units_freed_goes_back_to_the_system() -> None:
+    """Arrow's pool and the C library keep 600 MB of these eight units otherwise."""
+    _copy(_Copying())
+    pa.default_memory_pool().release_unused()
+    before = pss_mb(os.getpid())
+    assert LocalRunner(2**30).run(_copy, [_Copying()] * 8) == [10_000] * 8
+    assert pss_mb(os.getpid()) < before + 150
+
+
+def test_what_is_no_larger_than_it_may_be_or_has_no_key_or_is_very_large_has_no_shares(store: SegmentStore) -> None:
+    [part] = plan_pieces(store, manifest(wide(1_000, 100)), pipeline())
+    [keyless] = plan_pieces(store, manifest(wide(1_000, 100, primary_key=(), bucket_max=0)), pipeline())
+    assert list(shares(part, part.size_bytes)) == [part]
+    assert list(shares(keyless, keyless.size_bytes // 2)) == [keyless]
+    assert list(shares(part, part.size_bytes // 10)) == [part]
+
+
+def test_a_column_that_no_row_of_a_share_has_is_not_said_to_be_there_from_the_first_row(store: SegmentStore) -> None:
+    """A column was added in the middle of the batch: the target's default is for all rows of the share."""
+    new = schema_of()
+    old = type(new)(new.table, new.columns[:1], new.primary_key)
+    writer = SegmentWriter(store, 1, 1)
+    whole = rows(new, [1, 2, 3, 4])
+    before = whole["_before"].combine_chunks()
+    struct = pa.StructArray.from_arrays([before.field(0)], fields=[before.type[0]], mask=before.is_null())
+    index = whole.schema.get_field_index("_before")
+    writer.add(old, whole.set_column(index, "_before", struct).select(old.arrow_schema.names).cast(old.arrow_schema))
+    writer.add(new, rows(new, [5], 4))
+    made = writer.finish(POSITION, POSITION, transactions=1)
+    [part] = plan_pieces(store, made, pipeline())
+    read = [read_changes(store, replace(part, share=(number, 2))) for number in range(2)]
+    [without] = [one for one in read if 5 not in one.changes["id"].to_pylist()]
+    assert without.changes.num_rows
+    [(first, name)] = without.added
+    assert (first > max(without.changes["_seq"].to_pylist()), name) == (True, "v")
 
 
 def test_a_key_that_has_most_of_the_rows_is_cut_off(store: SegmentStore) -> None:

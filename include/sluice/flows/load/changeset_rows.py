@@ -18,6 +18,9 @@ from sluice.segments.store import SegmentStore
 PIECE_BYTES = 8 * 2**20
 """Bytes of rows in memory: what is written of a large part before more is read."""
 
+_FOOTERS = 32
+"""Files of a part whose parsed footers are kept while it is read."""
+
 Keys = tuple[int | None, int | None]
 
 
@@ -44,7 +47,8 @@ def reading(
         in_order: rows that a rule kept come first, in log order. A row that exists at the end came after all kept ones
             whose key the server compares as equal: while it existed, they could not.
     """
-    readers = [ChangesetReader(store, file, lean=lean) for file in files]
+    forgetful = len(files) > _FOOTERS
+    readers = [ChangesetReader(store, file, lean=lean, forgetful=forgetful) for file in files]
     schema = pa.unify_schemas([reader.schema for reader in readers], promote_options="permissive")
     if keys is None and not in_order and all(file.key_starts for file in files):
         keys = (None, None)

@@ -24,7 +24,7 @@ from sluice.flows.transform.dead_letter_files import forget_attempts
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces, run_merge_unit
 from sluice.flows.transform.read_back import plan_read_back
 from sluice.flows.transform.repair import Repaired, note_repaired, plan_repair
-from sluice.flows.transform.segment_rows import MergePart, cut
+from sluice.flows.transform.segment_rows import MergePart, cut, shares
 from sluice.flows.transform.shuffle import LEVELS, can_shuffle, delete_shuffled, plan_shuffle, run_shuffle_unit
 from sluice.flows.transform.stage_manifest import StageManifest, read_stage, stages_of, stored, tables_of, write_stage
 from sluice.flows.transform.stage_rules import rule_totals
@@ -160,7 +160,9 @@ class _Merge:
         # Shuffled rows no longer say who wrote them, or which columns each change changed.
         columns = plan_columns(runtime.pipeline, runtime.mark, manifest, definitions)
         levels = LEVELS if (repair is None or repair.loops_back) and not columns else 0
-        pieces, shuffled = _small_enough(runtime, self.watch, runner, manifest, self.attempt, levels)
+        pieces, shuffled = _small_enough(
+            runtime, self.watch, runner, manifest, self.attempt, levels, shared=repair is None and not columns
+        )
         repair = None if shuffled else repair
         units = plan_merge(
             self.store,
@@ -223,14 +225,25 @@ def _damage(store: SegmentStore, record: Batch) -> str:
 
 
 def _small_enough(
-    runtime: Runtime, watch: CancellationGuard, runner: UnitRunner, manifest: SegmentManifest, attempt: str, levels: int
+    runtime: Runtime,
+    watch: CancellationGuard,
+    runner: UnitRunner,
+    manifest: SegmentManifest,
+    attempt: str,
+    levels: int,
+    *,
+    shared: bool,
 ) -> tuple[list[MergePart], list[SegmentFile]]:
     """Return the parts of the batch, and the files of parts too large for a process that were shuffled up to ``levels``
     times.
+
+    ``shared``: parts that are a little too large are read by several units, each of which takes a share of the keys.
     """
     store, pipeline = runtime.store, runtime.pipeline
     most = most_bytes(pipeline.spark.memory)
     pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()
+    if shared:
+        pieces = [some for piece in pieces for some in shares(piece, most)]
     for level in range(levels):
         large = [piece for piece in pieces if piece.size_bytes > most and can_shuffle(piece)]
         if not large:

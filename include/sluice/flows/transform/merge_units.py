@@ -19,12 +19,13 @@ from sluice.flows.transform.segment_rows import Added, ColumnGroups, MergePart, 
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact
-from sluice.model.packing import memory_of, pack, unit_size
+from sluice.model.packing import pack, unit_size
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleSet
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
+from sluice.spark.base import give_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class MergeUnit(TransformUnit[MergePart]):
     @property
     def memory_bytes(self) -> int:
         """The memory that the unit takes of a process: its parts run one after the other."""
-        return max((memory_of(part.size_bytes, keyless=part.is_keyless) for part in self.parts), default=0)
+        return max((part.memory_bytes for part in self.parts), default=0)
 
 
 def plan_merge(
@@ -158,4 +159,9 @@ def _merged(
     chosen = repair.look(store, part) if repair is not None else None
     read = read_changes(store, part, chosen, columns)
     repaired = Repaired(chosen.hashes, chosen.conflicts, tuple(read.listed)) if chosen is not None else Repaired()
-    return compact(read.changes, read.key), read.added, repaired
+    key, added, changes = read.key, read.added, [read.changes]
+    del read  # compact frees the changes as soon as it has a copy
+    give_back(part)
+    rows = compact(changes.pop(), key)
+    give_back(part)
+    return rows, added, repaired

@@ -17,12 +17,16 @@ from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.key_override import rekeyed
 from sluice.model import packing
 from sluice.model.fields import key_columns
-from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
+from sluice.model.tables import KEY_BUCKETS, TableId, member, one_chunk, stored_name
+from sluice.segments.buckets import key_bucket
 from sluice.segments.conflicts import ConflictRecord
 from sluice.segments.footers import measured, opened
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore, ways_on
+
+MOST_SHARES = 8
+"""Times that a part is read, at most, so that it need not be written again in finer buckets."""
 
 _READ = ("_op", "_seq", "_commit_ts", "_origin", "_before")
 
@@ -33,7 +37,7 @@ class MergePart:
     key.
 
     ``segments``: the files that the table's changes are in, where ``files`` are made of them (see
-    :mod:`sluice.flows.transform.shuffle`).
+    :mod:`sluice.flows.transform.shuffle`). ``share``: (number, of) of its keys; see :func:`shares`.
     """
 
     source: TableId
@@ -41,6 +45,7 @@ class MergePart:
     buckets: tuple[int, int]
     key: tuple[str, ...] = ()
     segments: tuple[SegmentFile, ...] = ()
+    share: tuple[int, int] = (0, 1)
 
     @property
     def is_whole(self) -> bool:
@@ -59,12 +64,17 @@ class MergePart:
     @property
     def size_bytes(self) -> int:
         """Bytes of its rows in memory."""
-        return sum(file.share(packing.bytes_of(file), *self.buckets) for file in self.files)
+        return sum(file.share(packing.bytes_of(file), *self.buckets) for file in self.files) // self.share[1]
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that its merge takes of a process."""
+        return packing.memory_of(self.size_bytes, keyless=self.is_keyless)
 
     @property
     def cost(self) -> int:
         """The cost of the part, in rows."""
-        rows = sum(file.share(file.rows, *self.buckets) for file in self.files)
+        rows = sum(file.share(file.rows, *self.buckets) for file in self.files) // self.share[1]
         return packing.cost_of(rows, self.size_bytes) + packing.TABLE_COST
 
 
@@ -122,6 +132,32 @@ def cut(part: MergePart, size: int) -> Iterator[MergePart]:
     yield from _range(part, low, KEY_BUCKETS)
 
 
+def shares(part: MergePart, most: int) -> Iterator[MergePart]:
+    """Cut a part of more than ``most`` bytes by its keys into shares of about half as much.
+
+    A part without a key, and one of more than :data:`MOST_SHARES` shares, is yielded uncut.
+
+    Decision: each share reads the part's row groups and keeps its own rows. A shuffle reads them once, but it writes a
+    file for each segment file of each part: 25,000 files for a transaction of 10 GB, and the merge took longer than 10
+    minutes.
+    """
+    of = -(-part.size_bytes // (most // 2))
+    keyed = not part.segments and not part.is_whole
+    if keyed and part.size_bytes > most and of <= MOST_SHARES:
+        yield from (replace(part, share=(number, of)) for number in range(of))
+    else:
+        yield part
+
+
+def _of_share(rows: pa.Table, share: tuple[int, int]) -> pa.Table:
+    """Return the rows of a share of the keys."""
+    number, of = share
+    if of == 1:
+        return rows
+    by = [one_chunk(rows[name]) for name in key_columns(rows.schema)]
+    return rows.filter(pa.array(key_bucket("share", "", by, rows.num_rows) % of == number))
+
+
 def _cost(part: MergePart, bucket: int) -> int:
     one = replace(part, buckets=(bucket, bucket + 1))
     return one.cost - packing.TABLE_COST
@@ -146,6 +182,8 @@ def read_changes(
     """
     tables: list[pa.Table] = []
     listed: list[ConflictRecord] = []
+    newest: pa.Schema | None = None  # of rows that were read, also if none of them is of the part's share
+    last = -1
     thin = Thinning()
     for number, file in enumerate(part.files):
         wanted = wanted_columns(store, file)
@@ -157,17 +195,21 @@ def read_changes(
             table = choice.of_file(number, table)
         if columns is not None and "_present" not in table.schema.names and key_columns(table.schema):
             table = each_changed(table, columns)
-        tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
+        table = table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table
+        if newest is None or _last_seq(table) > last:
+            newest, last = table.schema, _last_seq(table)
+        tables.append(_of_share(table, part.share))
         if not part.key:
             tables = thin(tables)
     if choice is not None:  # rows that are left out tell nothing about the definition
         tables = [table for table in tables if table.num_rows] or tables[:1]
-    newest = max(tables, key=_last_seq).schema
+    assert newest is not None
     added = []
     for name in user_columns(newest):
         having = [table for table in tables if name in table.schema.names]
         if len(having) < len(tables):
-            added.append((min(_first_seq(table) for table in having), name))
+            first = min((_first_seq(table) for table in having if table.num_rows), default=last + 1)
+            added.append((first, name))
     if any("_present" in table.schema.names for table in tables) and "_present" not in newest.names:
         newest = newest.append(pa.field("_present", pa.binary()))
     changes = pa.concat_tables([_as(table, newest) for table in tables])
@@ -219,17 +261,29 @@ class Thinning:
     """
 
     def __init__(self) -> None:
-        self._rows, self._bytes = packing.MAX_UNIT_ROWS, packing.THIN_BYTES
+        self._most_rows, self._most_bytes = packing.MAX_UNIT_ROWS, packing.THIN_BYTES
+        self._rows = self._bytes = 0
 
     def __call__(self, tables: list[pa.Table]) -> list[pa.Table]:
-        """Return the same tables, or fewer rows that give the same merge."""
-        rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
-        if len(tables) < 2 or (rows <= self._rows and size <= self._bytes):
+        """Return the same tables, or fewer rows that give the same merge.
+
+        Called after each table that is appended: what the others have is not counted again, as a large batch has
+        hundreds of files.
+        """
+        self._count(tables[-1])
+        if len(tables) < 2 or (self._rows <= self._most_rows and self._bytes <= self._most_bytes):
             return tables
         tables = _thinned(tables)
-        rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
-        self._rows, self._bytes = max(packing.MAX_UNIT_ROWS, 2 * rows), max(packing.THIN_BYTES, 2 * size)
+        self._rows = self._bytes = 0
+        for table in tables:
+            self._count(table)
+        self._most_rows = max(packing.MAX_UNIT_ROWS, 2 * self._rows)
+        self._most_bytes = max(packing.THIN_BYTES, 2 * self._bytes)
         return tables
+
+    def _count(self, table: pa.Table) -> None:
+        self._rows += table.num_rows
+        self._bytes += table.nbytes
 
 
 def _thinned(tables: list[pa.Table]) -> list[pa.Table]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from sluice.merge.key_override import rekeyed
 from sluice.model.fields import key_columns
 from sluice.model.packing import memory_of
 from sluice.model.sizes import row_bytes
+from sluice.model.tables import one_chunk
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import changeset_folder
 from sluice.segments.footers import footer_crc32
@@ -101,12 +103,14 @@ def run_shuffle_unit(unit: ShuffleUnit) -> list[SegmentFile]:
     store = SegmentStore(unit.store_uri, unit.pipeline)
     part, [file] = unit.part, unit.part.files
     folder = f"{changeset_folder(store, unit.batch, unit.attempt)}/spread-{unit.level}"
-    made = []
-    for number, rows in enumerate(_pieces(store, part, file)):
-        kept, buckets = _shuffled(rows, part, unit.level)
+    made: list[SegmentFile] = []
+    pieces, number = _pieces(store, part, file), 0
+    while piece := list(islice(pieces, 1)):
+        kept, buckets = _shuffled(piece, part, unit.level)
         if kept.num_rows:
             path = f"{folder}/{unit.number:05d}-{number:04d}.parquet"
             made.append(_write(store, path, file, kept, buckets))
+        number += 1
     return made
 
 
@@ -123,22 +127,31 @@ def _pieces(store: SegmentStore, part: MergePart, file: SegmentFile) -> Iterator
     for piece in read_pieces(store, file, part.buckets, wanted_columns(store, file)):
         held.append(piece.drop_columns(["_bucket"]) if "_bucket" in piece.schema.names else piece)
         if sum(table.nbytes for table in held) >= PIECE_BYTES:
-            yield pa.concat_tables(held)
-            held = []
+            yield _together(held)
     if held:
-        yield pa.concat_tables(held)
+        yield _together(held)
+
+
+def _together(held: list[pa.Table]) -> pa.Table:
+    """Return the tables as one, and empty the list: who reads the pieces decides how long their rows stay."""
+    rows = pa.concat_tables(held)
+    held.clear()
+    return rows
 
 
 def _shuffled(
-    rows: pa.Table, part: MergePart, level: int
+    piece: list[pa.Table], part: MergePart, level: int
 ) -> tuple[pa.Table, np.ndarray[tuple[int], np.dtype[np.uint8]]]:
-    """Return the rows that a merge needs, in the order of their new buckets, and these buckets."""
-    key = key_columns(rows.schema)
+    """Return the rows that a merge needs, in the order of their new buckets, and these buckets.
+
+    The rows are taken out of ``piece``, so that they are freed as soon as there is a copy.
+    """
+    key = key_columns(piece[0].schema)
     if part.key and not key:
-        rows = rekeyed(rows, part.source, part.key)
-        key = key_columns(rows.schema)
-    rows = thinned(rows, key) if key else compact(rows, ())
-    by = [rows[name].combine_chunks() for name in key or user_columns(rows.schema)]
+        piece.append(rekeyed(piece.pop(), part.source, part.key))
+        key = key_columns(piece[0].schema)
+    rows = thinned(piece.pop(), key) if key else compact(piece.pop(), ())
+    by = [one_chunk(rows[name]) for name in key or user_columns(rows.schema)]
     buckets = np.asarray(key_bucket(f"spread {level}", "", by, rows.num_rows), np.uint8)
     order = np.lexsort((rows["_seq"].to_numpy(), buckets))
     return rows.take(pa.array(order)), buckets[order]
