@@ -36,6 +36,7 @@ from sluice.merge.group_codes import Identity, dense, group_codes
 from sluice.merge.partial_rows import combine
 from sluice.model.layouts import told
 from sluice.model.tables import META_COLUMNS, member, one_chunk
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 
 INSERT, UPDATE, DELETE, MOVED, READ = range(5)
 
@@ -73,9 +74,8 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
         if is_partial(changes):
             raise SegmentError(
                 "rows without a key came with a part of their columns: nothing tells which rows they are",
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications, or give the "
-                "table a primary key; for what is in the log already: `sluice skip PIPELINE TARGET BATCH`, then "
-                "`sluice dump start PIPELINE --table SCHEMA.TABLE --replace`",
+                hint=f"{LOG_WHOLE_ROWS}; or give the table a primary key; for what is in the log already: "
+                "`sluice skip PIPELINE TARGET BATCH`, then `sluice dump start PIPELINE --table SCHEMA.TABLE --replace`",
             )
         return _compact_keyless(changes, ops, users, identity)
     changes, ops = _by_moment(changes, ops)

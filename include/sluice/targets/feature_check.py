@@ -8,6 +8,7 @@ from sluice.config.pipeline import SNAPSHOT, TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError
 from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.targets.port import BatchInput, Capabilities, Feature, SchemaChange, TableFinding, Target
 
 _NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN, ChangeKind.NOTHING})
@@ -64,8 +65,9 @@ def require_features(config: TargetConfig, offered: Capabilities, batch: BatchIn
                 f"the log has only the changed columns of rows of {table.plan.source}, and a target of type "
                 f"{config.type} needs whole rows",
                 where=str(table.plan.source),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; send: rows "
-                "in the mapping",
+                hint=f"{LOG_WHOLE_ROWS}; send: rows in the mapping; for what is in the log already: `sluice "
+                "skip PIPELINE TARGET BATCH`, `sluice dump start PIPELINE --table SCHEMA.TABLE`, and for deleted rows "
+                "`sluice verify PIPELINE --repair`",
             )
         if Feature.DELETE not in offered.features and any(file.deletes for file in table.files):
             raise LoadError(

@@ -18,7 +18,7 @@ def python_value(declared: str, value: Any) -> Any:
     word, first = word.split()[0], rest.rstrip(")").split(",")
     if word == "decimal":
         digits = int.from_bytes(base64.b64decode(value), "big", signed=True)
-        return Decimal(digits).scaleb(-int(first[1]))
+        return Decimal(f"{digits}E-{int(first[1])}")  # exact, whatever the precision of the context
     if word in {"binary", "varbinary", "blob"}:
         return base64.b64decode(value)
     if word == "date":

@@ -18,6 +18,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, DumpRefused
 from sluice.flows.stored import stored_manifest
 from sluice.model.tables import TableId, distinct, member, stored_name
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 from sluice.sources.base import ChunkKey, KeyText
@@ -117,8 +118,7 @@ def touched_keys(
                         raise DumpRefused(
                             f"batch {batch} does not tell the key of each row of {table}: {', '.join(key.names)}",
                             where=file.path,
-                            hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source logs all "
-                            "columns from then on",
+                            hint=f"copy the table whole; {LOG_WHOLE_ROWS}, from then on",
                         )
                     found.update(dict.fromkeys(texts.literals(key.columns, once)))
     return list(found)

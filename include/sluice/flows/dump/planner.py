@@ -15,6 +15,7 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.sources.base import ChunkKey, ChunkTable, SourceSession
 
 
@@ -140,7 +141,7 @@ class DumpPlanner:
             raise ConfigError(
                 f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log "
                 "does not contain whole rows",
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
+                hint=LOG_WHOLE_ROWS,
             )
         return request
 

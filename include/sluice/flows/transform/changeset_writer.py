@@ -29,6 +29,7 @@ from sluice.model.fields import true_name
 from sluice.model.layouts import CHANGESET_ROWS, MERGED_ROWS, without_origin
 from sluice.model.packing import memory_of
 from sluice.model.tables import TableId, member, stored_name
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.row_files.copy_pool import FileTotals
 from sluice.rules import RuleCount
 from sluice.segments.changeset import (
@@ -244,9 +245,8 @@ def needs_whole_rows(source: TableId) -> RuleError:
     return RuleError(
         f"rules work on whole rows, and the log of {source} contains only the columns that changed",
         where=str(source),
-        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; for what is in the "
-        "log already: take the table out of the rules' match until it is delivered, then copy it through the rules "
-        "(`sluice dump start`)",
+        hint=f"{LOG_WHOLE_ROWS}; for what is in the log already: take the table out of the rules' "
+        "match until it is delivered, then copy it through the rules (`sluice dump start`)",
     )
 
 

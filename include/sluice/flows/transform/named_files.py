@@ -31,6 +31,7 @@ from sluice.merge.column_presence import is_partial, masks
 from sluice.merge.compact import user_columns
 from sluice.model.fields import is_masked, key_fields, true_name
 from sluice.model.tables import TableId
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.row_files.copier import Copier, CopyOutcome, CopyState, Layout, NamedFile
 from sluice.row_files.copy_pool import FileTotals, copy_files
 from sluice.row_files.file_name import OWN_FOLDER, file_name
@@ -208,8 +209,7 @@ class _TableFiles:
                 f"the log of {self.table} contains only the columns that changed, and not the path of a file whose "
                 "version changed",
                 where=str(self.table),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then copy "
-                "the table (`sluice dump start`)",
+                hint=f"{LOG_WHOLE_ROWS}; then copy the table (`sluice dump start`)",
             )
         return found
 

@@ -21,6 +21,7 @@ from sluice.model.batches import Op
 from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import member, one_chunk
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.targets.clickhouse.checkpoint import Record
 from sluice.targets.clickhouse.client import Client, stream_of
 from sluice.targets.clickhouse.place import Place
@@ -168,8 +169,7 @@ class TableRows(KeyedRows):
             raise LoadError(
                 f"the key of a row of {self.plan.source} changed, and the log has only its changed columns",
                 where=str(self.plan.target),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then "
-                "`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
+                hint=f"{LOG_WHOLE_ROWS}; then `sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
             )
         key = {true_name(one): block.columns[true_name(one)] for one in self.key_fields(rows.schema)}
         asked = {one: values.filter(pa.array(lacks)) for one, values in key.items()}
@@ -232,7 +232,7 @@ class TableRows(KeyedRows):
                 f"the log has only the changed columns of rows of {piece.table}, and a table of changes would show "
                 "NULL for the others",
                 where=str(piece.table),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
+                hint=LOG_WHOLE_ROWS,
             )
         fields = self.fields(rows.schema)
         block = self.converted(rows, fields, np.ones(count, bool))

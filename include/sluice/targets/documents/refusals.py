@@ -6,6 +6,7 @@ from typing import Any
 
 from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 
 
 def key_changed(plan: PlannedTable) -> LoadError:
@@ -13,9 +14,7 @@ def key_changed(plan: PlannedTable) -> LoadError:
     return LoadError(
         f"the key of a row of {plan.source} changed, and the log has only its changed columns",
         where=str(plan.target),
-        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then `sluice dump "
-        "start PIPELINE "
-        "--table SCHEMA.TABLE` copies the table anew",
+        hint=f"{LOG_WHOLE_ROWS}; then `sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
     )
 
 

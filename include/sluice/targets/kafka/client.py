@@ -239,6 +239,8 @@ def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None
         raise translated(found, endpoint, doing, where=where) from None
     except BufferError as error:
         raise TargetUnavailable(f"{doing}: {error}", where=where or None) from None
+    except TimeoutError:  # of a future of the admin client
+        raise TargetUnavailable(f"{doing}: no answer within {ANSWER_S:g} s", where=where or None) from None
 
 
 def probe(endpoint: Endpoint) -> str:

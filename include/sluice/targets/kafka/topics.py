@@ -161,8 +161,9 @@ def configs_of(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
     answers: Mapping[Any, Any] = place.client("AdminClient").describe_configs(resources, request_timeout=ANSWER_S)
     for resource, answer in answers.items():
-        try:
-            found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ANSWER_S).items()}
-        except library().KafkaException:
-            continue
+        with errors(place.endpoint, f"reading the settings of the topic {resource.name}"):
+            try:
+                found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ANSWER_S).items()}
+            except library().KafkaException:
+                continue
     return found

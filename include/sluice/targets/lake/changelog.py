@@ -15,6 +15,7 @@ from sluice.model.batches import Op
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, member
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.targets.lake.types import LakeColumn, TableInfo, arrow_of, made_type
 from sluice.targets.lake.values import Refusals, aligned, convert, plain, row_text, sent_columns, user_fields
 from sluice.targets.port import ChangePiece, RowReader, Share
@@ -117,7 +118,7 @@ def _require_whole(piece: ChangePiece) -> None:
             f"the log has only the changed columns of rows of {piece.table}, and a table of changes would show NULL "
             "for the others",
             where=str(piece.table),
-            hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
+            hint=LOG_WHOLE_ROWS,
         )
 
 

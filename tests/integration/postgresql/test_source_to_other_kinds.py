@@ -1,0 +1,244 @@
+"""PostgreSQL as a source of targets that are no SQL database, of a snapshot and of subscribers: what arrives is what the
+source itself prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import LoadError
+from tests.support.pipelines.dumping import delivering, dumped
+from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
+from tests.support.pipelines.subscribing import by_http, documents, replayed, replayed_events, serving
+from tests.support.readers.debezium_values import python_value
+from tests.support.values import postgresql_types as types
+
+pytest.importorskip("deltalake")
+
+from tests.support.readers.lakes import Lake
+
+KINDS: types.Types = {
+    "n": ("numeric", ("'" + "7" * 1000 + ".50'", "'1e-500'", "'NaN'", "'-Infinity'")),
+    "m": ("numeric(30,10)", ("'-12345678901234567890.0123456789'", "0.1")),
+    "tz": ("timestamptz", ("'2024-02-29 12:00:00.000001+02'", "'1901-01-01 00:00:00+05'", "'9999-12-31 23:59:59+00'")),
+    "ts": ("timestamp", ("'0001-01-01 00:00:00'", "'1969-12-31 23:59:59.999999'")),
+    "d": ("date", ("'1969-12-31'", "'2024-02-29'")),
+    "a": ("integer[]", ("'[0:1][5:6]={{1,2},{3,4}}'", "'{}'", "'{1,NULL,-3}'")),
+    "at": ("text[]", ("""'{"a,b","c\\"d","NULL",NULL,""}'""",)),
+    "b": ("boolean", ("true", "false")),
+    "by": ("bytea", (r"'\x00ff5c27'", r"'\x'")),
+    "f": ("double precision", ("'-0'", "0.1", "5e-324")),
+    "jb": ("jsonb", ("""'{"b": [1.50, true], "a": "ä"}'""",)),
+    "u": ("uuid", ("'FFFFFFFF-ffff-ffff-ffff-0123456789ab'",)),
+    "iv": ("interval", ("'1 mon -1 day 00:00:00.000001'",)),
+    "txt": ("text", ("repeat('long ä ', 4000)", "''", r"E'a\tb\nc\\d''\"'")),
+}  # fmt: skip
+"""Columns of the table ``t``; the log lacks ``txt`` of an update that left its first value unchanged (TOAST)."""
+
+UNCHANGED = "UPDATE t SET b = NOT b WHERE id = 0"
+
+
+@contextmanager
+def rows_of_every_kind(
+    folder: Path, source: Any, zookeeper: Any, *, identity: str = "DEFAULT", **options: Any
+) -> Iterator[PgCase]:
+    """A pipeline from a table with a row for each value and one of NULLs, before its first run."""
+    with pg_case(folder, source, zookeeper, **options) as made:
+        columns = ", ".join(f"{name} {kind}" for name, (kind, _) in KINDS.items())
+        made.write(
+            f"CREATE TABLE t (id int PRIMARY KEY, {columns})",
+            "ALTER TABLE t ALTER COLUMN txt SET STORAGE EXTERNAL",
+            f"ALTER TABLE t REPLICA IDENTITY {identity}",
+        )
+        types.insert(source, made.schema, "t", KINDS)
+        made.prepare()
+        yield made
+
+
+def change(made: PgCase) -> None:
+    """An unchanged value out of line, a moved key, a NULL, a delete and new rows, in a batch or two."""
+    made.write("DELETE FROM t WHERE id = 1")
+    made.run_until_head()
+    made.write(
+        UNCHANGED,
+        "UPDATE t SET id = 100, m = m + 1 WHERE id = 2",
+        "UPDATE t SET n = NULL, a = '{7}', txt = repeat('new', 5000) WHERE id = 3",
+    )
+    types.insert(made.source, made.schema, "t", KINDS, first=200)
+    made.run_until_head()
+
+
+def truth(made: PgCase) -> dict[int, dict[str, Any]]:
+    """The source's own texts of all rows, by id."""
+    return types.texts(made.source, made.schema, "t", list(KINDS))
+
+
+def texts(made: PgCase, rows: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Values of a target as the source's server prints them, cast to the columns' types."""
+    shown = ", ".join(f"format('%%s', %s::text::{kind})" for kind, _ in KINDS.values())
+    found: dict[int, dict[str, Any]] = {}
+    with made.source.connect(options="-c timezone=UTC -c datestyle=ISO,YMD -c bytea_output=hex") as connection:
+        for number, row in rows.items():
+            values = [_literal(row[name]) for name in KINDS]
+            [printed] = connection.execute(f"SELECT {shown}", values).fetchall()
+            found[number] = {
+                name: None if row[name] is None else text for name, text in zip(KINDS, printed, strict=True)
+            }
+    return found
+
+
+def _literal(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    return None if value is None else str(value)
+
+
+def documented(made: PgCase, rows: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The texts of values in Debezium's documents."""
+    declared = {"m": "decimal(30,10)", "ts": "datetime(6)", "d": "date", "by": "blob"}
+    read = {
+        number: {name: python_value(declared.get(name, ""), row[name]) for name in KINDS}
+        for number, row in rows.items()
+    }
+    return texts(made, read)
+
+
+def by_id(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    found = {int(row["id"]): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_a_consumer_of_kafka_rebuilds_the_rows(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any, kafka: Any
+) -> None:
+    """Each change once, in Debezium's documents; a column that the log lacks is left out, and is not null."""
+    from tests.support.readers import kafka_reading
+
+    options = '    changes: all\n    options: {create_topics: {when: needed}, ack_topic: "pg-{pipeline}.{target}"}'
+    with rows_of_every_kind(
+        tmp_path, postgresql_source, zookeeper, schema="to_kafka", target=kafka, kind="kafka", start="dump",
+        target_extra=options,
+    ) as made:  # fmt: skip
+        made.run_until_head()
+        change(made)
+        messages = kafka_reading.read(kafka, "to_kafka.t")
+        table: dict[int, dict[str, Any]] = {}
+        partial, ops = [], []
+        for one in messages:
+            if one.value is None:
+                ops.append("tombstone")
+                continue
+            document = one.document
+            ops.append(document["op"])
+            if document["op"] == "d":
+                del table[document["before"]["id"]]
+                continue
+            after = document["after"]
+            if document["op"] == "u" and "txt" not in after:
+                partial.append(after["id"])
+                after = {**table[after["id"]], **after}
+            table[after["id"]] = after
+        assert partial == [0]
+        assert ops == [*"rrrrr", "d", "tombstone", "u", "d", "tombstone", "c", "u", *"ccccc"]
+        assert documented(made, table) == truth(made)
+
+
+def test_a_delta_table_has_the_rows(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
+    """Whole rows are needed: without them the load stops, and what its error says to do ends equal."""
+    lake = Lake(tmp_path / "lake")
+    with rows_of_every_kind(
+        tmp_path, postgresql_source, zookeeper, schema="to_delta", target=lake, kind="delta", start="dump"
+    ) as made:
+        made.run_until_head()
+        assert texts(made, by_id(lake.rows("to_delta", "t").to_pylist())) == truth(made)
+        made.write(UNCHANGED, "DELETE FROM t WHERE id = 4")
+        with pytest.raises(LoadError, match="needs whole rows") as stopped:
+            made.run_until_head()
+        statement = "ALTER TABLE SCHEMA.TABLE REPLICA IDENTITY FULL"
+        assert statement in str(stopped.value)
+        made.write(statement.replace("SCHEMA.TABLE", "to_delta.t"))
+        batch = made.runtime().store.batches()[-1]
+        skipped = made.cli("skip", made.name, "copy", str(batch), "--reason", "the log lacks columns", "--yes")
+        assert skipped.returncode == 0, skipped.stdout + skipped.stderr
+        assert dumped(made, tables=["to_delta.t"]).state == "done"
+        with delivering(made):
+            assert made.cli("verify", made.name).returncode == 3, "the row that the skipped batch deleted is there"
+            assert made.cli("verify", made.name, "--repair").returncode == 0
+            assert made.cli("verify", made.name).returncode == 0
+        change(made)
+        assert texts(made, by_id(lake.rows("to_delta", "t").to_pylist())) == truth(made)
+
+
+def test_redis_has_the_rows(tmp_path: Path, postgresql_source: Any, zookeeper: Any, redis_server: Any) -> None:
+    """A column that the log lacks stays as it is at the target."""
+    with rows_of_every_kind(
+        tmp_path, postgresql_source, zookeeper, schema="to_redis", target=redis_server, kind="redis", start="dump"
+    ) as made:
+        made.run_until_head()
+        change(made)
+        with redis_server.client() as client:
+            rows = [client.hgetall(key) for key in client.scan_iter("to_redis.t:*")]
+        fields = [{name.decode(): value for name, value in row.items()} for row in rows]
+        found = {
+            int(row["id"]): {
+                name: row[name].decode() if name in row and name != "by" else row.get(name) for name in KINDS
+            }
+            for row in fields
+        }
+        assert texts(made, found) == truth(made)
+
+
+def test_a_target_starts_from_the_snapshot(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
+    """The snapshot has the source's rows, and a target that joins has them without a copy of the source."""
+    first, kept = Lake(tmp_path / "first"), Lake(tmp_path / "kept")
+    with rows_of_every_kind(
+        tmp_path, postgresql_source, zookeeper, schema="from_snapshot", target=first, kind="delta", start="dump",
+        identity="FULL", extra=f'snapshot: {{uri: "{kept.folder.as_uri()}", retain_log: 7d}}',
+    ) as made:  # fmt: skip
+        made.run_until_head()
+        change(made)
+        assert texts(made, by_id(kept.rows("from_snapshot", "t").to_pylist())) == truth(made)
+        made.connections["late"] = made.source.connection_json(schema=COPY)
+        late = "targets:\n  - {name: late, type: postgresql, connection: late, start: snapshot}\n"
+        made.path.write_text(made.path.read_text(encoding="utf-8").replace("targets:\n", late), encoding="utf-8")
+        if not made.source.execute(f"SELECT 1 FROM pg_database WHERE datname = '{COPY}'"):
+            made.source.execute(f"CREATE DATABASE {COPY}")
+        made.source.execute("CREATE SCHEMA from_snapshot", database=COPY)
+        made.prepare()
+        made.write("UPDATE t SET f = 2.5 WHERE id = 200")
+        made.run_until_head()
+        made.write("DELETE FROM t WHERE id = 201", UNCHANGED)
+        made.run_until_head()
+        there = types.texts(made.source, made.schema, "t", list(KINDS), database=COPY)
+        assert there == truth(made)
+        assert texts(made, by_id(kept.rows("from_snapshot", "t").to_pylist())) == truth(made)
+        with made.runtime().state() as state:
+            assert len(state.dumps.ids()) == 1, "the first copy, and none for the target"
+
+
+def test_subscribers_have_the_rows(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
+    """By Flight from the snapshot on, and all changes by HTTP."""
+    kept = Lake(tmp_path / "kept")
+    with rows_of_every_kind(
+        tmp_path, postgresql_source, zookeeper, schema="to_readers", target=Lake(tmp_path / "first"), kind="delta",
+        start="dump", identity="FULL", extra=f'snapshot: {{uri: "{kept.folder.as_uri()}", retain_log: 7d}}',
+    ) as made:  # fmt: skip
+        made.run_until_head()
+        first = made.runtime().store.batches()[0]
+        change(made)
+        expected = truth(made)
+        with serving(made) as (_, reader):
+            found = reader.read(pipeline=made.name, from_={"batch": first}, tables=["to_readers.t"])
+            assert texts(made, replayed(found.rows())) == expected
+            begun = reader.read(pipeline=made.name, from_="snapshot", tables=["to_readers.t"])
+            assert begun.resets
+            assert texts(made, replayed(begun.rows())) == expected
+        with by_http(made) as client:
+            events = documents(client.get(f"/pipelines/{made.name}/changes"))
+        assert documented(made, replayed_events(events)) == expected
