@@ -1,12 +1,12 @@
 """Catch-up over a distance: the same job with 30 ms between the source, Sluice and the target, against the same job
 side by side.
 
-Run by ``make bench-distance`` (``python tests/bench/bench_distance.py [--changes 1600000] [--each 200000] [--ms 30]``).
-Every connection to the source and to the target goes through a proxy in a process of its own; only its delay differs.
+Run by ``make bench-distance`` (``python tests/bench/bench_distance.py [--changes 1600000] [--each 100000] [--ms 30]
+[--rounds 3] [--in-task]``). Spark's workers merge and load, or this process with ``--in-task``. Every connection to the source and to the target goes through a proxy in a process of its own; only its delay differs.
 Backlogs of the same kind and size are delivered in turn, the steps of up to three batches side by side, as the window
-lets them.
+lets them. Each figure is the median of its rounds, near and far in turn.
 
-First one large backlog of the mix. Then inserts, updates and the mix, each with 1, 2, 4 and 8 connections to the target
+First large backlogs of the mix. Then inserts, updates and the mix, each with 1, 2, 4 and 8 connections to the target
 (``--each 0``: not).
 """
 
@@ -107,6 +107,11 @@ class Distance:
     names: list[str]
     ms: float
 
+    @property
+    def where(self) -> str:
+        """Where batches are merged and loaded, in words."""
+        return "on Spark" if self.on.mode == "connect" else "in the task"
+
     def procedures(self) -> None:
         """Make the procedures that write: ``insert_NAME``, ``update_NAME`` and ``mix_NAME`` for each table."""
         for name in self.names:
@@ -148,11 +153,19 @@ class Distance:
             assert sums[0] == sums[1], f"{name} differs"
 
 
+def medians(took: list[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds without and with the delay."""
+    near, far = zip(*took, strict=True)
+    return statistics.median(near), statistics.median(far)
+
+
 def backlog(at: Distance, changes: int, rounds: int) -> list[Line]:
-    """One large backlog of the mix: what a distance leaves of the throughput."""
-    took = [at.near_and_far("mix", changes) for _ in range(rounds)]
-    near, far = (statistics.median(seconds) for seconds in zip(*took, strict=True))
-    workload = f"backlogs of {changes} oltp changes, {at.ms:g} ms round trip to source and target, median of {rounds}"
+    """Large backlogs of the mix: what a distance leaves of the throughput."""
+    near, far = medians([at.near_and_far("mix", changes) for _ in range(rounds)])
+    workload = (
+        f"backlogs of {changes} oltp changes, {at.ms:g} ms round trip to source and target, {at.where}, median of "
+        f"{rounds}"
+    )
     line = figure(
         "distance_throughput", workload, round(changes / far), "changes/s", "the same without delay",
         round(changes / near),
@@ -161,28 +174,32 @@ def backlog(at: Distance, changes: int, rounds: int) -> list[Line]:
     return [line]
 
 
-def by_connections(at: Distance, changes: int) -> list[Line]:
+def by_connections(at: Distance, changes: int, rounds: int) -> list[Line]:
     """Inserts, updates and the mix, by each number of connections."""
+    took: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for _ in range(rounds):
+        for kind in ("insert", "update", "mix"):
+            for number in CONNECTIONS:
+                at.connections(number)
+                took.setdefault((kind, number), []).append(at.near_and_far(kind, changes))
     lines = []
-    for kind in ("insert", "update", "mix"):
-        for number in CONNECTIONS:
-            at.connections(number)
-            near, far = at.near_and_far(kind, changes)
-            workload = (
-                f"a backlog of {changes} changes, {at.ms:g} ms round trip to source and target, {number} "
-                "connections to the target"
+    for (kind, number), seconds in took.items():
+        near, far = medians(seconds)
+        workload = (
+            f"backlogs of {changes} changes, {at.ms:g} ms round trip to source and target, {number} connections to the "
+            f"target, {at.where}, median of {rounds}"
+        )
+        lines.append(
+            figure(
+                f"distance_{kind}",
+                workload,
+                round(changes / far),
+                "changes/s",
+                "the same without delay",
+                round(changes / near),
+                variant=f"{number} connections, {at.ms:g} ms",
             )
-            lines.append(
-                figure(
-                    f"distance_{kind}",
-                    workload,
-                    round(changes / far),
-                    "changes/s",
-                    "the same without delay",
-                    round(changes / near),
-                    variant=f"{number} connections, {at.ms:g} ms",
-                )
-            )
+        )
     return lines
 
 
@@ -191,15 +208,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=1_600_000, help="changes in each large backlog; 0: none")
     parser.add_argument(
-        "--each", type=int, default=200_000, help="changes for each kind and number of connections; 0: none"
+        "--each", type=int, default=100_000, help="changes for each kind and number of connections; 0: none"
     )
     parser.add_argument("--ms", type=float, default=30, help="round trip in milliseconds")
-    parser.add_argument("--rounds", type=int, default=1, help="large backlogs near and far, in turn")
+    parser.add_argument("--rounds", type=int, default=3, help="backlogs near and far, in turn")
+    parser.add_argument("--in-task", action="store_true", help="merge and load in this process, and not on Spark")
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     compile_kernels()
     lines: list[Line] = []
-    with ap.servers(spark=False) as on, ap.pipeline(on, SCHEMA) as made:
+    with ap.servers(spark=not given.in_task) as on, ap.pipeline(on, SCHEMA) as made:
         links = {"case_source": Link(on.source), "case_target": Link(on.target)}
         try:
             through(made, links)
@@ -212,7 +230,7 @@ def main() -> None:
                 lines += backlog(at, given.changes, given.rounds)
                 at.same()
             if given.each:
-                lines += by_connections(at, given.each)
+                lines += by_connections(at, given.each, given.rounds)
                 at.same()
         finally:
             for link in links.values():

@@ -315,7 +315,6 @@ def test_rows_that_differ_are_found_and_repaired(page: Any, stack: Stack, filled
     act(page, panel.get_by_role("button", name="Verify", exact=True), tables=f"{filled.schema}.orders")
     page.keyboard.press("Escape")
     wait_until(lambda: len(kept(filled.runtime().store)) > before, "the verification")
-    panel = open_tab(page, stack, "verify")
     act(page, panel.get_by_role("button", name=re.compile("Repair these")), confirm=stack.pipeline)
     page.keyboard.press("Escape")
     wait_until(lambda: settled(filled), "the repair")

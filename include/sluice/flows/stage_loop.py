@@ -11,6 +11,7 @@ and no further batch is captured.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -82,6 +83,10 @@ def work(stage: Stage, board: Board, do: Callable[[Stage, int], Done], *, after:
     return count
 
 
+_MERGES_EARLY = 1.5
+"""How early a batch is closed before a load is expected to end, in times of the last merge: it may be a larger one."""
+
+
 class ThreadBoard:
     """A board for the threads of one process.
 
@@ -90,18 +95,24 @@ class ThreadBoard:
             has a loop.
         through: called with each batch that has passed all stages, and what they did, in the order of the batches and
             by one thread at a time.
+        clock: the time in seconds.
     """
 
     def __init__(
         self,
         stages: Sequence[Stage],
         through: Callable[[int, Mapping[str, Done]], None] = lambda batch, done: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._changed = threading.Condition()
         self._telling = threading.Lock()
         self._through = through
         self._leaves = {stage.name for stage in leaves(stages)}
         self._transforms = {stage.name for stage in stages if stage.transforms}
+        self._loads = [stage.name for stage in stages if stage.kind is StageKind.LOAD]
+        self._took: dict[str, float] = {}  # seconds of each stage for the last batch on which it worked
+        self._begun: dict[str, tuple[int, float]] = {}  # the batch that each stage took last, and when
         self._under_way: dict[int, dict[str, Done]] = {}  # outcome of each stage, by batch in ascending order
         self._ended = False
         self._over = False
@@ -137,16 +148,34 @@ class ThreadBoard:
 
     @property
     def is_busy(self) -> bool:
-        """True if a batch that is captured now would wait: for the merge of the one before it, or for the load of the
-        one before that.
+        """True if a batch that is captured now would wait: for the merge of the one before it, for the load of the one
+        before that, or merged for a load that lasts longer than its merge.
 
-        False once a stage gave up: this run delivers nothing any more, and the next run waits for its end.
+        Changes that come meanwhile are in it then, and not in the batch after it, a whole load later. How long a load
+        lasts is known of the last one. False once a stage gave up: this run delivers nothing any more, and the next run
+        waits for its end.
         """
         with self._changed:
             waiting = self._under_way
             if self._gave_up or self._over:
                 return False
-            return len(waiting) > 1 or any(not done.keys() >= self._transforms for done in waiting.values())
+            if len(waiting) > 1 or any(not done.keys() >= self._transforms for done in waiting.values()):
+                return True
+            merge_s = sum(self._took.get(name, 0.0) for name in self._transforms)
+            return any(self._loading_s(batch) > _MERGES_EARLY * merge_s for batch in waiting)
+
+    def _loading_s(self, batch: int) -> float:
+        """Return in how many seconds the first target that gets ``batch`` is expected to have it; 0 if that is not
+        known.
+        """
+        passed, now = self._under_way[batch], self._clock()
+        left = []
+        for name in self._loads:
+            if name in passed and passed[name].later:
+                continue
+            taken, at = self._begun.get(name, (0, now))
+            left.append(0.0 if name in passed else self._took.get(name, 0.0) - (now - at if taken == batch else 0.0))
+        return min(left, default=0.0)
 
     # -- for the loops -------------------------------------------------------------------------------------------------
 
@@ -161,6 +190,7 @@ class ThreadBoard:
                     return None
                 missing = self._missing(stage, batch) if batch is not None else []
                 if batch is not None and not missing:
+                    self._begun[stage.name] = batch, self._clock()
                     return batch
                 if any(name in self._gave_up for name in missing or stage.needs):
                     raise NeverReady("a stage before this one gave up")
@@ -181,6 +211,8 @@ class ThreadBoard:
         """See :class:`Board`."""
         with self._changed:
             self._under_way[done.batch][stage.name] = done
+            if not done.already and not done.later:
+                self._took[stage.name] = done.seconds
             self._changed.notify_all()
         self._announce()
 

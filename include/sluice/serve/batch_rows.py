@@ -9,12 +9,14 @@ there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
 
+from sluice.errors import SluiceError
 from sluice.flows.load.batch_changes import StoredChanges, change_rules
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.changeset_writer import known_columns, needs_whole_rows
@@ -29,13 +31,39 @@ from sluice.segments.footers import opened
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import first_seq
 from sluice.segments.store import SegmentStore
-from sluice.serve.ahead import ahead
+from sluice.serve.file_ahead import FileAhead
 from sluice.serve.in_order import Runs
 from sluice.serve.row_shapes import with_users
 
 Wants = Callable[[TableId], bool]
 Shaped = Callable[[TableId, pa.Table], pa.Table]
 """Rows of a table as they are sent."""
+
+Following = Callable[[], SegmentManifest | None]
+"""Returns the batch that is read next, if it is stored."""
+
+
+def _close(found: dict[TableId, Runs]) -> None:
+    for runs in found.values():
+        runs.close()
+
+
+def nothing_follows() -> None:
+    """Say that no batch is read after this one, or that it is not known."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One file of a batch. ``before``: no later file of its table has a row before this ``_seq``; None: there is none.
+
+    ``is_ruled``: rules see its rows.
+    """
+
+    source: TableId
+    file: SegmentFile
+    number: int
+    before: int | None
+    is_ruled: bool
 
 
 @dataclass
@@ -53,6 +81,7 @@ class BatchRows:
     store: SegmentStore = field(init=False)
     ruling: StageRules = field(init=False)
     routes: Routes = field(init=False)
+    _ahead: FileAhead[tuple[TableId, pa.Table]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Load the rules and the mapping. Raises ConfigError, RuleError, MappingError."""
@@ -61,6 +90,12 @@ class BatchRows:
             self.runtime, "the subscription service reads", "read the tables from a target that has them"
         )
         self.routes = Routes.compile(self.runtime.pipeline.mapping)
+        reader = self._reader(0)
+        self._ahead = FileAhead(lambda file: reader.plain(self.store, file, self.needed))
+
+    def close(self) -> None:
+        """Drop the file that is read ahead. The next batch may be read all the same."""
+        self._ahead.close()
 
     def goes_to(self, source: TableId) -> TableId | None:
         """Return the name under which rows of ``source`` are read; None where rules may decide."""
@@ -71,14 +106,17 @@ class BatchRows:
         target = self.goes_to(source)
         return target is None or wants(target)
 
-    def rows(self, manifest: SegmentManifest, wants: Wants, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
+    def rows(
+        self, manifest: SegmentManifest, wants: Wants, shaped: Shaped, following: Following = nothing_follows
+    ) -> Iterator[tuple[TableId, pa.Table]]:
         """Yield rows by source table; the changes of each in log order.
 
-        Raises SegmentError, RuleError, MappingError.
+        The next file is read meanwhile, after the last one the first of the batch ``following``. Raises SegmentError,
+        RuleError, MappingError.
         """
-        return (
-            self._changes(manifest, wants, shaped) if self.form == "changes" else self._merged(manifest, wants, shaped)
-        )
+        if self.form == "changes":
+            return self._changes(manifest, wants, shaped, following)
+        return self._merged(manifest, wants, shaped)
 
     def columns(self, manifest: SegmentManifest, wants: Wants) -> Iterator[tuple[TableId, pa.Schema]]:
         """Yield the user's columns of what :meth:`rows` yields, before it does.
@@ -108,44 +146,66 @@ class BatchRows:
             self.store.uri, self.store.pipeline, "", batch, "", self.ruling, mapping, keeps_rejected=False
         )
 
-    def _changes(self, manifest: SegmentManifest, wants: Wants, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
+    def _changes(
+        self, manifest: SegmentManifest, wants: Wants, shaped: Shaped, following: Following
+    ) -> Iterator[tuple[TableId, pa.Table]]:
         reader = self._reader(manifest.batch)
+        found: dict[TableId, Runs] = {}
+        with ExitStack() as opened_runs:
+            opened_runs.callback(_close, found)
+            unread = opened_runs.enter_context(ExitStack())  # of a read that ends before its batch does
+            unread.callback(self._ahead.close)
+            for step, then in pairwise(chain(self._steps(manifest, wants), [None])):
+                assert step is not None
+                after = then.file if then is not None and not then.is_ruled else None
+                if then is None and self._ahead.is_worth(step.file):
+                    after = self._first_of(following, wants)
+                for table, rows in self._read(reader, step, after):
+                    if wants(table):
+                        found.setdefault(table, Runs()).add(shaped(table, self.without_hidden(rows, step.source)))
+                for table, runs in sorted(found.items()):
+                    for rows in runs.before(step.before):
+                        yield table, rows
+                if step.before is None:
+                    _close(found)
+                    found.clear()
+            unread.pop_all()
+
+    def _steps(self, manifest: SegmentManifest, wants: Wants) -> Iterator[_Step]:
+        """Yield the files of a batch in the order in which they are read."""
         for source, files in sorted(by_table(manifest).items()):
             if not self.may_give(source, wants):
                 continue
-            with ExitStack() as opened_runs:
-                found: dict[TableId, Runs] = {}
-                for pieces, following in self._read(reader, source, files):
-                    for table, rows in pieces:
-                        if not wants(table):
-                            continue
-                        if table not in found:
-                            found[table] = Runs()
-                            opened_runs.callback(found[table].close)
-                        found[table].add(shaped(table, self.without_hidden(rows, source)))
-                    for table, runs in sorted(found.items()):
-                        for rows in runs.before(following):
-                            yield table, rows
+            last = len(files) - 1
+            if self.ruling.concerning(source):  # what rules made stays together, table by table
+                for number, file in enumerate(files):
+                    yield _Step(source, file, number, None if number == last else 0, True)
+                continue
+            begins = [first_seq(self.store, file) for file in files] if last else [0]
+            ends = [*sorted(begins)[1:], None]
+            for number, before in zip(np.argsort(begins, kind="stable"), ends, strict=True):
+                yield _Step(source, files[number], int(number), before, False)
+
+    def _first_of(self, following: Following, wants: Wants) -> SegmentFile | None:
+        """Return the file with which the next batch begins, if no rule sees its rows: they may be the user's code.
+
+        What is wrong with that batch is raised in its turn.
+        """
+        with suppress(SluiceError):
+            manifest = following()
+            step = next(self._steps(manifest, wants), None) if manifest is not None else None
+            return step.file if step is not None and not step.is_ruled else None
+        return None
 
     def _read(
-        self, reader: StoredChanges, source: TableId, files: list[SegmentFile]
-    ) -> Iterator[tuple[list[tuple[TableId, pa.Table]], int | None]]:
-        """Yield what each file has, and the ``_seq`` before which no later file has any (None: there is no later file).
-
-        The next file is read meanwhile, unless rules see its rows: they may be the user's code. What rules made stays
-        together, table by table.
-        """
-        if self.ruling.concerning(source):
-            for number, file in enumerate(files):
-                pieces = reader.file_pieces(self.store, number, file)
-                yield [(piece.table, piece.rows) for piece in pieces], None if number == len(files) - 1 else 0
-            return
-        begins = [first_seq(self.store, file) for file in files] if len(files) > 1 else [0]
-        ordered = [files[number] for number in np.argsort(begins, kind="stable")]
-        reads = (reader.plain(self.store, file, self.needed) for file in ordered)
-        with closing(ahead(reads, 1) if len(files) > 1 else reads) as made:
-            for piece, following in zip(made, [*sorted(begins)[1:], None], strict=True):
-                yield [piece], following
+        self, reader: StoredChanges, step: _Step, after: SegmentFile | None
+    ) -> Iterator[tuple[TableId, pa.Table]]:
+        """Yield what a file has, by table."""
+        if step.is_ruled:
+            for piece in reader.file_pieces(self.store, step.number, step.file):
+                yield piece.table, piece.rows
+        else:
+            yield self._ahead.read(step.file, after)
 
     def _merged(self, manifest: SegmentManifest, wants: Wants, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
         may_give: Wants = lambda source: self.may_give(source, wants)  # noqa: E731

@@ -6,8 +6,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches, is_gone, missing_batch, read_manifest
-from sluice.serve.batch_rows import BatchRows
+from sluice.serve.batch_rows import BatchRows, Following, nothing_follows
 from sluice.serve.batch_wait import TIMED_OUT_MESSAGE, BatchWait
 from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
@@ -248,15 +249,16 @@ class Reading:
                 it ends where it stands.
         """
         self._is_gone = is_gone
-        with suppress(_ClientGone):
+        with suppress(_ClientGone), closing(self.rows):
             if self.snapshot is not None:
                 yield from self.of_snapshot(self.snapshot)
             self.await_first(is_over)
-            for number in self._numbers(is_over):
+            for number, last in self._numbers(is_over):
                 self._require_client()
                 manifest = self.manifest(number)
                 if manifest is not None:
-                    yield from self.of_batch(manifest)
+                    following = partial(self.manifest, number + 1) if number < last else nothing_follows
+                    yield from self.of_batch(manifest, following)
                     self._wait.reset()
             if self.request.follow and self._wait.is_over:
                 yield pa.RecordBatch.from_pylist([], schema=self.shape.schema), TIMED_OUT_MESSAGE
@@ -278,15 +280,16 @@ class Reading:
                 yield from self._sized(piece)
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), start.mark
 
-    def _numbers(self, is_over: Callable[[], bool]) -> Iterator[int]:
-        yield from range(self.first, self.last + 1)
+    def _numbers(self, is_over: Callable[[], bool]) -> Iterator[tuple[int, int]]:
+        """Yield the number of each batch, with that of the last one that is known to be stored."""
+        yield from ((number, self.last) for number in range(self.first, self.last + 1))
         number = max(self.first, self.last + 1)
         while self.request.follow:
             self._wait.begin()
             following = self.after(number, lambda: is_over() or self._wait.is_over)
             if following is None:
                 return
-            yield from range(number, following)
+            yield from ((stored, following - 1) for stored in range(number, following))
             number = following
 
     def after(self, number: int, is_over: Callable[[], bool]) -> int | None:
@@ -306,25 +309,27 @@ class Reading:
         with self.runtime.state() as state:
             return read_manifest(self.runtime, number, state)
 
-    def of_batch(self, manifest: SegmentManifest) -> Generator[Sent, None, None]:
-        """Yield the rows of a batch, and the mark that ends it.
+    def of_batch(
+        self, manifest: SegmentManifest, following: Following = nothing_follows
+    ) -> Generator[Sent, None, None]:
+        """Yield the rows of a batch, and the mark that ends it. ``following``: see :meth:`BatchRows.rows`.
 
         Raises BatchesGone if retention removes it meanwhile.
         """
         try:
-            yield from self._of_batch(manifest)
+            yield from self._of_batch(manifest, following)
         except SegmentError:
             self.join()
             if not is_gone(self.runtime, manifest.batch):
                 raise
             raise missing_batch(self.runtime.pipeline, self.runtime.store, manifest.batch) from None
 
-    def _of_batch(self, manifest: SegmentManifest) -> Iterator[Sent]:
+    def _of_batch(self, manifest: SegmentManifest, following: Following) -> Iterator[Sent]:
         shape, batch = self.shape, manifest.batch
         if not any(self.rows.ruling.concerning(file.table_id) for file in manifest.files):
             for table, columns in self.rows.columns(manifest, self.wants):  # before any row of the batch is sent
                 shape.require(columns, table, batch)
-        found = self.rows.rows(manifest, self.wants, lambda table, rows: self._shaped(rows, table, batch))
+        found = self.rows.rows(manifest, self.wants, lambda table, rows: self._shaped(rows, table, batch), following)
         pieces = (
             shape.with_records(((rows, table) for table, rows in found), batch)
             if self.request.transactions

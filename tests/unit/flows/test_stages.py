@@ -177,6 +177,45 @@ def test_stages_are_at_work_on_different_batches_at_the_same_time(tmp_path: Path
     assert {one.result() for one in under_way.values()} == {2}
 
 
+def test_a_batch_is_closed_so_that_its_merge_ends_with_the_load_before_it() -> None:
+    """Closed earlier, it would wait merged, and changes that come meanwhile would wait for one load more."""
+    now = 0.0
+    one_target = parse_model(PIPELINE.replace(", {name: two, type: mysql, connection: c}", ""), "s", PipelineConfig)
+    _, merge, load, ack = stages = pipeline_stages(one_target, ())
+    board = ThreadBoard(stages, clock=lambda: now)
+
+    def passes(stage: Stage, batch: int, seconds: float, **more: Any) -> None:
+        nonlocal now
+        assert board.take(stage, batch - 1) == batch
+        now += seconds
+        board.done(stage, Done(batch, seconds, **more))
+
+    board.captured(1)
+    assert board.is_busy, "the merge is"
+    passes(merge, 1, 0.2)
+    assert not board.is_busy, "nobody knows how long a load lasts"
+    passes(load, 1, 1.0)
+    passes(ack, 1, 0.0)
+    assert not board.is_busy
+    board.captured(2)
+    passes(merge, 2, 0.2)
+    assert board.is_busy, "its load has not begun"
+    assert board.take(load, 1) == 2
+    now += 0.69
+    assert board.is_busy, "0.31 s of the load are left, and 0.3 s suffice"
+    now += 0.02
+    assert not board.is_busy
+    board.captured(3)
+    assert board.is_busy, "two batches are under way"
+    board.done(load, Done(2, 0.0, later="quarantined"))
+    passes(ack, 2, 0.0, later="quarantined")
+    passes(merge, 3, 0.2)
+    assert board.is_busy, "a load that was left out says nothing of how long one lasts"
+    passes(load, 3, 0.1)
+    passes(ack, 3, 0.0)
+    assert not board.is_busy
+
+
 def test_a_stage_that_fails_leaves_to_those_after_it_what_it_has_done(tmp_path: Path) -> None:
     stages, did = stages_of(tmp_path), list[tuple[str, int]]()
 

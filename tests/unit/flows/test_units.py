@@ -22,6 +22,7 @@ from sluice.flows.transform.merge_units import plan_merge, plan_pieces
 from sluice.flows.transform.segment_rows import read_changes, shares
 from sluice.model.offset import Offset
 from sluice.model.packing import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.segments.changeset import (
     Changeset,
@@ -37,10 +38,11 @@ from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.spark.base import LARGE_BYTES
 from sluice.spark.local import LocalRunner
-from sluice.targets.port import Fence, WriteResult
+from sluice.targets.port import Fence, NoFacts, WriteResult
 from sluice.targets.sql.foreign_keys import ordered
+from sluice.targets.sql.loader import compared_again
 from sluice.targets.sql.tables import Reference, TargetTable
-from sluice.targets.sql.writer import SqlSession
+from sluice.targets.sql.writer import SqlSession, known_tables
 from tests.support.running.stage_processes import pss_mb
 from tests.support.tables.small_segments import rows, schema_of
 
@@ -230,12 +232,15 @@ class FakeTarget:
         self.config = config
         self.unique = unique
         self.children = children
+        self.compared: list[list[PlannedTable]] = []
 
-    def check(self, plans: Any) -> dict[TableId, TargetTable]:
+    def check(self, plans: Any, again: Any = None) -> dict[TableId, TargetTable]:
         uniques = (("email",),) if self.unique else ()
         found = {p.target: TargetTable(p.target, ("id", "email"), ("id",), uniques) for p in plans}
         keys = [Reference("k", TableId("s", c), ("email",), TableId("s", p), ("id",)) for c, p in self.children]
-        return ordered(found, keys) if keys else found
+        found = ordered(found, keys) if keys else found
+        self.compared.append([*plans, *compared_again(plans, found, again)])
+        return found
 
     def finished_units(self, fence: Fence, plan: str) -> dict[int, WriteResult]:
         return {}
@@ -321,6 +326,20 @@ def test_a_batch_is_one_transaction_with_its_acknowledgement(store: SegmentStore
     [[unit]] = phases(store, changed("b", 8, UNIT_ROWS, weight=2), changed("a", 1, 5), consistency="batch")
     assert [part.table.table.table for part in unit.parts] == ["a", "b"]
     assert unit.acknowledge == POSITION
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_the_keys_of_the_source_are_compared_by_one_look_at_the_target(store: SegmentStore, unique: bool) -> None:
+    class Keys(NoFacts):
+        def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
+            return replace(plan, unique=()), frozenset()
+
+    changeset = Changeset("x", ChangesetManifest(batch=7, attempt="a", last=POSITION, tables=(changed("t", 1, 10),)))
+    tables = batch_input(store, changeset).tables
+    target = FakeTarget(pipeline().targets[0], unique)
+    known_tables(target, tables, Keys())  # type: ignore[arg-type]
+    [compared] = target.compared
+    assert [plan.unique for plan in compared] == ([None, ()] if unique else [None])
 
 
 FAMILY = (("child", "parent"), ("grandchild", "child"), ("staff", "staff"))

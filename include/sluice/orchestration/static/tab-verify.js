@@ -44,7 +44,7 @@ export function resultOf(result, pipeline, after) {
 }
 
 export function open(panel, status, again) {
-  let pipeline = status, before = "";
+  let pipeline = status, before = "", chosen = false; // chosen: somebody looks at a certain result; else at the newest
   const tools = el("div", { class: "tools" }), list = el("div"), detail = el("div", { id: "result" });
   panel.replaceChildren(tools, list, detail);
   list.append(empty("Asking the segment store…"));
@@ -55,13 +55,12 @@ export function open(panel, status, again) {
       const { results } = await get(path("pipelines", pipeline.pipeline, "verifications"));
       const now = JSON.stringify(results);
       if (now === before) return;
-      const first = before === "";
       before = now;
       swap(list, results.length ? table(["When", "Outcome", "Result", "By", "Id"],
         results.map((one) => [when(one.began_ms), pill(OUTCOMES[one.outcome] || "quiet", one.outcome), one.line, doer(one.by, "verify", pipeline.pipeline),
-          el("button", { type: "button", class: "plain", click: () => showResult(one.id), "data-focus": one.id }, one.id)]), { label: "Verifications", keys: results.map((one) => one.id) })
+          el("button", { type: "button", class: "plain", click: () => { chosen = true; showResult(one.id); }, "data-focus": one.id }, one.id)]), { label: "Verifications", keys: results.map((one) => one.id) })
         : empty("Nothing was compared yet."));
-      if (first && results.length) await showResult(results[0].id, false);
+      if (!chosen && results.length) await showResult(results[0].id, false);
     } catch (error) { if (!before) swap(list, el("p", { class: "wrong", role: "alert" }, error.message)); }
   }
   async function showResult(id, moves = true) {

@@ -46,6 +46,7 @@ from sluice.targets.port import (
 )
 from sluice.targets.port.digests import BatchDigests
 from sluice.targets.sql.foreign_keys import ordered
+from sluice.targets.sql.loader import Again, compared_again
 from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TargetTable
 from sluice.targets.sql.target import SqlOptions, SqlTarget
@@ -139,8 +140,8 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
     def _acks(self) -> AckTable:
         return AckTable(self.options.ack_schema or self.endpoint.schema or "sluice", *self.owner)
 
-    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        """Compare with the target's information_schema. Raises MappingError."""
+    def check(self, tables: Sequence[PlannedTable], again: Again | None = None) -> Mapping[TableId, TargetTable]:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.check`."""
         places = [plan.target for plan in tables]
         with self.session("reading the target's tables") as session:
             infos = read_tables(session.cursor, places)
@@ -150,7 +151,8 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
                 refuse_triggers(read_triggers(session.cursor, places))
             if self.options.foreign_keys == "ordered":
                 found = ordered(found, families.read_references(session.cursor, places))
-            return found
+        compare_all(compared_again(tables, found, again), infos)
+        return found
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
         """See :meth:`SqlTarget.replaceable`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -37,7 +37,7 @@ from sluice.targets.port import (
     TableFinding,
 )
 from sluice.targets.sql import sessions_in_use
-from sluice.targets.sql.folding_target import FoldingTarget
+from sluice.targets.sql.folding_target import Comparison, FoldingTarget
 from sluice.targets.sql.names import Naming, quoted_table
 from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TargetTable
@@ -125,8 +125,9 @@ class OracleTarget(FoldingTarget[Session, OracleOptions, AckTable]):
         schema = self.naming.name(self.options.ack_schema)
         return AckTable(schema, *self.owner, self.options.lock_wait)
 
-    def _compared(self, session: Session, plans: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        return compare_all(plans, self._infos(session, [plan.target for plan in plans]), self._wanted(session))
+    def _comparison(self, session: Session, places: Sequence[TableId]) -> Comparison:
+        infos, wanted = self._infos(session, places), self._wanted(session)
+        return lambda plans: compare_all(plans, infos, wanted)
 
     def _reviewed(self, session: Session, plans: Sequence[PlannedTable]) -> list[TableFinding]:
         return review(plans, self._infos(session, [plan.target for plan in plans]), self._wanted(session))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -42,7 +42,7 @@ from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
 from sluice.targets.sql import sessions_in_use
 from sluice.targets.sql.checkpoints import TAKING_OVER
-from sluice.targets.sql.folding_target import FoldingTarget
+from sluice.targets.sql.folding_target import Comparison, FoldingTarget
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.names import Naming
 from sluice.targets.sql.session_pool import SessionPool
@@ -141,12 +141,12 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
     def _acks(self) -> AckTable:
         return AckTable(self.options.ack_schema, *self.owner)
 
-    def _compared(self, session: Session, plans: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        places = [plan.target for plan in plans]
-        found = compare_all(plans, read_tables(session.cursor, places), self._wanted(session))
+    def _comparison(self, session: Session, places: Sequence[TableId]) -> Comparison:
+        infos, wanted = read_tables(session.cursor, places), self._wanted(session)
         if self.options.foreign_keys == "ordered":
-            return ordered(found, read_references(session.cursor, places))
-        return found
+            references = read_references(session.cursor, places)
+            return lambda plans: ordered(compare_all(plans, infos, wanted), references)
+        return lambda plans: compare_all(plans, infos, wanted)
 
     def _reviewed(self, session: Session, plans: Sequence[PlannedTable]) -> list[TableFinding]:
         infos = read_tables(session.cursor, [plan.target for plan in plans])

@@ -5,7 +5,7 @@ quotes.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.port import BatchInput, TableFinding
 from sluice.targets.sql.ack_rows import AckRows
+from sluice.targets.sql.loader import Again, compared_again
 from sluice.targets.sql.name_clashes import refuse_clashes
 from sluice.targets.sql.names import Naming, Route
 from sluice.targets.sql.tables import TargetTable
@@ -21,6 +22,10 @@ from sluice.targets.sql.target import Session, SqlOptions, SqlTarget
 _S = TypeVar("_S", bound=Session)
 _O = TypeVar("_O", bound=SqlOptions)
 _A = TypeVar("_A", bound=AckRows)
+
+
+Comparison = Callable[[Sequence[PlannedTable]], Mapping[TableId, TargetTable]]
+"""Compares planned tables, in the target's names, with what was read of the target. Raises MappingError."""
 
 
 class FoldingTarget(SqlTarget[_S, _O, _A]):
@@ -32,8 +37,8 @@ class FoldingTarget(SqlTarget[_S, _O, _A]):
         """The names of tables and columns at the target."""
 
     @abstractmethod
-    def _compared(self, session: _S, plans: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        """Compare planned tables, in the target's names, with its catalogs. Raises MappingError."""
+    def _comparison(self, session: _S, places: Sequence[TableId]) -> Comparison:
+        """Read tables, in the target's names, from its catalogs, to compare planned ones with them."""
 
     @abstractmethod
     def _reviewed(self, session: _S, plans: Sequence[PlannedTable]) -> list[TableFinding]:
@@ -48,13 +53,16 @@ class FoldingTarget(SqlTarget[_S, _O, _A]):
         if self.naming.folds:
             refuse_clashes(self.naming, batch, self.owner[0])
 
-    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        """Compare with the target's catalogs. Raises MappingError."""
+    def check(self, tables: Sequence[PlannedTable], again: Again | None = None) -> Mapping[TableId, TargetTable]:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.check`."""
         plans = [self.naming.plan(plan) for plan in tables]
         self._refuse_clash(tables)
         with self.session("reading the target's tables") as session:
-            found = self._compared(session, plans)
-        return {plan.target: _called(found[folded.target], plan) for plan, folded in zip(tables, plans, strict=True)}
+            compare = self._comparison(session, [plan.target for plan in plans])
+        found = compare(plans)
+        known = {plan.target: _called(found[folded.target], plan) for plan, folded in zip(tables, plans, strict=True)}
+        compare([self.naming.plan(one) for one in compared_again(tables, known, again)])
+        return known
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
         """See :meth:`SqlTarget.replaceable`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,19 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.port import BatchInput, CheckpointStore, Fence, RejectedRows, SchemaChange, WriteResult
 from sluice.targets.sql.tables import TableChanges, TargetTable
+
+Again = Callable[[PlannedTable, TargetTable], PlannedTable]
+"""Returns a planned table with what is looked up once the target's table is known; itself if that is nothing."""
+
+
+def compared_again(
+    plans: Sequence[PlannedTable], known: Mapping[TableId, TargetTable], again: Again | None
+) -> list[PlannedTable]:
+    """Return the planned tables of which ``again`` made others."""
+    if again is None:
+        return []
+    made = [(plan, again(plan, known[plan.target])) for plan in plans]
+    return [other for plan, other in made if other is not plan]
 
 
 class Contention(TargetUnavailable):
@@ -42,10 +55,10 @@ class SqlLoader(Protocol):
     def examine(self, batch: BatchInput) -> None:
         """Check a batch before anything of it is written. Raises MappingError for tables that would be one here."""
 
-    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        """Compare with what the target has, by target table.
+    def check(self, tables: Sequence[PlannedTable], again: Again | None = None) -> Mapping[TableId, TargetTable]:
+        """Compare with what the target has, by target table, and compare what ``again`` makes of the planned tables.
 
-        Raises MappingError that names table, column and the statement that helps.
+        The target's catalogs are read once. Raises MappingError that names table, column and the statement that helps.
         """
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:

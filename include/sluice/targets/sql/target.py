@@ -35,7 +35,7 @@ from sluice.targets.port import (
 )
 from sluice.targets.sql.ack_rows import AckRows
 from sluice.targets.sql.checkpoints import AckCheckpoints
-from sluice.targets.sql.loader import Contention, DdlProgress
+from sluice.targets.sql.loader import Again, Contention, DdlProgress
 from sluice.targets.sql.row_writer import SqlRowWriter
 from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TableChanges, TargetTable
@@ -172,8 +172,8 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         """See :class:`sluice.targets.sql.checkpoints.Sessions`."""
 
     @abstractmethod
-    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        """Compare with the target's catalogs. Raises MappingError."""
+    def check(self, tables: Sequence[PlannedTable], again: Again | None = None) -> Mapping[TableId, TargetTable]:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.check`."""
 
     @abstractmethod
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:

@@ -187,10 +187,7 @@ def known_tables(loader: SqlLoader, tables: Sequence[TableInput], facts: SourceF
     if not tables:
         return {}
     plans = [table.plan for table in tables]
-    known = dict(loader.check(plans))
-    further = [_with_keys(plan, known[plan.target], facts) for plan in plans if known[plan.target].unique_keys]
-    if further:
-        loader.check(further)
+    known = dict(loader.check(plans, lambda plan, info: _with_keys(plan, info, facts) if info.unique_keys else plan))
     partly = any(table.partial for table in tables)
     if partly or any(info.references or info.generation is not None for info in known.values()):
         filled = facts.being_copied()
