@@ -19,6 +19,8 @@ from sluice.errors import ConfigError
 from sluice.model.load_marks import LoadMark, MarkRules
 from sluice.model.nearest import meant
 
+_SITES = frozenset({"mysql", "postgresql"})
+"""The types of targets that may be the source of the other pipeline."""
 ONE_WAY = "a channel carries DDL one way only"
 
 
@@ -133,6 +135,7 @@ class ChannelConfig(StrictModel):
         """
         self._require_whole_rows(pipeline)
         self._require_merged(pipeline)
+        self._require_no_emptying(pipeline)
         if pipeline.pipeline == self.carrier:
             return pipeline
         capture = pipeline.capture
@@ -176,6 +179,22 @@ class ChannelConfig(StrictModel):
                 where=f"channel {self.channel}",
                 hint=f"give {every[0]} a pipeline of its own, outside of the channel",
             )
+
+    def _require_no_emptying(self, pipeline: PipelineConfig) -> None:
+        """Raise ConfigError if a target that may be the other site is emptied and copied again.
+
+        Rows that were written there and not sent back yet would be gone until they return, or for good.
+        """
+        for target in pipeline.targets:
+            if target.on_conversion == "copy" and target.type in _SITES:
+                raise ConfigError(
+                    f"target {target.name} of {pipeline.pipeline} has on_conversion: copy, which empties a table: what "
+                    f"channel {self.channel} has not sent back from there yet would be missing",
+                    where=f"channel {self.channel}",
+                    hint=f"write on_conversion: stop at target {target.name} of {pipeline.pipeline}: the load stops "
+                    "and names the table, and `sluice dump start` copies it once the other site is still; a target "
+                    "that is no site of the channel may have a pipeline of its own",
+                )
 
 
 def load_channel(path: Path) -> ChannelConfig:

@@ -742,6 +742,12 @@ class DdlKind(StrEnum):
     TABLE_OPTIONS = "table_options"
 
 
+ACCEPT_LOSS = (
+    "Regular expressions on schema.table.column at the target, anchored: columns that may lose values, as `sluice "
+    "check` says of them. A column that loses values and is not among them is an error."
+)
+
+
 class TargetConfig(StrictModel):
     """A store that is kept in step."""
 
@@ -802,6 +808,7 @@ class TargetConfig(StrictModel):
         "the pipeline's snapshot, and segments.retain counts for it although it lacks batches; stop: it stops, and "
         "what it lacks is kept.",
     )
+    accept_loss: tuple[Regex, ...] = Field((), description=ACCEPT_LOSS)
     options: dict[str, Any] = Field(default_factory=dict, description="Settings of this kind of target.")
 
     @property
@@ -894,6 +901,7 @@ class SnapshotConfig(StrictModel):
         description="What the snapshot does whose rows cannot be converted as the source converted its own. stop: the "
         "load stops; copy: the table is emptied and copied again by itself.",
     )
+    accept_loss: tuple[Regex, ...] = Field((), description=ACCEPT_LOSS)
     options: dict[str, Any] = Field(
         default_factory=dict,
         description="Further options of a target of that type (catalog, zero_dates, wide_decimals, partition_by, "
@@ -940,6 +948,7 @@ class SnapshotConfig(StrictModel):
             connection=self.connection,
             commit_every=self.every,
             on_conversion=self.on_conversion,
+            accept_loss=self.accept_loss,
             options={**self.options, **place, "maintenance": maintenance},
         )
         found.remember_line(self._origin)

@@ -19,6 +19,7 @@ from sluice.errors import MappingError
 from sluice.model import temporal
 from sluice.model.column_types import ColumnKind
 from sluice.model.fields import declared_type, described, is_key, neutral_type
+from sluice.model.losses import Loss
 
 _DIGITS = re.compile(r"\(\d\)")
 
@@ -38,7 +39,7 @@ def remark(sql_type: str, conversion: ColumnConversion) -> str:
     """Describe what the conversion itself cannot keep; "" if it keeps everything."""
     if not conversion.time_zone or _moves(sql_type, conversion) == 0:
         return ""
-    return f"the hour that {conversion.time_zone} lives twice when its clocks go back is one: the first is taken"
+    return Loss(f"the hour that {conversion.time_zone} lives twice when its clocks go back is one: the first is taken")
 
 
 def refuse(column: str, sql_type: str, in_key: bool, conversion: ColumnConversion, table: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.labels import labels_of
+from sluice.model.losses import Loss
 from sluice.mysql.column_types import SYNONYMS, Brackets, Literal, MysqlType, find_type, type_named
 
 _UNICODE = {"utf8mb4": 3, "utf16": 3, "utf32": 3, "utf16le": 3, "gb18030": 3, "utf8mb3": 2, "utf8": 2, "ucs2": 2}
@@ -93,7 +94,9 @@ def definition_type(column: ColumnDefinition) -> ColumnType | None:
 
 
 def loss(source: SqlType, target: SqlType) -> str:
-    """Describe what may be lost or refused, as a sentence without a subject; ``""`` if every value fits exactly."""
+    """Describe what may be lost (:class:`Loss`) or refused, as a sentence without a subject; ``""`` if every value fits
+    exactly.
+    """
     if not source.word or not target.word:
         return ""
     judge = JUDGES.get(source.kind, _other) if source.kind is not None else _other
@@ -139,9 +142,9 @@ def _integer(source: SqlType, target: SqlType) -> str:
             return "negative values are refused"
         return "" if digits >= len(str(high)) else f"values of more than {digits} digits are refused"
     if target.word == "double":
-        return "" if high <= 2**53 else "values beyond 2^53 lose digits"
+        return "" if high <= 2**53 else Loss("values beyond 2^53 lose digits")
     if target.word == "float":
-        return "" if high <= 2**24 else "values beyond 2^24 lose digits"
+        return "" if high <= 2**24 else Loss("values beyond 2^24 lose digits")
     return _as_text(len(str(low)), target) if _is_text(target) else f"numbers are written as {target.word}"
 
 
@@ -152,7 +155,7 @@ def _decimal(source: SqlType, target: SqlType) -> str:
         if target.unsigned and not source.unsigned:
             return "negative values are refused"
         if scale > to_scale:
-            return f"fractions are rounded to {to_scale} digits"
+            return Loss(f"fractions are rounded to {to_scale} digits")
         return (
             ""
             if precision - scale <= to_precision - to_scale
@@ -162,11 +165,11 @@ def _decimal(source: SqlType, target: SqlType) -> str:
         return (
             ""
             if precision <= (15 if target.word == "double" else 6)
-            else "decimals become binary fractions and lose digits"
+            else Loss("decimals become binary fractions and lose digits")
         )
     if _is_integer(target):
         if scale:
-            return "fractions are rounded away"
+            return Loss("fractions are rounded away")
         return "" if precision < len(str(_range(target)[1])) else "values out of range are refused"
     return _as_text(precision + 2, target) if _is_text(target) else f"decimals are written as {target.word}"
 
@@ -175,11 +178,11 @@ def _floating(source: SqlType, target: SqlType) -> str:
     if target.word == source.word or target.word == "double":
         return "" if not (target.unsigned and not source.unsigned) else "negative values are refused"
     if target.word == "float":
-        return "a double becomes a float: 15 digits become 6"
+        return Loss("a double becomes a float: 15 digits become 6")
     return (
         ""
         if _is_text(target) and (not target.first or target.first >= 24)
-        else f"binary fractions are rounded to {target.word}"
+        else Loss(f"binary fractions are rounded to {target.word}")
     )
 
 
@@ -190,16 +193,16 @@ def _temporal(source: SqlType, target: SqlType) -> str:
         return _as_text(26, target)
     pair = (source.word, target.word)
     if pair in {("datetime", "date"), ("timestamp", "date")}:
-        return "the time of day is cut off"
+        return Loss("the time of day is cut off")
     if pair in {("datetime", "timestamp"), ("date", "timestamp")}:
         return "dates outside of 1970..2038 and zero dates are refused; values are taken for UTC"
     if pair == ("date", "datetime"):
         return ""
     if "time" in pair and pair != ("time", "time"):
-        return f"{source.word} is written as {target.word}"
+        return Loss(f"{source.word} is written as {target.word}: the date is lost, or made up")
     if not _is_temporal(target):
         return f"{source.word} is written as {target.word}"
-    return "" if source.first <= target.first else f"fractions of a second are rounded to {target.first} digits"
+    return "" if source.first <= target.first else Loss(f"fractions of a second are rounded to {target.first} digits")
 
 
 def _bit(source: SqlType, target: SqlType) -> str:
@@ -265,7 +268,7 @@ def _binary(source: SqlType, target: SqlType) -> str:
         return f"bytes are written as {target.word}"
     size = type_named(source.word).most_bytes or source.first
     if target.word == "binary" and (source.word != "binary" or source.first != target.first):
-        return f"values are padded with zero bytes to {target.first}"
+        return Loss(f"values are padded with zero bytes to {target.first}")
     limit = type_named(target.word).most_bytes or target.first
     return "" if size <= limit else f"values longer than {limit} bytes are refused"
 

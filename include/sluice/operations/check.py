@@ -262,7 +262,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
                     f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now "
                     "until they are copied"
                 )
-            elif remark.statement and remark.column and copy.target in begun:
+            elif (remark.statement or remark.loses) and remark.column and copy.target in begun:
                 verify = f"sluice verify {runtime.name} --table {copy.plan.source} --target {copy.target} --repair"
                 fix += f"; then `{verify}`: rows that it had before keep what was cut"
             lines.append(_finding(remark.severity, part, "table", place, remark.why, fix))

@@ -36,6 +36,7 @@ from sluice.segments.store import SegmentStore
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
+from sluice.targets.accepted_losses import judged
 from sluice.targets.port import TableFinding, Target
 
 _PRINTED = frozenset({MYSQL, MARIADB})
@@ -230,10 +231,12 @@ def _emitted(target: str, plan: PlannedTable, remarks: Sequence[TableFinding]) -
 
 
 def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[TableFinding]]:
-    """Return the target's findings by table; empty if it compares no tables."""
+    """Return the target's findings by table; those about values that are lost as the pipeline file accepts them, or
+    not.
+    """
     schema = target.schema()
     said: dict[TableId, list[TableFinding]] = {}
-    for finding in schema.compare(plans) if schema is not None else ():
+    for finding in judged(target.config, plans, schema.compare(plans) if schema is not None else ()):
         said.setdefault(finding.table, []).append(finding)
     return said
 

@@ -551,6 +551,18 @@ class ChunkReader(SourceLoad, Protocol):
 
 
 @runtime_checkable
+class ReadsInParts(Protocol):
+    """Optional, of a :class:`ChunkReader`: several connections read a table that no key cuts, all at the snapshot that
+    the watermarker has opened.
+    """
+
+    def rows_in_parts(self, request: TableRequest, chunk: Chunk, readers: int) -> Iterator[pa.Table]:
+        """Yield all rows of the table as :meth:`ChunkReader.rows` does, in any order, read by at most ``readers``
+        connections at the same time.
+        """
+
+
+@runtime_checkable
 class PreparesSource(Protocol):
     """Optional, of a :class:`SourceSession`: it makes at the source what a capture needs there."""
 

@@ -139,6 +139,20 @@ def test_up_twice_heal_and_down(home: Path) -> None:
     assert running_from(home) == []
 
 
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_the_demo_from_postgresql_ends_equal(home: Path) -> None:
+    """What `make demo SOURCE=postgresql` runs: from nothing to a pipeline whose sides are equal, and back to nothing."""
+    (paths.home() / "postgresql").mkdir(exist_ok=True)
+    (home / "postgresql").symlink_to(paths.home() / "postgresql")
+    done = run(home, "demo", "--source", "postgresql", "--seconds", "10")
+    assert done.returncode == 0, done.stdout + done.stderr
+    state = json.loads(run(home, "status", "--json").stdout)
+    assert state["state"] == "up"
+    assert run(home, "down").returncode == 0
+    assert running_from(home) == []
+
+
 def wait_healed(folder: Path, before: dict[str, int]) -> Stack:
     """Wait until the supervisor has replaced the two servers that were killed."""
     for _ in range(600):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import MappingError
-from tests.support.pipelines.case import case
+from tests.support.pipelines.case import Case, case
 from tests.support.servers.fixtures import setting
 
 TABLE = (
@@ -39,9 +40,10 @@ def test_columns_of_another_type_and_zone(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
     db = fresh_schema(mysql_source, mysql_target)
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, db, extra=MAPPING.format(db)) as made:
+    line = rf"    accept_loss: ['{db}\.t\.(at|moment|price)']"
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, db, extra=MAPPING.format(db), target_extra=line) as made:
         mysql_source.execute(TABLE, database=db)
-        made.cli("check", str(made.path), "--apply", "--yes")
+        assert made.cli("check", str(made.path), "--apply", "--yes").returncode == 0
         types = dict(
             mysql_target.execute(
                 f"SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = '{db}' AND "
@@ -115,6 +117,58 @@ def test_columns_of_another_type_and_zone(
         ]
         types = mysql_target.execute(f"SHOW COLUMNS FROM {db}.t LIKE 'price'")
         assert types[0][1] == "decimal(12,2)"
+
+
+def add_line(made: Case, hint: str) -> None:
+    """Write the line of a hint where the hint says, in place of an earlier one."""
+    found = re.search(r"write under target copy: (accept_loss: \[.*?\]);", hint)
+    assert found, hint
+    text = "".join(line for line in made.path.read_text().splitlines(True) if "accept_loss:" not in line)
+    made.path.write_text(text.replace("  - name: copy\n", f"  - name: copy\n    {found[1]}\n"))
+
+
+def refused_values(made: Case) -> list[tuple[str, str]]:
+    """Where `sluice check` finds values that would be lost, and what it says to do."""
+    done = made.cli("check", str(made.path), "--json")
+    found = [f for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"]
+    assert done.returncode == bool(found)
+    assert all("values would be lost" in f["why"] for f in found), found
+    return [(f["value"], f["fix"]) for f in found]
+
+
+@pytest.mark.promise("B22", "B24")
+def test_a_column_that_loses_values_waits_for_a_word_in_the_file(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    db = fresh_schema(mysql_source, mysql_target)
+    ignores = "    ddl: {change_column: ignore}"
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, db, target_extra=ignores) as made:
+        mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, price DECIMAL(12,4))", database=db)
+        mysql_target.execute("CREATE TABLE t (id INT PRIMARY KEY, price DECIMAL(12,2))", database=db)
+        for server in (mysql_source, mysql_target):
+            server.execute("CREATE TABLE u (id INT PRIMARY KEY, n DECIMAL(8,2))", database=db)
+        made.run_until_head()
+        mysql_source.execute("INSERT INTO t VALUES (1, 1.2345)", "INSERT INTO u VALUES (1, 1.23)", database=db)
+        [(place, hint)] = refused_values(made)
+        assert place == f"{db}.t -> {db}.t, column price"
+        with pytest.raises(MappingError, match="decimal\\(12,4\\) -> decimal\\(12,2\\)") as raised:
+            made.run_until_head()
+        assert mysql_target.execute(f"SELECT count(*) FROM {db}.t") == [(0,)]
+        assert (raised.value.hint or "") in hint
+        add_line(made, hint)
+        assert refused_values(made) == []
+        made.run_until_head()
+        assert mysql_target.execute(f"SELECT price FROM {db}.t") == [(Decimal("1.23"),)]
+
+        mysql_source.execute("ALTER TABLE u MODIFY n DECIMAL(8,4)", "INSERT INTO u VALUES (2, 2.3456)", database=db)
+        with pytest.raises(MappingError, match="column 'n'") as raised:
+            made.run_until_head()
+        assert mysql_target.execute(f"SELECT n FROM {db}.u") == [(Decimal("1.23"),)]
+        assert [place for place, _ in refused_values(made)] == [f"{db}.u -> {db}.u, column n"]
+        add_line(made, raised.value.hint or "")
+        assert refused_values(made) == []
+        made.run_until_head()
+        assert mysql_target.execute(f"SELECT n FROM {db}.u WHERE id = 2") == [(Decimal("2.35"),)]
 
 
 def test_a_key_keeps_its_zone(

@@ -115,8 +115,10 @@ def postgresql_15(server_folder: Path) -> Iterator[PostgreSQLServer]:
 
 @pytest.fixture(scope="session")
 def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
-    """A PostgreSQL whose database has PostGIS. Skips what needs it where it cannot be had."""
-    with _postgresql(server_folder / "postgis", "find_postgis") as server:
+    """A PostgreSQL whose database has PostGIS, and whose log can be decoded. Skips what needs it where it cannot be
+    had.
+    """
+    with _postgresql(server_folder / "postgis", "find_postgis", {"wal_level": "logical"}) as server:
         server.execute("CREATE EXTENSION postgis")
         yield server
 

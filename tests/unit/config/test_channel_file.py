@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -113,6 +114,27 @@ def test_what_is_in_conflict_is_told_by_the_merge() -> None:
     with pytest.raises(ConfigError, match="target t of b_to_a gets every change"):
         made.adapted(every)
     assert made.adapted(every.model_copy(update={"pipeline": "a_to_b"})).targets
+
+
+@pytest.mark.parametrize("kind", ["mysql", "postgresql"])
+def test_the_other_site_is_not_emptied(kind: str) -> None:
+    """The hint says which line to write, and with it the pipeline works in the channel."""
+    for name in ("a_to_b", "b_to_a"):
+        given = pipeline(name)
+        copies = [t.model_copy(update={"on_conversion": "copy", "type": kind}) for t in given.targets]
+        with pytest.raises(ConfigError, match="empties a table: what channel a_b has not sent back") as raised:
+            channel().adapted(given.model_copy(update={"targets": tuple(copies)}))
+        told = re.search(r"write on_conversion: (\w+) at target (\w+) of (\w+):", raised.value.hint or "")
+        assert told
+        assert told.groups()[1:] == (copies[0].name, name)
+        stops = [t.model_copy(update={"on_conversion": told[1]}) for t in copies]
+        assert channel().adapted(given.model_copy(update={"targets": tuple(stops)})).targets
+
+
+def test_a_lake_beside_the_channel_may_be_copied_again() -> None:
+    given = pipeline("a_to_b")
+    lake = given.targets[0].model_copy(update={"name": "lake", "type": "delta", "on_conversion": "copy"})
+    assert channel().adapted(given.model_copy(update={"targets": (*given.targets, lake)})).targets
 
 
 def test_late_changes_are_read_back_after_a_minute_unless_told_otherwise() -> None:

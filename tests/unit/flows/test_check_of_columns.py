@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,22 @@ def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
     assert [
         tuple(map(str, r)) for r in shop.target.execute(f"SELECT id, mail, balance FROM {shop.schema}.persons")
     ] == [("1", "a", "7.0000")]
+
+
+@pytest.mark.promise("B22")
+def test_what_a_zone_loses_waits_for_the_printed_line(shop: Case) -> None:
+    zone = "columns: {exclude: [twice], convert: {born: {time_zone: Europe/Berlin}}}"
+    text = shop.yaml + f"mapping: [{{from: {shop.schema}.people, to: {shop.schema}.people, {zone}}}]\n"
+    shop.path.write_text(text, encoding="utf-8")
+    [(place, why, fix)] = lines(report(shop, "--apply", "--yes", code=1), "error")
+    assert place.endswith("people, column born")
+    assert "values would be lost" in why
+    assert "lives twice" in why
+    line = re.search(r"write under target copy: (accept_loss: \[.*?\]);", fix)
+    assert line
+    shop.path.write_text(text.replace("  - name: copy\n", f"  - name: copy\n    {line[1]}\n"), encoding="utf-8")
+    [(_, why, _)] = [one for one in lines(report(shop), "warning") if "lives twice" in one[1]]
+    assert "would be lost" not in why
 
 
 MISSPELT = """\

@@ -26,6 +26,7 @@ class TableView:
 
     Attributes:
         rows: placed in the log's order; overtaken: left out, the log had newer ones; waiting: read, not placed yet.
+        reading: read so far of a table without a key, which is one chunk.
         estimate: rows there are, as the server guesses; rate: rows a second since the dump began; remaining_s: None:
             not known. Both mean nothing while no process reads the table: 0 and None.
         state: waiting, reading, no reader, done; paused or cancelled where it was not done.
@@ -40,13 +41,15 @@ class TableView:
     chunks: int
     rate: float
     remaining_s: float | None
+    reading: int = 0
 
     @property
     def share(self) -> float:
         """0 to 1; 1 only when it is done."""
         if self.state == "done":
             return 1.0
-        return min((self.rows + self.overtaken) / self.estimate, 0.99) if self.estimate else 0.0
+        known = self.rows + self.overtaken + self.reading
+        return min(known / self.estimate, 0.99) if self.estimate else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +137,7 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         plan, placed = dumps.planned(dump.id, ordinal), dumps.placed(dump.id, ordinal)
         mine = [c for c in chunks if c.id.table == ordinal]
         waiting = sum(c.rows for c in mine if c.state in {ChunkState.STORED, ChunkState.MARKED})
+        reading = sum(c.rows for c in mine if request.keyless and not placed.chunks)
         left_to_read = goes and (not plan.exhausted or any(c.state is not ChunkState.MARKED for c in mine))
         is_read = any(tables_ is None or ordinal in tables_ for tables_ in readers) or any(
             ChunkId.of(dump.id, name).table == ordinal for name in working
@@ -161,6 +165,7 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
                 chunks=placed.chunks,
                 rate=0.0 if word == "no reader" else round(rate, 1),
                 remaining_s=None if remaining is None else round(remaining, 1),
+                reading=reading,
             )
         )
     unread = asks_for_a_reader and not readers and not working

@@ -39,6 +39,7 @@ from sluice.model.dumps import (
     TableRequest,
 )
 from sluice.segments.chunk_file import chunk_path, write_chunk
+from sluice.sources.base import ReadsInParts
 
 _log = structlog.get_logger()
 
@@ -286,6 +287,32 @@ def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, numb
             shared.stop.set()
 
 
+class _CountedRows:
+    """The rows of a chunk on their way to its file. Those of a table that is one chunk are counted while it is read."""
+
+    def __init__(self, dumps: DumpStates, chunk: Chunk, *, is_said: bool) -> None:
+        self.chunk = chunk
+        self._dumps, self._is_said = dumps, is_said
+
+    def counted(self, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Yield the pieces, and record from time to time how many rows they had. Raises SourceUnavailable if another
+        worker has taken the chunk over.
+        """
+        rows, said = 0, time.monotonic()
+        for piece in pieces:
+            yield piece
+            rows += piece.num_rows
+            if self._is_said and time.monotonic() - said >= SAY_EVERY_S:
+                moved = self._dumps.move(self.chunk, ChunkState.RUNNING, rows=rows)
+                if moved is None:
+                    raise SourceUnavailable(
+                        "another worker reads the chunk now",
+                        where=f"dump {self.chunk.id.dump}",
+                        hint="this happens by itself",
+                    )
+                self.chunk, said = moved, time.monotonic()
+
+
 class _Worker:
     """One thread: its connections, and its way from chunk to chunk."""
 
@@ -438,11 +465,12 @@ class _Worker:
         with marks.reading(chunk) as exact:
             schema = self.reader.schema(request.table)
             path = chunk_path(chunk)
-            written = write_chunk(self.store, path, schema, self._rows(request, chunk))
+            rows = _CountedRows(self.dumps, chunk, is_said=request.keyless)
+            written = write_chunk(self.store, path, schema, rows.counted(self._rows(dump, request, chunk)))
         self._tell("selected", chunk)
         self._require_member()
         stored = self.dumps.move(
-            chunk,
+            rows.chunk,
             ChunkState.STORED,
             path=path,
             rows=written.rows,
@@ -476,7 +504,10 @@ class _Worker:
                 hint="this happens by itself",
             )
 
-    def _rows(self, request: TableRequest, chunk: Chunk) -> Iterator[pa.Table]:
+    def _rows(self, dump: Dump, request: TableRequest, chunk: Chunk) -> Iterator[pa.Table]:
+        if request.keyless and isinstance(self.reader, ReadsInParts):
+            free = dump.tuning.parallelism - len(self.dumps.working(dump.id)) + 1
+            return self.reader.rows_in_parts(request, chunk, max(free, 1))
         keys: Iterable[list[tuple[str, ...]]] = ()
         if request.key_file:
             start, stop = int(chunk.after[0]) if chunk.after else 0, int(chunk.upto[0])

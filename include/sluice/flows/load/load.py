@@ -22,6 +22,7 @@ from sluice.flows.incomplete_tables import explain_absence
 from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.batch_rows import StoredRows
 from sluice.flows.load.copies import request_copies
+from sluice.flows.load.lossy_columns import require_known_losses
 from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
 from sluice.flows.load.statements import SparkStatements
@@ -306,6 +307,7 @@ class _Delivery:
         self.watch()
         try:
             self._call(given, writer.prepare)
+            self._require_known_losses(given)
             results = self._units(bundle, writer)
             self.watch()
             self._call(given, partial(writer.commit, results))
@@ -319,6 +321,16 @@ class _Delivery:
         if self.target.checkpoints is None:
             self.checkpoints.advance(end)
         return sum(results, WriteResult())
+
+    def _require_known_losses(self, given: BatchInput) -> None:
+        """Raise MappingError for a column of the batch that would lose values without consent. Schema changes in front
+        of its rows have been made.
+        """
+        plans = [table.plan for table in given.tables]
+        if plans and not given.replay:
+            dialect = self.runtime.source.dialect(given.position)
+            again = bool(given.schema_changes)
+            require_known_losses(self.runtime.name, self.target, plans, dialect, again=again)
 
     def _keep_digests(self, bundle: Sequence[_Given]) -> None:
         """Tell the target what the batch does to the digests that it keeps. It never gets several batches as one."""

@@ -339,7 +339,8 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
         return [Finding("error", "publication", name, "it says what the server sends, and there is none", _APPLY)]
     findings = []
     captured = {one.id for one in setup.tables if one.logged}
-    lacking = sorted(captured - found.tables)
+    roots = [one.id for one in setup.tables if one.partitioned and not found.via_root]
+    lacking = sorted(captured - found.tables - set(roots))  # the server lists the partitions of these
     if lacking:
         findings.append(
             Finding(
@@ -351,7 +352,7 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 "rows from before need a copy: `sluice dump start PIPELINE`",
             )
         )
-    wanted = {one.value for one in pipeline.capture.events if one is not Event.DDL}
+    wanted = {"truncate" if one is Event.DDL else one.value for one in pipeline.capture.events}
     if missing := sorted(wanted - found.operations):
         findings.append(
             Finding(
@@ -382,7 +383,7 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 f"ALTER PUBLICATION {quoted(name)} SET (publish_generated_columns = none)",
             )
         )
-    if not found.via_root and (roots := [one.id for one in setup.tables if one.partitioned]):
+    if roots:
         findings.append(
             Finding(
                 "error",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.losses import Loss
 from sluice.targets.clickhouse.sql import literal
 
 K = ColumnKind
@@ -207,7 +208,7 @@ def lost(made: ColumnType, there: HeldType) -> str:
     """Return what a column that takes ``made`` does not keep, or does not say; "" for nothing."""
     if there.word == "JSON":
         kept = "the order and the repetition of its names and the text of numbers are lost"
-        return f"{kept}, and `sluice verify` does not compare it"
+        return Loss(f"{kept}, and `sluice verify` does not compare it")
     if made.kind is K.ENUM and there.word == "String":
         return "the order of the labels is lost"
     if there.word in {"Date", "DateTime"}:

@@ -30,7 +30,7 @@ from sluice.targets.clickhouse.tables import (
 from sluice.targets.clickhouse.values import FEW_YEARS
 from sluice.targets.clickhouse.writer import years_of
 from sluice.targets.feature_check import without_key
-from sluice.targets.port import TableFinding
+from sluice.targets.port import TableFinding, about_values
 
 _SEPARATOR = ";\n"
 _ALLOWED = re.compile(
@@ -109,7 +109,7 @@ class ClickHouseSchema:
         few = years_of(client) == FEW_YEARS
         for column in sent_columns(plan):
             held = there.columns[column_name(self.place, column.name)].type
-            why = lost(column.sent_type, held) or column.loses
+            why = lost(column.sent_type, held)
             if not why and column.sent_type.kind in DATES and held.word in {"Date32", "DateTime64"}:
                 why = "dates that no calendar has" + (
                     f", and those before {FEW_YEARS[0].year} or after {FEW_YEARS[1].year}," if few else ""
@@ -118,7 +118,7 @@ class ClickHouseSchema:
             if not why and not held.nullable and column.nullable and not column.key:
                 why = "NULL is refused"
             if why:
-                yield TableFinding("warning", plan.target, column.name, f"{column.sql_type} -> {held.declared}: {why}")
+                yield about_values(plan.target, column.name, f"{column.sql_type} -> {held.declared}", why)
 
     def _durable(self, there: HeldTable) -> Iterator[TableFinding]:
         if there.engine.startswith(("Replicated", "Shared")):

@@ -24,7 +24,7 @@ from sluice.targets.lake.types import (
     takes,
     wanting,
 )
-from sluice.targets.port import TableFinding
+from sluice.targets.port import TableFinding, about_values
 
 
 @dataclass(frozen=True)
@@ -201,16 +201,12 @@ class LakeSchema:
                 return [_error(plan, column.name, why, hint)]
         assert there is not None
         assert isinstance(there.kind, str)
-        why = lost(made, there.kind) or column.loses
+        why = lost(made, there.kind)
         if there.length and not 0 < made.length <= there.length:
             why = f"texts of more than {there.length} characters are refused"
         elif not there.nullable and column.nullable and not column.key:
             why = "NULL is refused"
-        return (
-            [TableFinding("warning", plan.target, column.name, f"{said} -> {type_text(there.kind)}: {why}")]
-            if why
-            else []
-        )
+        return [about_values(plan.target, column.name, f"{said} -> {type_text(there.kind)}", why)] if why else []
 
     def _well(self, plan: PlannedTable, info: TableInfo) -> TableFinding:
         by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""

@@ -14,7 +14,7 @@ from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
 from sluice.targets.memory.column_types import own_type
 from sluice.targets.memory.store import MemoryStore, Table
-from sluice.targets.port import SchemaChange, TableFinding
+from sluice.targets.port import SchemaChange, TableFinding, about_values
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.names import lacking, require_names
 from sluice.targets.schema.plan import (
@@ -63,9 +63,9 @@ class MemorySchema:
                 found.append(TableFinding("error", plan.target, "", error.message, statement, absent=held is None))
                 continue
             found += [
-                TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
+                about_values(plan.target, column.name, column.sql_type, said)
                 for column in plan.columns
-                if (loses := own_type(column.value_type).loses)
+                if (said := own_type(column.value_type).loses)
             ]
         return found
 

@@ -21,6 +21,7 @@ from bson.datetime_ms import DatetimeMS
 
 from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.losses import Loss
 from sluice.model.temporal import is_special
 from sluice.targets.documents.compare import same_value
 from sluice.targets.messages.row_texts import iso_texts, own_type, texts
@@ -108,11 +109,13 @@ def form_of(made: ColumnType, types: Mapping[str, Form], name: str) -> Form:
 def loses(made: ColumnType, form: Form) -> str:
     """Return what of a column's values is not stored, "" for nothing."""
     if form is Form.DOUBLE:
-        return "a double has about 15 digits of them"
+        return Loss("a double has about 15 digits of them")
     if form is Form.DATE and made.digits > _MILLISECONDS:
-        return "a date has milliseconds, and microseconds are cut"
+        return Loss("a date has milliseconds, and microseconds are cut")
     if form is Form.DOCUMENT:
-        return "spaces, how a number is written, and whether it is NULL or JSON's null"
+        said = "spaces, how a number is written, and whether it is NULL or JSON's null"
+        is_text = made.kind is not K.JSON or made.native == "json"  # PostgreSQL keeps a json as it was written
+        return Loss(f"{said}, are lost") if is_text else said
     if made.kind in {K.ENUM, K.SET}:
         return own_type(made).loses
     return ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.errors import MappingError, SluiceError
+from sluice.model.losses import together
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.documents.changes import require_free_names
@@ -24,7 +25,7 @@ from sluice.targets.mongodb.tables import (
     require,
     require_fields,
 )
-from sluice.targets.port import TableFinding
+from sluice.targets.port import TableFinding, about_values
 from sluice.targets.schema.names import lacking
 
 
@@ -108,8 +109,9 @@ class MongoSchema:
     def _losses(self, plan: PlannedTable) -> Iterator[TableFinding]:
         for column in plan.columns:
             form = self.place.form(plan.target, column.name, column.sent_type)
-            for said in filter(None, (loses(column.sent_type, form), refuses(column.sent_type, form))):
-                yield TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {said}")
+            said = together(loses(column.sent_type, form), refuses(column.sent_type, form))
+            if said:
+                yield about_values(plan.target, column.name, f"{column.sql_type} -> {form}", said)
 
     def apply(self, statement: str) -> None:
         """Store a definition, and make its collection. Raises LoadError."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from sluice.model.column_types import LONGEST, ColumnKind, ColumnType
 from sluice.model.labels import declared
+from sluice.model.losses import Loss, together
 from sluice.model.planned import PlannedColumn
 from sluice.mysql.column_types import TYPES, find_type
 from sluice.mysql.type_loss import SqlType, loss
@@ -136,7 +137,7 @@ def lost(column: PlannedColumn, found: ColumnInfo, sent: ColumnType | None = Non
 _BEYOND: Mapping[ColumnKind, str] = {
     **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "infinity, years before Christ and after 9999 are refused"),
     **dict.fromkeys((K.FLOAT, K.DOUBLE), "NaN and infinite numbers are refused"),
-    K.JSON: "blanks, the order and repetition of names, and digits of large numbers are not kept",
+    K.JSON: Loss("blanks, the order and repetition of names, and digits of large numbers are lost"),
 }
 """The values of PostgreSQL's types that MySQL's do not have."""
 _ALIKE = frozenset({(K.TIMESTAMP, "datetime"), (K.UUID, "char")})
@@ -149,4 +150,4 @@ def _lost_of_postgresql(made: ColumnType, held: SqlType) -> str:
     if made.kind in {K.TEXT, K.VARCHAR} and not made.native.startswith(("text", "character varying")):
         text = f"it is the text of {made.native}"
     beyond = _BEYOND.get(made.kind, "") if made.kind is not K.JSON or held.word == "json" else ""
-    return "; ".join(filter(None, (said, text, beyond)))
+    return together(said, text, beyond)

@@ -16,11 +16,12 @@ from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.type_loss import SqlType
 from sluice.targets.mysql.column_types import column_type, lost
 from sluice.targets.mysql.extras import is_foreign
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import add_column, compare, create_table, rows_about
-from sluice.targets.port import TableFinding
+from sluice.targets.port import TableFinding, about_values
 
 _TRANSACTIONAL = {"INNODB", "ROCKSDB", "TOKUDB", "NDBCLUSTER"}
 
@@ -182,10 +183,10 @@ def _losses_of_new(plan: PlannedTable, *, mariadb: bool) -> list[TableFinding]:
     for column in plan.columns:
         declared = column_type(column, mariadb=mariadb)
         held = ColumnInfo(column.name, False, False, declared.partition(" CHARACTER SET")[0], charset=column.charset)
-        why = "" if column.generated else lost(column, held, column.sent_type) or column.loses
+        why = "" if column.generated else lost(column, held, column.sent_type)
         if why:
-            said = f"{column.value_type.native or column.sql_type} -> {held.sql_type}: {why}"
-            found.append(TableFinding("warning", plan.target, column.name, said))
+            types = f"{column.value_type.native or column.sql_type} -> {held.sql_type}"
+            found.append(about_values(plan.target, column.name, types, why))
     return found
 
 
@@ -196,22 +197,25 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
         found = there.get(column.name.casefold())
         if found is None or found.generated or not column.sql_type:
             continue
-        why = lost(column, found, column.sent_type) or column.loses
+        why = lost(column, found, column.sent_type)
         if not why and not found.nullable and column.nullable and not column.key:
             why = "NULL is refused"
         if why:
             change = ""
-            if column.sql_type and not column.key:
+            if not column.key and not _is_own_type(column, found):
                 change = (
                     f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(found.name)} "
                     f"{_widened(column, found)}"
                 )
-            remarks.append(
-                TableFinding(
-                    "warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change
-                )
-            )
+            types = f"{column.value_type.native or column.sql_type} -> {found.sql_type}"
+            remarks.append(about_values(plan.target, column.name, types, why, change))
     return remarks
+
+
+def _is_own_type(column: PlannedColumn, found: ColumnInfo) -> bool:
+    """Return True if the column has the type that it would be made with, so that no other one holds more."""
+    own = SqlType.parse(column_type(column))
+    return own.word == "json" and SqlType.parse(found.sql_type).word == own.word
 
 
 def _widened(column: PlannedColumn, found: ColumnInfo) -> str:

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.errors import MappingError
+from sluice.model.losses import Loss, together
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.oracle.column_types import lost, made_type, oracle_type, own_type, takes
 from sluice.targets.oracle.defaults import default_of
 from sluice.targets.oracle.names import LONGEST_BYTES
-from sluice.targets.port import TableFinding
+from sluice.targets.port import TableFinding, about_values
 from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import quoted, quoted_table, refuse_long
-from sluice.targets.sql.problems import Problem, error_of
+from sluice.targets.sql.problems import Problem, error_of, warning_of
 from sluice.targets.sql.tables import TargetTable
 
 
@@ -225,10 +226,12 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
             where=str(plan.target),
             hint=f"create it: {create_table(plan, wanted)}; (`sluice check --apply` does)",
         )
-    for severity, column, why, statement, hint, _ in _problems(plan, info, wanted):
-        if severity == "error":
-            where = f"{plan.target}.{column}" if column else str(plan.target)
-            raise MappingError(f"{plan.target} at the target: {why}", where=where, hint=hint or statement or None)
+    for one in _problems(plan, info, wanted):
+        if one.severity == "error":
+            where = f"{plan.target}.{one.column}" if one.column else str(plan.target)
+            raise MappingError(
+                f"{plan.target} at the target: {one.why}", where=where, hint=one.hint or one.statement or None
+            )
     return as_target(plan, info)
 
 
@@ -261,24 +264,19 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
                 for statement in comments_of(plan)
             ]
             continue
-        found += [
-            TableFinding(severity, plan.target, column, why, statement, hint, absent)
-            for severity, column, why, statement, hint, absent in _problems(plan, info, wanted)
-        ]
+        found += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
     return found
 
 
 def _loss(column: PlannedColumn, wanted: Wanted) -> str:
     """Return what a new column does not keep of the values."""
     made, kind = column.sent_type, oracle_type(made_type(column, wanted.string_bytes))
-    if column.generated:
-        return column.loses
-    return column.loses or (lost(made, kind) if takes(made, kind) else "")
+    return lost(made, kind) if takes(made, kind) and not column.generated else ""
 
 
 def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> TableFinding:
     said = f"{column.sql_type or column.arrow_type} -> {made_type(column, wanted.string_bytes)}"
-    return TableFinding("warning", plan.target, column.name, f"{said}: {_loss(column, wanted)}")
+    return about_values(plan.target, column.name, said, _loss(column, wanted))
 
 
 def _preset(column: PlannedColumn, wanted: Wanted) -> str:
@@ -365,13 +363,13 @@ def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[Column
     if not takes(made, kind):
         why = f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}"
         return [error_of(one.name, why, change)]
-    why = lost(made, kind) or column.loses
+    why = lost(made, kind)
     nulls = column.nullable or wanted.may_be_null(made.arrow_type)
     if not one.nullable and nulls and not column.key:
-        why, change = "NULL is refused", f"{modify} NULL)"
+        why, change = together(why if isinstance(why, Loss) else "", "NULL is refused"), f"{modify} NULL)"
     elif column.key or kind.declared == own:
         change = ""
-    return [Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
+    return [warning_of(one.name, f"{said} -> {kind.declared}", why, change)] if why else []
 
 
 def create_table(plan: PlannedTable, wanted: Wanted) -> str:

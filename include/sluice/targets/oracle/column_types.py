@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.losses import Loss
 from sluice.model.planned import PlannedColumn
 
 K = ColumnKind
@@ -192,7 +193,8 @@ def lost(made: ColumnType, found: OracleType) -> str:
     if made.kind is K.TIME and _second_digits(found) < made.digits:
         return "times with more digits of a second are refused"
     if found.word in {"CHAR", "NCHAR"}:
-        return f"{kept}; values are padded with blanks"
+        said = f"{kept}; values are padded with blanks"
+        return said if made.kind is K.CHAR else Loss(f"{said}, so that those at the end of a value are lost")
     if found.word in {"VARCHAR2", "NVARCHAR2"} and found.numbers and made.kind not in _SHORT_TEXTS:
         unit = "bytes" if found.bytes_ else "characters"
         size = _longest(made) * (_BYTES_A_CHARACTER if found.bytes_ else 1)

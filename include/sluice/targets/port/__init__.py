@@ -60,6 +60,7 @@ from sluice.targets.port.schema import (
     SourceStatement,
     TableFinding,
     TargetSchema,
+    about_values,
 )
 from sluice.targets.port.target import (
     BatchWriter,
@@ -148,6 +149,7 @@ __all__ = [
     "VersionReader",
     "WriteResult",
     "WriteUnit",
+    "about_values",
     "comparer_of",
     "keeping_digests",
     "key_lister",

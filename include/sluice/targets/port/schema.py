@@ -8,6 +8,7 @@ from typing import Protocol
 
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.dialects import Dialect
+from sluice.model.losses import Loss
 from sluice.model.planned import PlannedTable
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, TableChange, cut_overs
@@ -114,6 +115,8 @@ class TableFinding:
         hint: the choices, if there are more than the statement.
         absent: the target lacks the table or the column itself, so that rows which it holds, or held, have no values
             there once the statement has made it.
+        loses: the column changes values without an error, so that the target's ``accept_loss`` has to name it
+            (:mod:`sluice.targets.accepted_losses`).
     """
 
     severity: str
@@ -123,6 +126,15 @@ class TableFinding:
     statement: str = ""
     hint: str = ""
     absent: bool = False
+    loses: bool = False
+
+
+def about_values(table: TableId, column: str, types: str, why: str, statement: str = "") -> TableFinding:
+    """Return the warning about a column that does not keep all of its values, or refuses some.
+
+    ``types``: the source's type, and the target's; ``why``: a :class:`~sluice.model.losses.Loss` if values are lost.
+    """
+    return TableFinding("warning", table, column, f"{types}: {why}", statement, loses=isinstance(why, Loss))
 
 
 Finding = TableFinding

@@ -9,18 +9,19 @@ from typing import Any
 
 from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.losses import Loss, together
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.postgresql.names import LONGEST_BYTES, quoted, quoted_table
 from sluice.postgresql.type_names import LABEL, pg_type
-from sluice.targets.port import TableFinding
+from sluice.targets.port import TableFinding, about_values
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import is_sent, lost, made_type, takes
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import refuse_long
-from sluice.targets.sql.problems import Problem, error_of
+from sluice.targets.sql.problems import Problem, error_of, warning_of
 from sluice.targets.sql.tables import Reference, TargetTable
 
 
@@ -188,10 +189,12 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
             where=str(plan.target),
             hint=f"create it: {create_table(plan, wanted)}; (`sluice check --apply` does)",
         )
-    for severity, column, why, statement, hint, _ in _problems(plan, info, wanted):
-        if severity == "error":
-            where = f"{plan.target}.{column}" if column else str(plan.target)
-            raise MappingError(f"{plan.target} at the target: {why}", where=where, hint=hint or statement or None)
+    for one in _problems(plan, info, wanted):
+        if one.severity == "error":
+            where = f"{plan.target}.{one.column}" if one.column else str(plan.target)
+            raise MappingError(
+                f"{plan.target} at the target: {one.why}", where=where, hint=one.hint or one.statement or None
+            )
     return as_target(plan, info, is_arbiter)
 
 
@@ -234,10 +237,7 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
                 for what, sql in extras.of_plan(plan, indexes=wanted.indexes)
             ]
             continue
-        found += [
-            TableFinding(severity, plan.target, column, why, statement, hint, absent)
-            for severity, column, why, statement, hint, absent in _problems(plan, info, wanted)
-        ]
+        found += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
     return found
 
 
@@ -256,9 +256,8 @@ def _loss(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
     """Return what a new column does not keep of the values, or of how they compare."""
     made, kind = column.sent_type, pg_type(made_type(column, wanted.json, wanted.spatial))
     if column.generated:
-        return column.loses
-    said = column.loses or (lost(made, kind) if takes(made, kind) else "")
-    return "; ".join(filter(None, (said, _compares(plan, column, wanted))))
+        return ""
+    return together(lost(made, kind) if takes(made, kind) else "", _compares(plan, column, wanted))
 
 
 def _compares(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
@@ -275,7 +274,7 @@ def _typed(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
 
 def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> TableFinding:
     said = f"{_said(column)} -> {_typed(plan, column, wanted)}"
-    return TableFinding("warning", plan.target, column.name, f"{said}: {_loss(plan, column, wanted)}")
+    return about_values(plan.target, column.name, said, _loss(plan, column, wanted))
 
 
 def _said(column: PlannedColumn) -> str:
@@ -383,16 +382,17 @@ def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[Column
             "would overwrite each other"
         )
         return [error_of(one.name, why, f'{change} COLLATE "C"')]
-    why = lost(made, kind) or column.loses
+    why = lost(made, kind)
     if collation is not None and one.collation != collation.name:
         other = f"compared by {one.collation}, not by {collation.name} as options.icu_collations says"
-        return [Problem("warning", one.name, f"{said} -> {kind.declared}: {other}", f"{collation.create}; {change}")]
+        words = together(why if isinstance(why, Loss) else "", other)
+        return [warning_of(one.name, f"{said} -> {kind.declared}", words, f"{collation.create}; {change}")]
     if not why and not one.nullable and column.nullable and not column.key:
         why, change = "NULL is refused", f"{alter} DROP NOT NULL"
     elif column.key or kind.declared == own or made.kind is ColumnKind.GEOMETRY:
         change = ""
-    why = "; ".join(filter(None, (why, _compares(plan, column, wanted))))
-    return [Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
+    why = together(why, _compares(plan, column, wanted))
+    return [warning_of(one.name, f"{said} -> {kind.declared}", why, change)] if why else []
 
 
 def _promised(plan: PlannedTable) -> bool:

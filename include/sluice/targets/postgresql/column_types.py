@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.losses import Loss
 from sluice.model.planned import PlannedColumn
 from sluice.postgresql.type_names import OIDS, SPATIAL, PgType, pg_type
 
@@ -202,7 +203,8 @@ def lost(made: ColumnType, found: PgType) -> str:
         case _ if found.label:
             return "texts that are no label of the type are refused"
         case _ if found.word == "character":
-            return "values are padded with spaces"
+            said = "values are padded with spaces"
+            return said if made.kind is K.CHAR else Loss(f"{said}, so that those at the end of a value are lost")
         case K.CHAR | K.VARCHAR | K.TEXT | K.ENUM | K.SET if found.word in {"json", "jsonb"}:
             return "texts that are no JSON are refused"
         case _ if found.word == "character varying" and found.numbers and not 0 < made.length <= found.numbers[0]:

@@ -12,7 +12,7 @@ from sluice.errors import LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
 from sluice.targets.feature_check import without_key
 from sluice.targets.messages.row_texts import own_type
-from sluice.targets.port import Input, TableFinding
+from sluice.targets.port import Input, TableFinding, about_values
 from sluice.targets.redis.client import Client, cluster_refused, connected
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.tables import Definition, definition_of, definitions, require, statement_of
@@ -101,7 +101,7 @@ class RedisSchema:
         for column in plan.columns:
             loses = own_type(column.sent_type).loses
             if loses:
-                yield TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
+                yield about_values(plan.target, column.name, column.sql_type, loses)
         scores = {index.score for index in self.place.indexes_of(plan.target)}
         for column in plan.columns:
             if column.name in scores and column.sent_type.kind.value in {"bigint", "decimal"}:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sluice.model.losses import Loss
+from sluice.model.tables import TableId
+from sluice.targets.port import TableFinding
+
 
 class Problem(NamedTuple):
     """A problem of a table: ``severity`` and ``column`` as in a TableFinding; ``statement`` corrects it, or ``hint``
-    says what the choices are.
+    says what the choices are. ``loses``: values are lost, as in a TableFinding.
     """
 
     severity: str
@@ -16,6 +20,18 @@ class Problem(NamedTuple):
     statement: str = ""
     hint: str = ""
     absent: bool = False
+    loses: bool = False
+
+    def finding(self, table: TableId) -> TableFinding:
+        """Return the problem as a finding on a table of the target."""
+        return TableFinding(
+            self.severity, table, self.column, self.why, self.statement, self.hint, self.absent, self.loses
+        )
+
+
+def warning_of(column: str, types: str, why: str, statement: str = "") -> Problem:
+    """Return a problem of a column that does not keep all of its values, or refuses some (:func:`about_values`)."""
+    return Problem("warning", column, f"{types}: {why}", statement, loses=isinstance(why, Loss))
 
 
 def error_of(column: str, why: str, statement: str = "", hint: str = "", *, absent: bool = False) -> Problem:
@@ -23,4 +39,4 @@ def error_of(column: str, why: str, statement: str = "", hint: str = "", *, abse
     return Problem("error", column, why, statement, hint, absent)
 
 
-__all__ = ["Problem", "error_of"]
+__all__ = ["Problem", "error_of", "warning_of"]

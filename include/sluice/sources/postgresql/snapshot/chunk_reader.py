@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 import pyarrow as pa
@@ -36,6 +36,7 @@ from sluice.sources.postgresql.snapshot.chunk_queries import (
 from sluice.sources.postgresql.snapshot.chunk_table import present
 from sluice.sources.postgresql.snapshot.copy_rows import copy_rows
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText, after, among, both, upto
+from sluice.sources.postgresql.snapshot.page_ranges import page_ranges, read_ranges
 from sluice.sources.postgresql.snapshot.watermarks import SnapshotMarks, StandbyMarks, end_of_log, require_standby
 
 _ROWS = {
@@ -159,6 +160,17 @@ class PostgresChunkReader(PostgresLoad):
         )  # fmt: skip
         yield from copy_rows(self._reader, selection_sql(live, columns, *conditions), columns)
 
+    def rows_in_parts(self, request: TableRequest, chunk: Chunk, readers: int) -> Iterator[pa.Table]:
+        """See :class:`sluice.sources.base.ReadsInParts`: in ranges of pages."""
+        live = self._definition_once(request.table)
+        with self._asked(request, chunk):
+            ranges = page_ranges(self._reader, live)
+            yield from read_ranges(live, live.schema.columns, ranges, self._reader, self._one_more, readers)
+
+    def _one_more(self) -> AbstractContextManager[Connection]:
+        """Open another connection for rows."""
+        return connected(self.endpoint, application_of(self._pipeline), **_ROWS)
+
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.base.DigestReader`."""
         return self._words(KIND, table, columns, lambda one: digest_word(one, built_in=is_built_in(one)))
@@ -226,6 +238,11 @@ def _digested(column: ColumnDefinition) -> DigestColumn:
     return DigestColumn(column.name, f"{LABEL}{column.type}" if column.labels else column.type)
 
 
+def application_of(pipeline: str) -> str:
+    """Return the name under which the server shows connections that copy rows."""
+    return f"sluice {pipeline} copy"[:63]
+
+
 @contextmanager
 def open_chunk_reader(
     endpoint: Endpoint, marking: Marking, pipeline: str, *, standby: Endpoint | None = None
@@ -239,7 +256,7 @@ def open_chunk_reader(
     """
     if marking is Marking.TABLE:
         raise ConfigError(f"dumps of a PostgreSQL source are marked by snapshots, not by {marking.value}")
-    application = f"sluice {pipeline} copy"[:63]
+    application = application_of(pipeline)
     if standby is not None:
         with (
             connected(endpoint, application) as primary,
