@@ -154,12 +154,14 @@ def test_all_that_was_committed_before_a_settled_time_is_in_front_of_its_positio
 @pytest.mark.full
 def test_no_late_transaction_bears_an_earlier_time_under_load(case: SourceCase, reader: Reader) -> None:
     """Several sessions commit while settled positions are asked for; each is compared with the log afterwards."""
-    stop, errors, numbers = threading.Event(), list[BaseException](), itertools.count(1)
+    stop, errors, numbers, written = threading.Event(), list[BaseException](), itertools.count(1), list[int]()
 
     def write() -> None:
         try:
             while not stop.is_set():
-                case.commit(("insert", "a", (next(numbers), "x")))
+                number = next(numbers)
+                case.commit(("insert", "a", (number, "x")))
+                written.append(number)
         except BaseException as error:
             errors.append(error)
 
@@ -168,6 +170,8 @@ def test_no_late_transaction_bears_an_earlier_time_under_load(case: SourceCase, 
         writer.start()
     with case.source.open() as session:
         found = [session.settled() for _ in range(300)]
+        while len(written) <= 50 and not errors:  # the writers may not have had their turn yet
+            found.append(session.settled())
     stop.set()
     for writer in writers:
         writer.join(60)

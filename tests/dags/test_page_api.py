@@ -294,7 +294,10 @@ def test_copies_and_comparisons_are_runs_that_airflow_opens_as_the_user(
     as_role("USER")
     client, asked = in_airflow
     runtime = SimpleNamespace(
-        name="shop", pipeline=SimpleNamespace(targets=(), verify=SimpleNamespace(share=1.0), target=lambda name: None)
+        name="shop",
+        pipeline=SimpleNamespace(
+            targets=(), verify=SimpleNamespace(share=1.0, method="compare"), target=lambda name: None
+        ),
     )
     monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: runtime)
     monkeypatch.setattr("sluice.flows.dump.start.tuned", lambda pipeline, **changes: None)

@@ -24,8 +24,13 @@ def links() -> Iterator[tuple[str, str, Path, str]]:
 
 
 def line_of(lines: list[dict[str, Any]], title: str) -> dict[str, Any]:
-    """The one line that a title names: its measure, and its variant behind a comma if it has one."""
-    found = [line for line in lines if title in {line["measure"], f"{line['measure']}, {line.get('variant')}"}]
+    """The one line that a title names: its measure, and behind a comma its variant or workload if that is needed."""
+    found = [
+        line
+        for line in lines
+        if title == line["measure"]
+        or title in {f"{line['measure']}, {line.get(more)}" for more in ("variant", "workload")}
+    ]
     assert len(found) == 1, f"{title} names {len(found)} lines"
     return found[0]
 

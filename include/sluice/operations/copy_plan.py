@@ -78,7 +78,13 @@ class PlannedCopy:
             "renamed": dict(self.renamed),
             "identified_by": self.key,
             "remarks": [
-                {"severity": r.severity, "column": r.column, "why": r.why, "statement": r.statement}
+                {
+                    "severity": r.severity,
+                    "column": r.column,
+                    "why": r.why,
+                    "statement": r.statement,
+                    "hint": r.hint,
+                }
                 for r in self.remarks
             ],
         }
