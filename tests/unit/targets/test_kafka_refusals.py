@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError, TargetUnavailable
+from sluice.targets.kafka.client import errors
 from sluice.targets.kafka.transactions import Channel, Failure
 
 
@@ -63,3 +65,14 @@ def test_without_a_refused_message_the_call_itself_is_named() -> None:
     made = channel(None)
     with pytest.raises(TargetUnavailable, match="Erroneous state"):
         made.commit(None, lambda: made.producer.produce("shop.orders"))
+
+
+def test_an_answer_that_does_not_come_is_tried_again() -> None:
+    """The futures of the admin client raise Python's own error."""
+    never: Future[None] = Future()
+    endpoint = Endpoint("events", "kafka", "", extra={"bootstrap.servers": "localhost:9"})
+    with (
+        pytest.raises(TargetUnavailable, match="making the topic t: no answer"),
+        errors(endpoint, "making the topic t"),
+    ):
+        never.result(0)
