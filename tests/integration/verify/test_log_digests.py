@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import random
 import re
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ from tests.support.capture.capturing import draining
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import begin, both, delivering
 from tests.support.pipelines.small_units import small_units
-from tests.support.running.waiting import ended, wait_until
+from tests.support.running.waiting import ended, patiently, wait_until
 from tests.support.values.random_values import create, groups, insert, types_of
 
 ROWS = 60
@@ -390,6 +393,35 @@ def test_a_batch_that_is_loaded_again_counts_once(
         kept.run_until_head()
     kept.run_until_head()
     assert struck == (2 if moment == "before the commit" else 1)
+    assert the(told(kept)).state == "equal"
+    kept.assert_equal("orders")
+
+
+def test_digests_are_right_after_processes_that_were_killed_while_they_delivered(kept: Case) -> None:
+    dice = random.Random(11)
+    kept.path.write_text(kept.yaml.replace("max_wait: 200ms", "max_wait: 10ms"), encoding="utf-8")
+    for _ in range(4):
+        before = the(read_digests(kept.runtime())).batch
+        process = subprocess.Popen(
+            kept.command("run", kept.name), env=kept.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            until, kills_at = time.monotonic() + 120, math.inf
+            while time.monotonic() < kills_at:
+                some = f"id % {dice.randint(2, 9)} = {dice.randint(0, 1)}"
+                at(kept.source, kept, f"UPDATE orders SET note = 'u{dice.random()}', total = NULL WHERE {some}")
+                at(
+                    kept.source,
+                    kept,
+                    f"REPLACE INTO orders ({ORDER_COLUMNS}) VALUES ({order(dice, dice.randint(1, 60))})",
+                )
+                if kills_at == math.inf and the(read_digests(kept.runtime())).batch > before:
+                    kills_at = time.monotonic() + dice.uniform(0.2, 0.8)
+                assert time.monotonic() < until, "the process delivers nothing"
+        finally:
+            process.kill()
+            process.wait()
+    patiently(kept.run_until_head)
     assert the(told(kept)).state == "equal"
     kept.assert_equal("orders")
 
