@@ -49,9 +49,9 @@ from sluice.operations.server_questions import NoAnswer, Question, server_name, 
 from sluice.operations.stage_placement import placement_remarks
 from sluice.operations.target_switch import server_lines
 from sluice.operations.verify.digests import not_covered
-from sluice.sources.base import PreparesSource, SourceSession, SourceTable
+from sluice.sources.base import LogsPartialRows, PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
-from sluice.targets.port import other_writers, refuses
+from sluice.targets.port import Feature, other_writers, refuses
 
 _log = structlog.get_logger()
 
@@ -163,6 +163,9 @@ ANSWER_S = 15.0
 _SESSION_S = 5.0
 """Seconds to wait for a ZooKeeper session."""
 
+_SHOWN_TABLES = 5
+"""Tables that one finding names."""
+
 _SILENT = {"no answer", "SourceUnavailable", "MissingConnection"}
 """The findings after which nothing more can be asked of the source."""
 
@@ -236,6 +239,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
         *_guard("mapping", lambda: _file_columns(runtime.pipeline, runtime.rules_path, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
+        *_guard("source", lambda: _partial_rows(runtime, found)),
         *_guard("channel", lambda: _sent_back(runtime.pipeline, tables)),
         *_guard("channel", lambda: _into_itself(runtime.pipeline, runtime.resolver, found)),
     ]
@@ -357,6 +361,36 @@ def _unknown_unique(pipeline: PipelineConfig, found: list[PlannedCopy]) -> list[
         for number, known in columns.items()
         for name in dict.fromkeys(name for group in lines[number].unique for name in group)
         if name.lower() not in lowered[number]
+    ]
+
+
+def _partial_rows(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
+    """Warn of tables of which the log may have only some columns, where a target or a rule needs whole rows."""
+    from sluice.rules import RuleSet
+
+    with runtime.source.open() as session:
+        cut = session.partial_tables() if isinstance(session, LogsPartialRows) else {}
+    rules = RuleSet.load(runtime.rules_path) if cut and runtime.rules_path is not None else RuleSet()
+    wanting: dict[str, dict[TableId, None]] = {}
+    for copy in copies:
+        table = copy.plan.source
+        if table not in cut:
+            continue
+        if Feature.PARTIAL_ROWS not in runtime.open_target(copy.target).capabilities.features:
+            wanting.setdefault(f"target {copy.target}", {})[table] = None
+        elif rules.concerning(table):
+            wanting.setdefault("rules", {})[table] = None
+    return [
+        _finding(
+            "warning",
+            part,
+            "whole rows",
+            ", ".join(map(str, list(tables)[:_SHOWN_TABLES])) + (", …" if len(tables) > _SHOWN_TABLES else ""),
+            "whole rows are needed, and the log lacks what an update leaves unchanged and the server stores out of "
+            "line (TOAST): the first such update stops the load",
+            "; ".join(cut[table] for table in list(tables)[:_SHOWN_TABLES]),
+        )
+        for part, tables in wanting.items()
     ]
 
 

@@ -574,6 +574,14 @@ class PreparesSource(Protocol):
 
 
 @runtime_checkable
+class LogsPartialRows(Protocol):
+    """Optional, of a :class:`SourceSession`: its log may have only some columns of a change."""
+
+    def partial_tables(self) -> Mapping[TableId, str]:
+        """Return the tables of which that is so, each with the statement after which the log has whole rows."""
+
+
+@runtime_checkable
 class DigestReader(Protocol):
     """Optional, of a :class:`ChunkReader`: the server computes checksums of ranges itself, without sending their
     rows.

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from sluice.errors import LoadError
+from sluice.model.findings import Finding
+from sluice.operations.check import check
 from tests.support.pipelines.dumping import delivering, dumped
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
 from tests.support.pipelines.subscribing import by_http, documents, replayed, replayed_events, serving
@@ -149,6 +151,10 @@ def test_a_consumer_of_kafka_rebuilds_the_rows(
         assert documented(made, table) == truth(made)
 
 
+def whole_rows_findings(made: Any) -> list[Finding]:
+    return [one for one in check(made.runtime()).findings if one.setting == "whole rows"]
+
+
 def test_a_delta_table_has_the_rows(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
     """Whole rows are needed: without them the load stops, and what its error says to do ends equal."""
     lake = Lake(tmp_path / "lake")
@@ -157,12 +163,14 @@ def test_a_delta_table_has_the_rows(tmp_path: Path, postgresql_source: Any, zook
     ) as made:
         made.run_until_head()
         assert texts(made, by_id(lake.rows("to_delta", "t").to_pylist())) == truth(made)
+        [warned] = whole_rows_findings(made)
+        assert (warned.part, warned.value) == ("target copy", "to_delta.t")
         made.write(UNCHANGED, "DELETE FROM t WHERE id = 4")
         with pytest.raises(LoadError, match="needs whole rows") as stopped:
             made.run_until_head()
-        statement = "ALTER TABLE SCHEMA.TABLE REPLICA IDENTITY FULL"
-        assert statement in str(stopped.value)
-        made.write(statement.replace("SCHEMA.TABLE", "to_delta.t"))
+        assert "ALTER TABLE SCHEMA.TABLE REPLICA IDENTITY FULL" in str(stopped.value)
+        made.write(warned.fix)
+        assert whole_rows_findings(made) == []
         batch = made.runtime().store.batches()[-1]
         skipped = made.cli("skip", made.name, "copy", str(batch), "--reason", "the log lacks columns", "--yes")
         assert skipped.returncode == 0, skipped.stdout + skipped.stderr
@@ -181,6 +189,12 @@ def test_redis_has_the_rows(tmp_path: Path, postgresql_source: Any, zookeeper: A
         tmp_path, postgresql_source, zookeeper, schema="to_redis", target=redis_server, kind="redis", start="dump"
     ) as made:
         made.run_until_head()
+        assert whole_rows_findings(made) == []
+        made.path.write_text(f"{made.yaml}\nrules: engine.yaml\n", encoding="utf-8")
+        rule = "{name: keep, builtin: soft_delete, match: {table: t}, params: {column: gone}}"
+        (made.folder / "rules" / "engine.yaml").write_text(f"version: 1\nrules: [{rule}]\n", encoding="utf-8")
+        assert [(one.part, one.value) for one in whole_rows_findings(made)] == [("rules", "to_redis.t")]
+        made.path.write_text(made.yaml, encoding="utf-8")
         change(made)
         with redis_server.client() as client:
             rows = [client.hgetall(key) for key in client.scan_iter("to_redis.t:*")]

@@ -315,11 +315,16 @@ def _numbering_findings(tables: Sequence[TableId]) -> list[Finding]:
     ]
 
 
+def whole_rows(table: TableId) -> str:
+    """Return the statement after which the log has the whole old row of each change of a table."""
+    return f"ALTER TABLE {quoted_table(table)} REPLICA IDENTITY FULL"
+
+
 def _cut_short_findings(tables: Sequence[tuple[TableId, TableId]]) -> list[Finding]:
     if not tables:
         return []
     named = list(dict.fromkeys(table for table, _ in tables))
-    shown = "; ".join(f"ALTER TABLE {quoted_table(held)} REPLICA IDENTITY FULL" for _, held in tables[:_SHOWN])
+    shown = "; ".join(whole_rows(held) for _, held in tables[:_SHOWN])
     return [
         Finding(
             "warning",

@@ -51,7 +51,13 @@ from sluice.sources.postgresql.decoder.scanner import Scanner
 from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
 from sluice.sources.postgresql.log_watch import PostgreSQLLogWatch
 from sluice.sources.postgresql.position import Position, lsn_text
-from sluice.sources.postgresql.preflight import missing_statements, position_findings, preflight, read_setup
+from sluice.sources.postgresql.preflight import (
+    missing_statements,
+    position_findings,
+    preflight,
+    read_setup,
+    whole_rows,
+)
 from sluice.sources.postgresql.preflight_ddl import DDL_SETTING, SHOWN
 from sluice.sources.postgresql.protocol.replication import ReplicationStream, released_here
 from sluice.sources.postgresql.reader.batch_reader import Lookups, OpenLog, capture
@@ -276,6 +282,15 @@ class PostgreSQLSession:
         """Raise the first error of the pre-flight; log its warnings."""
         found = [replace(one, fix=SHOWN) if one.setting == DDL_SETTING else one for one in self.preflight(at)]
         raise_first(found, f"source {self.source.pipeline.source.connection} ({self.info.version})")
+
+    def partial_tables(self) -> dict[TableId, str]:
+        """See :meth:`sluice.sources.base.LogsPartialRows.partial_tables`."""
+        with self._asking():
+            found = table_list.cut_short_tables(self.connection)
+        statements: dict[TableId, list[str]] = {}
+        for table, held in found:
+            statements.setdefault(table, []).append(whole_rows(held))
+        return {table: "; ".join(some) for table, some in statements.items()}
 
     def missing(self) -> list[str]:
         """Return the statements that make the slot and the publication, in order; nothing if both are there."""
