@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +17,7 @@ from typer.core import TyperGroup
 from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, out, print_json
 from sluice.cli.service import require_reach, service
 from sluice.errors import ConfigError
+from sluice.model.verify_method import VerifyMethod
 
 if TYPE_CHECKING:
     from sluice.cli.direct import Direct
@@ -36,13 +36,6 @@ _MOST, _PATIENCE_S = 100, 120.0
 """What a verification takes where nothing else is said."""
 
 _COLOUR = {"equal": "green", "different": "red", "incomplete": "yellow"}
-
-
-class Method(StrEnum):
-    """The ways to verify."""
-
-    COMPARE = "compare"
-    SWEEP = "sweep"
 
 
 class _RunByDefault(TyperGroup):
@@ -74,7 +67,7 @@ def run(
     target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
     where: Annotated[str | None,
         typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = None,
-    method: Annotated[Method | None,
+    method: Annotated[VerifyMethod | None,
         typer.Option("--method", help="compare: read both sides; sweep: read the targets and compare them with their "
             "digests, and compare what differs or has none; default: verify.method of the pipeline file.")] = None,
     sample: Annotated[str,
@@ -107,7 +100,7 @@ def run(
         "patience_s": patience,
         "where": where or "",
         "overwrite": overwrite,
-        "method": method.value if method else None,
+        "method": method,
     }
     with _progress(quiet=as_json or not err.is_terminal) as show_progress:
         result = service().verify(pipeline, asked, show_progress)

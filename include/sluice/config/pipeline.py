@@ -27,6 +27,7 @@ from sluice.config.lines import Origin
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
 from sluice.model.packing import SMALL_FILES
+from sluice.model.verify_method import VerifyMethod
 
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(rf"\s*{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)?\s*")
@@ -1042,8 +1043,8 @@ class VerifyConfig(StrictModel):
         "whether they are equal. none: it is not.",
     )
 
-    method: Literal["compare", "sweep"] = Field(
-        "compare",
+    method: VerifyMethod = Field(
+        VerifyMethod.COMPARE,
         description="What a run does for which nobody says otherwise. compare: both sides of each table are compared. "
         "sweep: tables of the targets are read and compared with their digests (digest: log); those that differ, or "
         "of which no digest can be kept, are compared with the source then.",
@@ -1056,7 +1057,7 @@ class VerifyConfig(StrictModel):
 
     @model_validator(mode="after")
     def _sweeps_digests(self) -> VerifyConfig:
-        if self.method == "sweep" and self.digest == "none":
+        if self.method is VerifyMethod.SWEEP and self.digest == "none":
             raise ValueError("verify.method: sweep compares tables with their digests, and needs verify.digest: log")
         return self
 

@@ -371,27 +371,27 @@ def _partial_rows(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     with runtime.source.open() as session:
         cut = session.partial_tables() if isinstance(session, LogsPartialRows) else {}
     rules = RuleSet.load(runtime.rules_path) if cut and runtime.rules_path is not None else RuleSet()
-    wanting: dict[str, dict[TableId, None]] = {}
+    offered = {
+        name: runtime.open_target(name).capabilities.features for name in {copy.target for copy in copies if cut}
+    }
+    wanting: dict[str, list[TableId]] = {}
     for copy in copies:
         table = copy.plan.source
-        if table not in cut:
-            continue
-        if Feature.PARTIAL_ROWS not in runtime.open_target(copy.target).capabilities.features:
-            wanting.setdefault(f"target {copy.target}", {})[table] = None
-        elif rules.concerning(table):
-            wanting.setdefault("rules", {})[table] = None
-    return [
-        _finding(
-            "warning",
-            part,
-            "whole rows",
-            ", ".join(map(str, list(tables)[:_SHOWN_TABLES])) + (", …" if len(tables) > _SHOWN_TABLES else ""),
-            "whole rows are needed, and the log lacks what an update leaves unchanged and the server stores out of "
-            "line (TOAST): the first such update stops the load",
-            "; ".join(cut[table] for table in list(tables)[:_SHOWN_TABLES]),
-        )
-        for part, tables in wanting.items()
-    ]
+        if table in cut and Feature.PARTIAL_ROWS not in offered[copy.target]:
+            wanting.setdefault(f"target {copy.target}", []).append(table)
+        elif table in cut and rules.concerning(table):
+            wanting.setdefault("rules", []).append(table)
+    why = (
+        "whole rows are needed, and the log lacks what an update leaves unchanged and the server stores out of line "
+        "(TOAST): the first such update stops the load"
+    )
+    findings = []
+    for part, tables in wanting.items():
+        every = list(dict.fromkeys(tables))  # several targets may want rows of one table through rules
+        shown = every[:_SHOWN_TABLES]
+        names = ", ".join(map(str, shown)) + (", …" if len(every) > len(shown) else "")
+        findings.append(_finding("warning", part, "whole rows", names, why, "; ".join(cut[table] for table in shown)))
+    return findings
 
 
 def _digests(runtime: Runtime) -> list[Finding]:

@@ -58,7 +58,7 @@ def _refused(config: TargetConfig, finding: TableFinding, missing: Sequence[str]
     other = finding.statement or finding.hint
     hint = (
         f"to accept it, write under {place}: {accepting_line([*config.accept_loss, *map(re.escape, names)])}; to keep "
-        "the values, " + (f"{other}" if other else "send the column as another type: mapping.columns.convert")
+        "the values, " + (other or "send the column as another type: mapping.columns.convert")
     )
     why = f"values would be lost: {finding.why}"
     return replace(finding, severity="error", why=why, statement="", hint=f"{hint}; or leave it out: columns.exclude")

@@ -142,7 +142,7 @@ def test_up_twice_heal_and_down(home: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_demo_from_postgresql_ends_equal(home: Path) -> None:
-    """What `make demo SOURCE=postgresql` runs: from nothing to a pipeline whose sides are equal, and back to nothing."""
+    """`make demo SOURCE=postgresql` goes from nothing to a pipeline whose sides are equal, and back to nothing."""
     (paths.home() / "postgresql").mkdir(exist_ok=True)
     (home / "postgresql").symlink_to(paths.home() / "postgresql")
     done = run(home, "demo", "--source", "postgresql", "--seconds", "10")

@@ -237,7 +237,7 @@ def test_a_target_starts_from_the_snapshot(tmp_path: Path, postgresql_source: An
 
 
 def test_subscribers_have_the_rows(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
-    """By Flight from the snapshot on, and all changes by HTTP."""
+    """The snapshot and what follows come by Flight, and all changes by HTTP."""
     kept = Lake(tmp_path / "kept")
     with rows_of_every_kind(
         tmp_path, postgresql_source, zookeeper, schema="to_readers", target=Lake(tmp_path / "first"), kind="delta",

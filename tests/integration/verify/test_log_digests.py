@@ -526,7 +526,7 @@ def test_a_verification_that_sweeps_compares_what_digests_do_not_tell_equal(kept
 
 
 def ways(said: Any) -> dict[str, tuple[str, int, int]]:
-    """By table: how it was compared, its rows, and those that differ."""
+    """Return (how it was compared, its rows, those that differ) of each table."""
     assert said.stdout, said.stderr
     return {
         one["table"].split(".")[1]: (one["way"], one["rows"], one["different"] + one["missing"] + one["extra"])

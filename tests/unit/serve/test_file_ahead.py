@@ -27,7 +27,7 @@ def file_of(path: str, size_bytes: int = WORTH_BYTES, crc32: str = "00000000") -
 
 
 class Loader:
-    """What each file is read as: its path, and whether the caller's own thread did it."""
+    """Reads a file as its path, and whether the caller's own thread did it."""
 
     def __init__(self, *damaged: str) -> None:
         self.caller, self.damaged, self.read = threading.get_ident(), damaged, list[str]()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from sluice.model.dialects import Dialect
@@ -24,14 +23,13 @@ def require_known_losses(
 
     The target is asked once for each definition of a table, and ``again`` after it followed a schema change.
     """
-    key = partial(_definition, pipeline, target)
-    new = [plan for plan in plans if again or key(plan) not in _accepted]
+    keys = {_definition(pipeline, target, plan): plan for plan in plans}
+    new = {key: plan for key, plan in keys.items() if again or key not in _accepted}
     schema = target.schema() if new else None
     if schema is not None:
-        wanted = [replace(plan, dialect=dialect) for plan in new]
+        wanted = [replace(plan, dialect=dialect) for plan in new.values()]
         require_accepted(target.config, wanted, schema.compare(wanted))
-    for plan in new:
-        _accepted[key(plan)] = None
+    _accepted.update(dict.fromkeys(new))
     while len(_accepted) > _MOST:
         del _accepted[next(iter(_accepted))]
 

@@ -201,8 +201,9 @@ def read_changes(
         if columns is not None and "_present" not in table.schema.names and key_columns(table.schema):
             table = each_changed(table, columns)
         table = table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table
-        if newest is None or _last_seq(table) > last:
-            newest, last = table.schema, _last_seq(table)
+        ends = _last_seq(table)
+        if newest is None or ends > last:
+            newest, last = table.schema, ends
         tables.append(_of_share(table, part.share))
         if not part.key:
             tables = thin(tables)

@@ -11,6 +11,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +35,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.operations.verify.digested_columns import digested_columns
 from sluice.operations.verify.expected_rows import ExpectedRows
-from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.log_window import LogWindow, require_cursor
 from sluice.operations.verify.progress import Progress, Told
 from sluice.segments.reader import read_file
 from sluice.sources.base import (
@@ -227,12 +228,9 @@ def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None
     began = time.perf_counter()
     require_digests(runtime)
     found: list[TableDigest] = []
-    with runtime.state() as state, runtime.source.open() as source:
-        cursor = state.cursor()
-        if cursor is None:
-            raise ConfigError(
-                f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then read again"
-            )
+    with runtime.state() as state, ExitStack() as stack:
+        cursor = require_cursor(runtime, state)
+        source = stack.enter_context(runtime.source.open())
         captured = captured_tables(runtime.pipeline, source)
         names = named_tables(captured, asked.tables)
         for config, target, store in _keeping(runtime, asked.targets):
@@ -322,13 +320,13 @@ class _Side:
         """Read the tables that were not read for longest."""
         kept = self.store.read()
         known = {one.table: one for one in kept.tables} if kept else {}
-        read_ms = {table: one.read_ms for table, one in known.items()}
         most, read, found = math.ceil(self.asked.share * len(names)), 0, []
-        for table in sorted(names, key=lambda table: (read_ms.get(str(table), 0), str(table))):
+        oldest = sorted((one.read_ms if (one := known.get(str(table))) else 0, str(table), table) for table in names)
+        for _, name, table in oldest:
             if read == most:
                 break
-            about = known[str(table)].target.digest.rows if str(table) in known else 0
-            self.told(Progress(str(table), self.config.name, 0, about, "sweeping"))
+            about = known[name].target.digest.rows if name in known else 0
+            self.told(Progress(name, self.config.name, 0, about, "sweeping"))
             found.append(self._table(table))
             read += bool(found[-1].read_ms)
         return sorted(found, key=lambda one: one.table)

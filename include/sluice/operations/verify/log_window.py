@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
-from sluice.errors import OutOfOrder, Paused, SluiceError
+from sluice.errors import ConfigError, OutOfOrder, Paused, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import kept_manifest
 from sluice.flows.transform.segment_rows import MergePart, cut, read_changes
@@ -44,6 +44,19 @@ LOOK_EVERY_S = 0.05
 LITERALS_AT_A_TIME = 100_000
 REMEMBERED_KEYS = 2_000_000
 """Keys that are kept in memory, of the most recently compared batches together."""
+
+
+def require_cursor(runtime: Runtime, state: PipelineState) -> Cursor:
+    """Return the captured position; to be asked for before connecting to the source, so that a failover in between is
+    noticed. Raises ConfigError before the first capture.
+    """
+    cursor = state.cursor()
+    if cursor is None:
+        raise ConfigError(
+            f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then verify"
+        )
+    return cursor
+
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Hashes of keys, sorted."""

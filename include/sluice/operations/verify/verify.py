@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Literal
 
 import structlog
 
@@ -32,12 +31,13 @@ from sluice.mapping import TableRoute
 from sluice.model.dumps import Marking, TableRequest
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
+from sluice.model.verify_method import VerifyMethod
 from sluice.operations.verify.digested_columns import digested_columns
 from sluice.operations.verify.digests import SweepSpec, TableDigest, sweep
 from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.keyless_check import KeylessCheck
-from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.log_window import LogWindow, require_cursor
 from sluice.operations.verify.progress import Progress, Told
 from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
 from sluice.operations.verify.table_check import KEYS_A_LOOK, ComparisonPlan, DifferingRow, Found, TableCheck
@@ -98,7 +98,7 @@ class VerifySpec:
     patience_s: float = 120.0
     where: str = ""
     overwrite: bool = False
-    method: Literal["compare", "sweep"] = "compare"
+    method: VerifyMethod = VerifyMethod.COMPARE
 
 
 def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: None) -> VerifyResult:
@@ -119,13 +119,9 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             runtime.pipeline, runtime.membership, runtime.loads, asked.targets, overwrite=asked.overwrite, removes=True
         )
     began = int(time.time() * 1000)
-    swept = _swept(runtime, asked, told) if asked.method == "sweep" else {}
+    swept = _swept(runtime, asked, told) if asked.method is VerifyMethod.SWEEP else {}
     with runtime.state() as state, ExitStack() as stack:
-        cursor = state.cursor()  # read before connecting to the source, so that a failover in between is noticed
-        if cursor is None:
-            raise ConfigError(
-                f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then verify"
-            )
+        cursor = require_cursor(runtime, state)
         source = stack.enter_context(runtime.source.open())
         captured = captured_tables(runtime.pipeline, source)
         names = frozenset(named_tables(captured, asked.tables))

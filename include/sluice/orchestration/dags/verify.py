@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
+from sluice.model.verify_method import VerifyMethod
 from sluice.orchestration.dag_runs import verify_id_of
 from sluice.orchestration.dags.common import OWNER, START, bulk_share
 from sluice.orchestration.dags.forms import (
@@ -93,7 +94,7 @@ def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
             description="On columns of the one table named, at the source: only rows that meet it are compared.",
         ),
         "method": Param(
-            pipeline.verify.method, type="string", enum=["compare", "sweep"], title="Method",
+            pipeline.verify.method.value, type="string", enum=[one.value for one in VerifyMethod], title="Method",
             description="compare: both sides are read. sweep: the targets are read and compared with their digests "
             "(verify.digest: log); what differs, or has none, is compared with the source then.",
         ),
@@ -136,7 +137,7 @@ class VerifyOperator(SluiceOperator):
                 sample=float(asked.get("sample") or 100 * runtime.pipeline.verify.share) / 100,
                 repair=bool(asked.get("repair")),
                 overwrite=bool(asked.get("overwrite")),
-                method=asked.get("method") or runtime.pipeline.verify.method,
+                method=VerifyMethod(asked.get("method") or runtime.pipeline.verify.method),
                 values=bool(asked.get("values")),
                 by=f"airflow:{run.run_id}",
             )

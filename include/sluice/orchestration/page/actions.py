@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sluice.model.verify_method import VerifyMethod
 from sluice.orchestration.dag_runs import backfill_id_of, verify_id_of
 from sluice.orchestration.page import orders
 from sluice.orchestration.page.access import Right
@@ -328,7 +329,7 @@ def _verify_plan(runtime: Runtime, order: orders.Verify) -> Steps:
     tables = ", ".join(order.tables) or "all captured tables"
     targets = ", ".join(order.targets or [one.name for one in runtime.pipeline.targets])
     share = order.sample if order.sample is not None else 100 * runtime.pipeline.verify.share
-    if (order.method or runtime.pipeline.verify.method) == "sweep":
+    if (order.method or runtime.pipeline.verify.method) is VerifyMethod.SWEEP:
         from sluice.flows.log_digests import require_digests
 
         require_digests(runtime)

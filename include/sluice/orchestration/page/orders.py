@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.config.pipeline import MAX_GRACE
+from sluice.model.verify_method import VerifyMethod
 from sluice.operations.alert_rules import AlertRule
 
 _TEXT = 2000
@@ -229,7 +230,7 @@ class Verify(Order):
     sample: float | None = Field(
         None, gt=0, le=100, allow_inf_nan=False, description="Percent of the key ranges; null: as the file says."
     )
-    method: Literal["compare", "sweep"] | None = Field(
+    method: VerifyMethod | None = Field(
         None,
         description="compare: read both sides; sweep: compare the targets with their digests, and then what differs "
         "or has none with the source; null: as the file says.",
