@@ -45,11 +45,13 @@ def require_digests(runtime: Runtime) -> None:
     where = "verify.digest"
     if runtime.pipeline.verify.digest != "log":
         raise ConfigError(
-            f"{runtime.name} keeps no digests", where=where, hint="verify: {digest: log} in the pipeline file"
+            f"{runtime.name} keeps no digests", where=where, hint="write verify: {digest: log} in the pipeline file"
         )
     refused = source_refuses(runtime)
     if refused:
-        raise ConfigError(f"{runtime.name} cannot keep digests: {refused}", where=where, hint="verify.digest: none")
+        raise ConfigError(
+            f"{runtime.name} cannot keep digests: {refused}", where=where, hint="write verify: {digest: none}"
+        )
 
 
 def target_refuses(config: TargetConfig, target: Target) -> str:
