@@ -6,8 +6,8 @@ would otherwise send nothing while a file is decoded, and decode nothing while r
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from sluice.segments.manifest import SegmentFile
@@ -27,7 +27,8 @@ class FileAhead(Generic[_Made]):
 
     def __init__(self, load: Callable[[SegmentFile], _Made]) -> None:
         self._load = load
-        self._begun: _Begun[_Made] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._begun: tuple[SegmentFile, Future[_Made]] | None = None
 
     @staticmethod
     def is_worth(file: SegmentFile) -> bool:
@@ -40,47 +41,20 @@ class FileAhead(Generic[_Made]):
         Raises what ``load`` raises for ``file``.
         """
         begun, self._begun = self._begun, None
-        if begun is not None and begun.file != file:
-            begun.end()
-            begun = None
-        made = begun.take() if begun is not None else self._load(file)
+        made = begun[1].result() if begun is not None and begun[0] == file else self._load(file)
+        del begun
         if after is not None and self.is_worth(after):
-            self._begun = _Begun(after, self._load)
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="file-ahead")
+            self._begun = after, self._thread.submit(self._load, after)
         return made
 
     def close(self) -> None:
         """Drop the file that was begun, once it is read."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.end()
-
-
-class _Begun(Generic[_Made]):
-    """A file that a thread reads."""
-
-    def __init__(self, file: SegmentFile, load: Callable[[SegmentFile], _Made]) -> None:
-        self.file = file
-        self._made: list[_Made] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._read, args=(load,), name="file-ahead", daemon=True)
-        self._thread.start()
-
-    def _read(self, load: Callable[[SegmentFile], _Made]) -> None:
-        try:
-            self._made.append(load(self.file))
-        except BaseException as error:  # whatever it is, it is raised where the file is asked for
-            self._error = error
-
-    def take(self) -> _Made:
-        """Wait for the file and return it. Raises what reading it raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._made.pop()
-
-    def end(self) -> None:
-        """Wait until the thread is done."""
-        self._thread.join()
+        self._begun = None
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
 
 
 __all__ = ["FileAhead"]

@@ -89,4 +89,4 @@ def test_the_next_batch_is_read_while_one_is_sent(shop: Case, monkeypatch: pytes
         read = reader.read(from_={"batch": numbers[0]})
     assert [row["id"] for row in read.rows()] == [0, 1, 2]
     assert [mark["batch"] for mark in read.marks] == numbers
-    assert list(threads.values()) == ["ahead", "file-ahead", "file-ahead"]
+    assert list(threads.values()) == ["ahead", "file-ahead_0", "file-ahead_0"]
