@@ -4,6 +4,7 @@ source itself prints.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,6 +150,32 @@ def test_a_consumer_of_kafka_rebuilds_the_rows(
         assert partial == [0]
         assert ops == [*"rrrrr", "d", "tombstone", "u", "d", "tombstone", "c", "u", *"ccccc"]
         assert documented(made, table) == truth(made)
+
+
+def test_a_document_tells_where_its_change_stands_in_the_log(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any
+) -> None:
+    """The place is in the fields that Debezium's documents have for a binlog, as docs/formats.md has it."""
+    with pg_case(tmp_path, postgresql_source, zookeeper, schema="to_tail") as made:
+        made.write("CREATE TABLE t (id int PRIMARY KEY)")
+        made.prepare()
+        made.run_until_head()
+        with made.source.connect() as connection:
+            place = "SELECT pg_current_wal_lsn() - '0/0', timeline_id FROM pg_control_checkpoint()"
+            [(before, timeline)] = connection.execute(place).fetchall()
+            with connection.transaction():
+                [(transaction,)] = connection.execute("SELECT pg_current_xact_id()::text").fetchall()
+                connection.execute("INSERT INTO to_tail.t VALUES (1), (2)")
+            [(after, _)] = connection.execute(place).fetchall()
+        made.run_until_head()
+        printed = made.cli("tail", made.name, "--format", "debezium-json", "--from-batch", "1", "--no-follow")
+        assert printed.returncode == 0, printed.stderr
+        sources = [json.loads(line)["source"] for line in printed.stdout.splitlines()]
+        assert [one["row"] for one in sources] == [0, 1]
+        for one in sources:
+            assert (one["db"], one["table"], one["gtid"]) == ("to_tail", "t", transaction)
+            assert one["file"] == f"timeline{timeline}.000001"
+            assert before < one["pos"] < after
 
 
 def whole_rows_findings(made: Any) -> list[Finding]:
