@@ -19,7 +19,7 @@ from sluice.model.changes import Change
 from sluice.model.fields import declared_type, is_key, is_required, true_name
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import ENUM_ERROR_VALUE, TableId
-from sluice.model.temporal import time_text
+from sluice.model.temporal import BEFORE_CHRIST, time_text
 from sluice.mysql.column_types import Literal, MysqlType
 from sluice.mysql.type_loss import SqlType
 
@@ -66,8 +66,8 @@ class Column:
     Attributes:
         declared: the type as SQL; sql: taken apart; row: what is known of it, None for a column that a rule made; word:
             its first word.
-        digits: of fractional seconds; temporal: a DATE, DATETIME, TIMESTAMP or TIME; geometry: one of the spatial
-            types.
+        digits: of fractional seconds; temporal: a DATE, DATETIME, TIMESTAMP or TIME; day: a DATE; geometry: one of the
+            spatial types.
         required: NOT NULL; utc: a TIMESTAMP.
     """
 
@@ -78,6 +78,7 @@ class Column:
     word: str = ""
     digits: int = 0
     temporal: bool = False
+    day: bool = False
     geometry: bool = False
     required: bool = False
     utc: bool = False
@@ -113,6 +114,7 @@ def _column(field: pa.Field) -> Column:
         word=sql.word,
         digits=_DIGITS if made else sql.first if temporal else 0,
         temporal=temporal,
+        day=temporal and pa.types.is_date32(field.type),
         geometry=row is not None and row.shape is not None,
         required=is_required(field) or is_key(field),
         utc=pa.types.is_timestamp(field.type) and field.type.tz is not None,
@@ -177,8 +179,12 @@ def temporal_text(value: Any, column: Column) -> str:
     ``value`` may already be text.
     """
     digits = column.digits
-    if isinstance(value, str):  # a date that no calendar has: text with all digits that there can be
-        return value[:19] + (f".{value[20:].ljust(6, '0')}"[: digits + 1] if digits else "")
+    if isinstance(value, str):  # a date that Python has not: text with all digits that there can be
+        time, era, _ = value.partition(BEFORE_CHRIST)
+        if " " not in time:
+            return value
+        time, _, fraction = time.partition(".")
+        return time + (f".{fraction.ljust(6, '0')}"[: digits + 1] if digits else "") + era
     if isinstance(value, dt.timedelta):
         return time_text(value // MICROSECOND, digits)
     if isinstance(value, dt.datetime):

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
+
 from sluice import __version__
 from sluice.formats.common import (
     MICROSECOND,
@@ -24,16 +26,22 @@ from sluice.formats.common import (
     floats_of,
     json_text,
     label,
+    temporal_text,
 )
 from sluice.model.batches import Op
 from sluice.model.changes import Change
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
+from sluice.model.temporal import BEFORE_CHRIST, date_number, is_no_date, timestamp_number
 from sluice.mysql.column_types import JavaTypes, find_type
 
 _EPOCH_DATE = dt.date(1970, 1, 1)
 _EPOCH = dt.datetime(1970, 1, 1)
+_INFINITE_TIMES = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
+"""Infinite times of PostgreSQL as numbers of its JDBC driver, which Debezium's connector sends."""
+_INFINITE_ZONED = {"infinity": "+292278994-08-16T23:00:00Z", "-infinity": "-292275055-05-16T23:00:00Z"}
+"""The same as texts: these numbers as milliseconds."""
 _OPS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r"}
 
 
@@ -113,6 +121,7 @@ def _temporal(value: Any, column: Column) -> Any:
     """Convert to a type of io.debezium.time: Date, Timestamp, MicroTimestamp, ZonedTimestamp, MicroTime.
 
     A date that no calendar has is null, or the epoch where the column must not be null, as the connector has it.
+    PostgreSQL's years before Christ and after 9999 continue the numbers, and are ISO 8601's years in texts.
     """
     if isinstance(value, dt.timedelta):
         return value // MICROSECOND
@@ -124,9 +133,50 @@ def _temporal(value: Any, column: Column) -> Any:
         return us if column.digits > 3 else us // 1000
     if isinstance(value, dt.date):
         return (value - _EPOCH_DATE).days
-    if not column.required:
-        return None
+    far = _far(value, column)
+    if far is not None or not column.required:
+        return far
     return "1970-01-01T00:00:00Z" if column.utc else 0
+
+
+def _far(text: str, column: Column) -> int | str | None:
+    """Convert the text of a date that Python's calendar lacks; None for one that every calendar lacks."""
+    if not column.day and text in _INFINITE_TIMES:
+        return _INFINITE_ZONED[text] if column.utc else _INFINITE_TIMES[text]
+    try:
+        number = date_number(text) if column.day else timestamp_number(text)
+    except ValueError:
+        return None
+    if is_no_date(pa.array([number], pa.date32() if column.day else pa.timestamp("us"))).any():
+        return None
+    if column.day:
+        return number
+    if not column.utc:
+        return number if column.digits > 3 else number // 1000
+    day, clock = temporal_text(text, column).removesuffix(BEFORE_CHRIST).split(" ")
+    year, rest = int(day[:-6]), f"{day[-6:]}T{clock}Z"
+    if not text.endswith(BEFORE_CHRIST):
+        return f"+{year}{rest}"
+    return f"{'-' if year > 1 else ''}{year - 1:04d}{rest}"  # the year 1 BC is 0
+
+
+def time_number(value: int, digits: int) -> int:
+    """Return the stored number of a Timestamp or a MicroTimestamp."""
+    for text, number in _INFINITE_TIMES.items():
+        if value == number:
+            return timestamp_number(text)
+    return value if digits > 3 else value * 1000
+
+
+def zoned_number(text: str) -> int:
+    """Return the stored number of a ZonedTimestamp. Raises ValueError."""
+    for infinite, zoned in _INFINITE_ZONED.items():
+        if text == zoned:
+            return timestamp_number(infinite)
+    day, _, clock = text.removesuffix("Z").partition("T")
+    year = int(day[:-6])
+    era = BEFORE_CHRIST if year < 1 else ""
+    return timestamp_number(f"{1 - year if era else year:04d}{day[-6:]} {clock}{era}")
 
 
 def _geometry(value: bytes, column: Column) -> dict[str, Any]:

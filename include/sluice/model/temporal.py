@@ -35,7 +35,7 @@ _MICROS_BITS = 37
 _DAY_MICROS = 86_400_000_000
 _EPOCH = dt.date(1970, 1, 1)
 _DAY = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)", re.ASCII)
-_BEFORE_CHRIST = " BC"
+BEFORE_CHRIST = " BC"
 _INFINITE = {"infinity": True, "-infinity": False}
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
 DATE_LIMIT = DATE_BASE + (1 << _DAY_BITS)
@@ -125,7 +125,7 @@ def text_of_special(number: int, *, date: bool, fsp: int = 0) -> str:
         year, month, day = unpack_day(value >> _MICROS_BITS)
         micros_of_day = value & ((1 << _MICROS_BITS) - 1)
     shown = f"{year:04d}" if year >= 0 else f"{-year:04d}"
-    text, era = f"{shown}-{month:02d}-{day:02d}", _BEFORE_CHRIST if year < 0 else ""
+    text, era = f"{shown}-{month:02d}-{day:02d}", BEFORE_CHRIST if year < 0 else ""
     if date:
         return text + era
     seconds, micros = divmod(micros_of_day, 1_000_000)
@@ -199,9 +199,9 @@ def date_number(text: str) -> int:
     """Return the stored number of a date that :func:`to_text` printed. Raises ValueError."""
     if text in _INFINITE:
         return DATE_INFINITY if _INFINITE[text] else DATE_MINUS_INFINITY
-    year, month, day = _day_of(text.removesuffix(_BEFORE_CHRIST))
-    if text.endswith(_BEFORE_CHRIST) or year > 9999:
-        return _far_number(1 - year if text.endswith(_BEFORE_CHRIST) else year, month, day)
+    year, month, day = _day_of(text.removesuffix(BEFORE_CHRIST))
+    if text.endswith(BEFORE_CHRIST) or year > 9999:
+        return _far_number(1 - year if text.endswith(BEFORE_CHRIST) else year, month, day)
     return stored_date(year, month, day)
 
 
@@ -212,7 +212,7 @@ def timestamp_number(text: str) -> int:
     """
     if text in _INFINITE:
         return TIMESTAMP_INFINITY if _INFINITE[text] else TIMESTAMP_MINUS_INFINITY
-    date, _, clock = text.removesuffix(_BEFORE_CHRIST).partition(" ")
+    date, _, clock = text.removesuffix(BEFORE_CHRIST).partition(" ")
     time = _CLOCK.fullmatch(clock or "00:00:00")
     if time is None:
         raise ValueError(f"{text!r} is no date and time")
@@ -221,8 +221,8 @@ def timestamp_number(text: str) -> int:
         raise ValueError(f"{text!r} is no date and time")
     micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int((time[4] or "").ljust(6, "0"))
     year, month, day = _day_of(date)
-    if text.endswith(_BEFORE_CHRIST) or year > 9999:
-        days = _far_number(1 - year if text.endswith(_BEFORE_CHRIST) else year, month, day)
+    if text.endswith(BEFORE_CHRIST) or year > 9999:
+        days = _far_number(1 - year if text.endswith(BEFORE_CHRIST) else year, month, day)
         return days * _DAY_MICROS + micros
     return stored_timestamp(year, month, day, micros)
 

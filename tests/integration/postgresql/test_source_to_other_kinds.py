@@ -178,6 +178,58 @@ def test_a_document_tells_where_its_change_stands_in_the_log(
             assert before < one["pos"] < after
 
 
+FAR = {
+    "0044-03-15 12:00:00.5 BC": "-0043-03-15T12:00:00.500000Z",
+    "0001-12-31 23:59:59.999999 BC": "0000-12-31T23:59:59.999999Z",
+    "10000-01-01": "+10000-01-01T00:00:00.000000Z",
+    "294246-12-30 23:59:59": "+294246-12-30T23:59:59.000000Z",
+}
+"""Times, and their texts by ISO 8601."""
+INFINITE = ("infinity", "-infinity")
+
+
+def test_documents_have_dates_that_python_lacks(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
+    """Years before Christ and after 9999 and infinite dates are what the server counts and reads, in each format."""
+    with pg_case(tmp_path, postgresql_source, zookeeper, schema="far_dates") as made:
+        kinds = {"d": "date", "ts": "timestamp", "ms": "timestamp(3)", "tz": "timestamptz"}
+        columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in kinds.items())
+        made.write(f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
+        made.prepare()
+        made.run_until_head()
+        values = [*FAR, *INFINITE]
+        made.write("SET timezone = 'UTC'", *(
+            f"INSERT INTO t SELECT {n}, v, v, v, v FROM (SELECT timestamp '{text}' v)" for n, text in enumerate(values)
+        ))  # fmt: skip
+        made.run_until_head()
+
+        def printed(form: str) -> list[dict[str, Any]]:
+            done = made.cli("tail", made.name, "--format", form, "--from-batch", "1", "--no-follow")
+            assert done.returncode == 0, done.stderr
+            return [json.loads(line) for line in done.stdout.splitlines()]
+
+        *far, future, past = [one["after"] for one in printed("debezium-json")]
+        assert [row["tz"] for row in far] == list(FAR.values())
+        assert [(row["d"], row["ts"], row["ms"]) for row in far] == made.source.execute(
+            "SELECT d - DATE '1970-01-01', (extract(epoch FROM ts) * 1000000)::bigint, "
+            f"(extract(epoch FROM ms) * 1000)::bigint FROM far_dates.t WHERE id < {len(FAR)} ORDER BY id"
+        )
+        for row, day, time, zoned in (
+            (future, 2**31 - 1, 9223372036825200000, "+292278994-08-16T23:00:00Z"),
+            (past, -(2**31), -9223372036832400000, "-292275055-05-16T23:00:00Z"),
+        ):
+            assert (row["d"], row["ts"], row["ms"], row["tz"]) == (day, time, time, zoned)
+        for rows in (
+            [one["data"] for one in printed("maxwell-json")],
+            [one["data"][0] for one in printed("canal-json")],
+        ):
+            texts = [[row[name] for name in kinds] for row in rows]
+            with made.source.connect(options="-c timezone=UTC") as connection:
+                read = ", ".join(f"%s::{kind} = {name}" for name, kind in kinds.items())
+                for number, row in enumerate(texts):
+                    query = f"SELECT {read} FROM far_dates.t WHERE id = {number}"
+                    assert connection.execute(query, row).fetchall() == [(True,) * len(kinds)], row
+
+
 def whole_rows_findings(made: Any) -> list[Finding]:
     return [one for one in check(made.runtime()).findings if one.setting == "whole rows"]
 

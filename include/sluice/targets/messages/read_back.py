@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import io
 import json
 from base64 import b64decode
@@ -14,11 +13,13 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from sluice.errors import LoadError
+from sluice.formats.debezium import time_number, zoned_number
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import META_COLUMNS, TableId, one_chunk
+from sluice.model.temporal import date_number, timestamp_number
 from sluice.targets.messages.form import MessageForm
 
 K = ColumnKind
@@ -30,8 +31,6 @@ _TEXTS = frozenset({K.CHAR, K.VARCHAR})
 _BYTES = frozenset({K.BINARY, K.VARBINARY})
 KEYS = frozenset({*_WHOLE, *_TEXTS, *_BYTES, K.DATE, K.DATETIME, K.TIMESTAMP, K.DECIMAL})
 """Kinds of key columns that are read back from a row."""
-_EPOCH = dt.datetime(1970, 1, 1)
-_EPOCH_DAY = dt.date(1970, 1, 1)
 
 
 @dataclass
@@ -157,19 +156,22 @@ class ReadBack:
         if made.kind in _BYTES:
             return self._bytes(value)
         if made.kind is K.DATE:
-            return dt.date.fromisoformat(value) if isinstance(value, str) else _EPOCH_DAY + dt.timedelta(days=value)
-        if made.kind is K.DATETIME and not isinstance(value, str):
-            us = value if made.digits > 3 or self.form.arrow else value * 1000
-            return _EPOCH + dt.timedelta(microseconds=us)
-        if made.kind is K.TIMESTAMP and not isinstance(value, str):
-            return _EPOCH + dt.timedelta(microseconds=value)
+            return date_number(value) if isinstance(value, str) else value
         if made.kind in {K.DATETIME, K.TIMESTAMP}:
-            return dt.datetime.fromisoformat(value).replace(tzinfo=None)
+            return self._micros(made, value)
         if made.kind is K.DECIMAL:
             if isinstance(value, Decimal) or not self._in_base64:
                 return Decimal(str(value))
             return _unscaled(value).scaleb(-made.scale)
         return str(value)
+
+    def _micros(self, made: ColumnType, value: Any) -> int:
+        """Return the stored number of a date and time."""
+        if isinstance(value, str):
+            return zoned_number(value) if "T" in value else timestamp_number(value)
+        if self.form.debezium and made.kind is K.DATETIME:
+            return time_number(value, made.digits)
+        return int(value)
 
     @property
     def _in_base64(self) -> bool:
