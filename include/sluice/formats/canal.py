@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,7 @@ from sluice.formats.common import (
     converted,
     float_of,
     json_text,
+    number_text,
     temporal_text,
 )
 from sluice.model.batches import Op
@@ -80,7 +82,9 @@ def value_of(value: Any, column: Column) -> str:
 
 def java_float(value: float) -> str:
     """Format like Java's ``String.valueOf``: an exponent below a thousandth and from ten million on."""
-    text = repr(value)
+    text = number_text(value)
+    if not math.isfinite(value):
+        return text
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return f"{Decimal(text):f}" if "e" in text else text
     sign, digits, exponent = Decimal(text).as_tuple()

@@ -101,7 +101,7 @@ def numbers(values: pa.Array) -> pa.Array:
 
 
 def floats(values: pa.Array) -> pa.Array:
-    """Return the shortest number that reads back the same, as Python prints it."""
+    """Return the shortest number that reads back the same, as :func:`json_text` has it."""
     plain = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
     size = np.abs(plain)
     same = ((size >= 1e-4) & (size < 1e10)) | (plain == 0)
@@ -110,7 +110,7 @@ def floats(values: pa.Array) -> pa.Array:
     if integral.any():
         texts = pc.if_else(pa.array(integral), joined(texts, ".0"), texts)
     if not same.all():
-        others = [repr(float(value)) for value in plain[~same]]
+        others = [json_text(float(value)) for value in plain[~same]]
         texts = pc.replace_with_mask(texts, pa.array(~same), pa.array(others, _TEXT))
     return pc.if_else(values.is_valid(), texts, pa.scalar(None, _TEXT)) if values.null_count else texts
 

@@ -198,6 +198,13 @@ def float_of(value: float, column: Column) -> float:
     return float(str(np.float32(value))) if column.word == "float" else value
 
 
+def number_text(value: float) -> str:
+    """Return the shortest text that reads back the same; NaN, Infinity, -Infinity as PostgreSQL and Java print them."""
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 def floats_of(value: bytes) -> list[float]:
     """Return the numbers of a VECTOR."""
     return [float(str(number)) for number in np.frombuffer(value, "<f4")]
@@ -217,7 +224,8 @@ class Raw(str):
 def json_text(value: Any) -> str:
     """Format JSON without blanks.
 
-    Decimals are numbers that keep all their digits; :class:`Raw` is inserted unchanged.
+    Decimals are numbers that keep all their digits; :class:`Raw` is inserted unchanged. Floats that JSON has no number
+    for are texts (:func:`number_text`), as Kafka Connect's JsonConverter has them.
     """
     return "".join(_pieces(value))
 
@@ -239,7 +247,8 @@ def _pieces(value: Any) -> Iterator[str]:
     elif isinstance(value, int):
         yield str(value)
     elif isinstance(value, float):
-        yield repr(value)
+        text = number_text(value)
+        yield text if math.isfinite(value) else _quoted(text)
     elif isinstance(value, Mapping):
         for number, (name, item) in enumerate(value.items()):
             yield ("," if number else "{") + _quoted(str(name)) + ":"

@@ -35,7 +35,8 @@ KINDS: types.Types = {
     "at": ("text[]", ("""'{"a,b","c\\"d","NULL",NULL,""}'""",)),
     "b": ("boolean", ("true", "false")),
     "by": ("bytea", (r"'\x00ff5c27'", r"'\x'")),
-    "f": ("double precision", ("'-0'", "0.1", "5e-324")),
+    "f": ("double precision", ("'-0'", "0.1", "5e-324", "'NaN'", "'Infinity'", "'-Infinity'")),
+    "r": ("real", ("'NaN'", "'-Infinity'", "0.1", "1e-45")),
     "jb": ("jsonb", ("""'{"b": [1.50, true], "a": "ä"}'""",)),
     "u": ("uuid", ("'FFFFFFFF-ffff-ffff-ffff-0123456789ab'",)),
     "iv": ("interval", ("'1 mon -1 day 00:00:00.000001'",)),
@@ -148,7 +149,8 @@ def test_a_consumer_of_kafka_rebuilds_the_rows(
                 after = {**table[after["id"]], **after}
             table[after["id"]] = after
         assert partial == [0]
-        assert ops == [*"rrrrr", "d", "tombstone", "u", "d", "tombstone", "c", "u", *"ccccc"]
+        rows = 1 + max(len(values) for _, values in KINDS.values())
+        assert ops == [*"r" * rows, "d", "tombstone", "u", "d", "tombstone", "c", "u", *"c" * rows]
         assert documented(made, table) == truth(made)
 
 
@@ -285,6 +287,34 @@ def test_redis_has_the_rows(tmp_path: Path, postgresql_source: Any, zookeeper: A
             for row in fields
         }
         assert texts(made, found) == truth(made)
+
+
+@pytest.mark.full
+def test_documents_of_elasticsearch_have_values_that_it_cannot_search(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any, elasticsearch: Any
+) -> None:
+    """NaN, infinite numbers and dates that its types do not have are in the documents all the same."""
+    with pg_case(
+        tmp_path, postgresql_source, zookeeper, schema="to_search", target=elasticsearch, kind="elasticsearch",
+        target_extra="    options: {settings: {number_of_replicas: 0}, refresh: true}",
+    ) as made:  # fmt: skip
+        made.write("CREATE TABLE t (id int PRIMARY KEY, f double precision, r real, d date, ts timestamp)")
+        made.prepare()
+        made.run_until_head()
+        values = (
+            ("NaN", "-Infinity", "infinity", "-infinity"),
+            ("-Infinity", "NaN", "0044-03-15 BC", "0044-03-15 12:00:00 BC"),
+            ("Infinity", "1.5", "10000-01-01", "10000-01-01 12:00:00"),
+        )
+        made.write(*(f"INSERT INTO t VALUES ({n}, '{f}', '{r}', '{d}', '{ts}')"
+                     for n, (f, r, d, ts) in enumerate(values)))  # fmt: skip
+        made.run_until_head()
+        for n, row in enumerate(values):
+            held = elasticsearch.ask(f"/to_search.t/_doc/{n}")["_source"]
+            with made.source.connect() as connection:
+                same = "SELECT f = %s::float8, r = %s::float4, d = %s::date, ts = %s::timestamp FROM to_search.t"
+                texts = [str(held[name]).replace("T", " ") for name in ("f", "r", "d", "ts")]
+                assert connection.execute(f"{same} WHERE id = {n}", texts).fetchall() == [(True,) * 4], (held, row)
 
 
 def test_a_target_starts_from_the_snapshot(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:

@@ -35,7 +35,7 @@ FIELDS: Mapping[ColumnKind, FieldType] = {
     **dict.fromkeys((K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR), _LONG),
     K.BIT: _DIGITS,
     K.DECIMAL: FieldType({"type": "double"}, "searches and sums see about 15 digits"),
-    **dict.fromkeys((K.FLOAT, K.DOUBLE), FieldType({"type": "double"})),
+    **dict.fromkeys((K.FLOAT, K.DOUBLE), FieldType({"type": "double", "ignore_malformed": True})),
     K.DATE: FieldType({"type": "date", "format": "strict_date", "ignore_malformed": True}),
     **dict.fromkeys((K.DATETIME, K.TIMESTAMP), FieldType({"type": "date", "ignore_malformed": True})),
     K.TIME: _KEYWORD,

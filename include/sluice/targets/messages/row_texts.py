@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.formats.columns import base64, joined, quoted
+from sluice.formats.common import number_text
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import ENUM_ERROR_VALUE
@@ -91,11 +92,27 @@ def texts(values: pa.Array, made: ColumnType) -> pa.Array:
         values = to_text(values, fsp=made.digits)
     elif pa.types.is_decimal(kind):
         values = _decimals(values)
+    elif pa.types.is_floating(kind):
+        values = _floats(values)
     elif made.kind is K.ENUM:
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), pa.scalar("", kind), values)
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         return values.cast(BYTES)
     return values.cast(pa.large_string()).cast(BYTES)
+
+
+def _floats(values: pa.Array) -> pa.Array:
+    """Return numbers as Arrow prints them; NaN and infinite ones as PostgreSQL does."""
+    found, odd = values.cast(pa.string()), _not_finite(values)
+    if not odd.any():
+        return found
+    others = [number_text(value) for value in values.filter(pa.array(odd)).to_pylist()]
+    return pc.replace_with_mask(found, pa.array(odd), pa.array(others, pa.string()))
+
+
+def _not_finite(values: pa.Array) -> np.ndarray:
+    """Return a mask of NaN and infinite numbers."""
+    return np.asarray(pc.invert(pc.is_finite(pc.fill_null(values, 0))).to_numpy(zero_copy_only=False))
 
 
 def _decimals(values: pa.Array) -> pa.Array:
@@ -128,7 +145,11 @@ def json_texts(values: pa.Array, made: ColumnType) -> pa.Array:
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         return base64(values)
     found = texts(values, made).cast(pa.large_string())
-    return found if own_type(made).number else quoted(found)
+    if not own_type(made).number:
+        return quoted(found)
+    if pa.types.is_floating(values.type) and (odd := _not_finite(values)).any():  # JSON has no number for them
+        return pc.if_else(pa.array(odd), quoted(found), found)
+    return found
 
 
 def iso_texts(values: pa.Array, made: ColumnType) -> pa.Array:
