@@ -36,7 +36,7 @@ from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.rows_in_memory import planned_table  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
-from tests.bench.bench_dump import CHANGES_A_SECOND, CREATE, fill, program, writing  # noqa: E402
+from tests.bench.bench_dump import CHANGES_A_SECOND, fill, program, writing  # noqa: E402
 from tests.bench.bench_subscribe import by_flight, by_pyarrow, serving  # noqa: E402
 from tests.bench.bench_target_delta import NAMES, SCHEMA, loaded, rows_of  # noqa: E402
 from tests.bench.figures import figure, save, scaled, size  # noqa: E402
@@ -139,7 +139,7 @@ def copied(on: ap.Servers) -> float:
 
 
 def _until_it_has_all(made: Case, on: ap.Servers) -> float:
-    on.target.execute(CREATE, database="bench")
+    made.make_missing()
     began = time.perf_counter()
     made.run_until_head()
     took = time.perf_counter() - began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -125,6 +126,44 @@ class _Watched:
     connection: TargetConnection
     mariadb: bool
     blocker: str = ""
+
+
+def run_alone(
+    target: DdlTarget,
+    fence: Fence,
+    session: Session,
+    holder: Session,
+    statement: str,
+    doing: str,
+    *,
+    before: Callable[[Any], None] = lambda cursor: None,
+) -> None:
+    """Run a DDL statement in a connection of its own, while ``holder`` holds the acknowledgement row shared: no other
+    process takes the target over meanwhile.
+
+    Args:
+        session: told who holds the lock that the statement waits for.
+        before: called with the connection's cursor first.
+
+    Raises Fenced, and the driver's errors.
+    """
+    with errors(target.endpoint, doing):
+        runner = _Watched(target.connect(), session.mariadb)
+    holder.begin()
+    lockwait.watch.enter(runner, target.endpoint, target.owner, doing)
+    try:
+        target.acks.guard(holder.cursor, fence)
+        cursor = runner.connection.cursor()
+        cursor.execute(set_lock_wait(target.lock_wait_s))
+        before(cursor)
+        cursor.execute(target.marks.statement(statement) if target.marks is not None else statement)
+    except pymysql.err.Error:
+        session.blocker = runner.blocker
+        raise
+    finally:
+        lockwait.watch.leave(runner)
+        holder.rollback()
+        runner.connection.close()
 
 
 _NO_LINES: dict[str, Any] = {"statements": [], "tables": [], "ran": 0, "before": None}
@@ -314,24 +353,19 @@ class DdlRunner:
                 raise not_filled(change, table, column, why, added_by_hand())
 
     def _run(self, session: Session, holder: Session, change: SchemaChange, statement: str) -> None:
-        """Run a statement in a connection of its own, with the settings of the session that ran it at the source."""
-        doing = f"following {change.where}"
-        with errors(self.target.endpoint, doing):
-            runner = _Watched(self.target.connect(), session.mariadb)
-        holder.begin()
-        lockwait.watch.enter(runner, self.target.endpoint, self.target.owner, doing)
-        try:
-            self.target.acks.guard(holder.cursor, self.fence)
-            cursor = runner.connection.cursor()
-            cursor.execute(set_lock_wait(self.target.lock_wait_s))
+        """Run a statement with the settings of the session that ran it at the source."""
+
+        def before(cursor: Any) -> None:
             for setting in self._settings(change, mariadb=session.mariadb):
                 self._set(cursor, setting, change)
             create_schema(cursor, statement)
             create_renamed_schemas(cursor, change)
             _log.info("target_ddl_issued", target=self.target.name, statement=statement[:500], source=change.where)
-            cursor.execute(self.target.marks.statement(statement) if self.target.marks is not None else statement)
+
+        doing = f"following {change.where}"
+        try:
+            run_alone(self.target, self.fence, session, holder, statement, doing, before=before)
         except pymysql.err.Error as error:
-            session.blocker = runner.blocker
             if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:
                 raise
             raise LoadError(
@@ -340,10 +374,6 @@ class DdlRunner:
                 hint="change the target so that it can run, or run it by hand in another form and set its kind to "
                 "stop: the load goes on once the target has the change",
             ) from error
-        finally:
-            lockwait.watch.leave(runner)
-            holder.rollback()
-            runner.connection.close()
 
     @staticmethod
     def _settings(change: SchemaChange, *, mariadb: bool) -> list[str]:
