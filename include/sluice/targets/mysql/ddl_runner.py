@@ -19,7 +19,7 @@ from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_defaults import default_value
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
-from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
+from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, kept_alive, set_lock_wait
 from sluice.targets.mysql.default_literals import alike, literals_of
 from sluice.targets.mysql.definitions import Server, wants_brackets
 from sluice.targets.mysql.extras import is_foreign
@@ -115,6 +115,9 @@ def _knowing(cursor: Any) -> Knows:
     return lambda charset, collation: (charset, collation) in known()
 
 
+_LONGEST_S = 24 * 3600
+"""Seconds that a statement may take: a large table is copied, or an index of it is built."""
+
 _NO_SQL = 1064
 """The error for a text that the parser does not take."""
 
@@ -156,7 +159,9 @@ def run_alone(
         cursor = runner.connection.cursor()
         cursor.execute(set_lock_wait(target.lock_wait_s))
         before(cursor)
-        cursor.execute(target.marks.statement(statement) if target.marks is not None else statement)
+        runner.connection.wait_for(_LONGEST_S)
+        with kept_alive(session.connection, holder.connection):
+            cursor.execute(target.marks.statement(statement) if target.marks is not None else statement)
     except pymysql.err.Error:
         session.blocker = runner.blocker
         raise
