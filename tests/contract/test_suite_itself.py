@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
 from sluice.targets.contract import CHECKS
 from sluice.targets.memory import target as module
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
@@ -27,6 +28,7 @@ from sluice.targets.port import (
     BatchInput,
     Capabilities,
     Checkpoint,
+    Fence,
     KeyRange,
     RangeDifferences,
     RejectedRows,
@@ -276,6 +278,13 @@ class FindsEverythingEqual(Wrong):
         return Blind(self.store)
 
 
+class NotesNoIndex(Wrong):
+    def leave_out_indexes(self, fence: Fence, tables: Sequence[TableId]) -> tuple[TableId, ...]:
+        left = super().leave_out_indexes(fence, tables)
+        self.store.left_out.clear()
+        return left
+
+
 WRONG: dict[int, tuple[type[MemoryTarget], dict[str, Any]]] = {
     1: (with_checkpoints(SaysSomethingAtFirst), {}),
     2: (with_work(_as(IgnoresUpdates)), {}),
@@ -303,6 +312,7 @@ WRONG: dict[int, tuple[type[MemoryTarget], dict[str, Any]]] = {
     24: (with_work(_loses_the_last_row_of_a_bundle), {"options": {"features": ["delete", "bundles"]}}),
     25: (with_changes(_texts_of_defaults), {}),
     26: (with_changes(lambda change: replace(change, effects=())), {}),
+    27: (NotesNoIndex, {}),
 }
 
 

@@ -1,4 +1,4 @@
-"""The contract of every kind of target, by capability: 26 checks over the port alone.
+"""The contract of every kind of target, by capability: 27 checks over the port alone.
 
 A kind provides a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
 
@@ -34,10 +34,11 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.dialects import MARIADB, MYSQL, UNKNOWN, Dialect
 from sluice.model.offset import Offset
+from sluice.model.planned import CreatedTable, PlannedTable
 from sluice.model.row_effects import REQUIRES, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.source_words import StatementMeaning
-from sluice.model.tables import Column, TableId, TableSchema, stored_name
+from sluice.model.tables import Column, TableId, TableSchema, quoted_table, stored_name
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.source_words import MySQLWords
 from sluice.mysql.type_loss import SqlType
@@ -51,9 +52,11 @@ from sluice.targets.port import (
     Checkpoint,
     CheckpointStore,
     Feature,
+    Fence,
     Guarantee,
     Input,
     KeyRange,
+    LeavesOutIndexes,
     Ordering,
     RangeDifferences,
     RejectedRows,
@@ -67,6 +70,7 @@ from sluice.targets.port import (
     WriteResult,
     comparer_of,
     key_lister,
+    leaving_out_indexes,
 )
 from sluice.targets.registry import KINDS
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
@@ -121,6 +125,10 @@ class Bench(ABC):
 
     def columns(self, table: TableId) -> list[str] | None:
         """Return the names of the table's columns; None if there is no such table."""
+        raise NotImplementedError
+
+    def indexes(self, table: TableId) -> list[str]:
+        """Return the names of the table's secondary indexes, for kinds that leave them out."""
         raise NotImplementedError
 
     def received(self) -> list[Received]:
@@ -1025,6 +1033,7 @@ def unknown_options(bench: Bench) -> None:
 _PARTS = {
     "compares": "comparer", "maintains_files": "maintainer", "keeps_versions": "versions", "marks_loads": "mark",
     "copies_again": "copied_again", "converts_rows": "converted_otherwise", "keeps_digests": "digest_store",
+    "leaves_out_indexes": "leave_out_indexes",
 }  # fmt: skip
 """A declared ability -> the attribute of the target that it stands for."""
 _PARTS_OF_PARTS = {
@@ -1377,3 +1386,57 @@ def _conversion(pipe: Pipe, table: TableId, one: Conversion) -> SchemaChange:
     effects = tuple(e for e in row_effects(change.tables[0], ran, mariadb=False) if not e.same)
     statement = SourceStatement(pipe.bench.dialect, sql, table.schema, one.mode)
     return replace(change, statement=statement, effects=effects, consumer=pipe.name)
+
+
+def _indexed(bench: Bench, name: str) -> PlannedTable:
+    """Return a table with a secondary index, made as ``sluice check --apply`` makes it."""
+    table = people(bench.schema, name)
+    place, index = quoted_table(table.table), IndexDefinition("by_points", (("points", 0),))
+    plan = replace(
+        planned_table(table),
+        create_sql=f"CREATE TABLE {place} (id INT PRIMARY KEY, email VARCHAR(80), points INT, KEY by_points (points))",
+        created=CreatedTable(indexes=(index,)),
+    )
+    schema = bench.target().schema()
+    assert schema is not None
+    offered = (schema.compare([replace(plan, dialect=dialect)]) for dialect in (MYSQL, MARIADB))
+    said = [one.statement for findings in offered for one in findings if one.absent]
+    schema.apply(next(one for one in said if index.name in one))  # a server makes it by the text of its own dialect
+    return plan
+
+
+@_check(
+    27,
+    "indexes of a new table are left out until it is filled, and stand afterwards",
+    _both(_tables, _own, lambda bench: leaving_out_indexes(bench.target()) is not None),
+)
+def late_indexes(bench: Bench) -> None:
+    """Check that a new process builds them, that others keep theirs, and that an older process builds and drops
+    nothing.
+    """
+    made, filled = (_indexed(bench, name).target for name in ("made", "filled"))
+    pipe = Pipe(bench)
+    pipe.deliver((people(bench.schema, "filled"), _FIRST))
+    fence = Fence(pipe.epoch, pipe.held, pipe.held + 1)
+
+    def able() -> LeavesOutIndexes:
+        found = leaving_out_indexes(bench.target())
+        assert found is not None
+        return found
+
+    for _ in range(2):
+        assert able().leave_out_indexes(fence, [made, filled]) == (made,), "only an empty table is filled without"
+        assert bench.indexes(made) == [], "it has no index while it is filled"
+    assert bench.indexes(filled) == ["by_points"]
+    assert list(able().left_out_indexes()) == [made], "it is noted at the target"
+    pipe.checkpoints.take_over(pipe.epoch + 1)
+    for refused in (able().leave_out_indexes, able().build_indexes):
+        with suppress(Fenced):
+            refused(fence, [made, filled])
+        assert (bench.indexes(made), bench.indexes(filled)) == ([], ["by_points"]), "an older process changed indexes"
+    newer = replace(fence, epoch=pipe.epoch + 1)
+    for _ in range(2):
+        able().build_indexes(newer, [made])
+        assert bench.indexes(made) == ["by_points"], "the index stands again"
+    assert not able().left_out_indexes()
+    assert able().leave_out_indexes(newer, [made]) == (), "it is left out for the first copy only"

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pyarrow import flight
+from structlog.testing import capture_logs
 
 from sluice.client import Subscription, subscribe
 from sluice.config.pipeline import SNAPSHOT
@@ -999,3 +1000,89 @@ def test_what_the_snapshot_cannot_follow_is_passed_by_what_the_error_says(
             assert copying.result().returncode == 0, copying.result()
         made.run_until_head()
         assert rows_of(made, "t") == sorted(mysql_source.execute("SELECT * FROM t", database=schema))
+
+
+INDEXED = (
+    "id INT PRIMARY KEY, v INT, w INT, name VARCHAR(20), UNIQUE KEY once (w), KEY by_v (v), "
+    "KEY `by``name` (name(5), v DESC) COMMENT 'two, parts'"
+)
+
+
+def shown(server: Any, schema: str, table: str) -> str:
+    text = str(server.execute(f"SHOW CREATE TABLE `{schema}`.`{table}`")[0][1])
+    return re.sub(r" AUTO_INCREMENT=\d+", "", text)
+
+
+def fill_indexed(source: Any, schema: str, table: str, rows: int) -> None:
+    source.execute(
+        f"CREATE TABLE {table} ({INDEXED})",
+        "SET SESSION cte_max_recursion_depth = 1000000",
+        f"INSERT INTO {table} WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < {rows}) "
+        "SELECT n, n * 7919 % 1000, n, CONCAT('name ', n % 100) FROM s",
+        database=schema,
+    )
+
+
+def test_a_copy_killed_before_its_indexes_stand_has_them_after_the_next_attempt(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """The process is killed while it waits to build them. DDL of the log that follows finds the table whole."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    fill_indexed(mysql_source, schema, "a", 100_000)
+    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema, session_s=2) as made:
+        join(made)
+        whole = shown(mysql_target, schema, "a")
+        assert whole == shown(mysql_source, schema, "a")
+        process = subprocess.Popen(
+            made.command("run", made.name), env=made.environment, cwd=tmp_path, stdout=subprocess.DEVNULL
+        )
+        try:
+            with mysql_target.connect(schema, autocommit=False) as reader, reader.cursor() as cursor:
+                wait_until(lambda: mysql_target.execute(f"SELECT 1 FROM `{schema}`.a LIMIT 1"), "the first rows")
+                cursor.execute("SELECT * FROM a LIMIT 1")  # its definition cannot be changed from here on
+                waiting = (
+                    "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata%' "
+                    f"AND info LIKE '%{schema}%ADD KEY%'"
+                )
+                wait_until(lambda: mysql_target.execute(waiting), "the build")
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                lacking = shown(mysql_target, schema, "a")
+        finally:
+            process.kill()
+            process.wait()
+        assert "KEY `by_v`" not in lacking
+        assert "UNIQUE KEY `once`" in lacking
+        with made.runtime().state() as state:
+            assert state.acks.get("late").batch < state.cursor().next_batch - 1, "the copy is not delivered"
+        mysql_source.execute("ALTER TABLE a RENAME INDEX by_v TO by_value", database=schema)
+        made.run_until_head()
+        assert (
+            shown(mysql_target, schema, "a") == shown(mysql_source, schema, "a") == whole.replace("by_v`", "by_value`")
+        )
+        made.assert_equal("a")
+
+
+def test_a_table_that_was_made_by_hand_or_has_rows_is_filled_with_its_indexes(
+    tmp_path: Path,
+    mysql_source: Any,
+    mysql_target: Any,
+    zookeeper: Any,
+    fresh_schema: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = fresh_schema(mysql_source, mysql_target)
+    monkeypatch.setattr("sluice.flows.load.late_indexes.LEAST_ROWS", 1000)
+    for table in ("made", "by_hand", "filled"):
+        fill_indexed(mysql_source, schema, table, 3000)
+    mysql_target.execute(f"CREATE TABLE by_hand ({INDEXED})", database=schema)
+    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        join(made)
+        mysql_target.execute("INSERT INTO filled VALUES (1, 2, 3, 'old')", database=schema)
+        with capture_logs() as logs:
+            made.run_until_head()
+        said = {one["event"]: one["tables"] for one in logs if one["event"].startswith("indexes_")}
+        assert said == dict.fromkeys(("indexes_left_out", "indexes_built"), f"{schema}.made")
+        for table in ("made", "by_hand", "filled"):
+            assert shown(mysql_target, schema, table) == shown(mysql_source, schema, table)
+        made.assert_equal("made", "by_hand", "filled")

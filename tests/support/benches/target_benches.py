@@ -63,6 +63,9 @@ class MemoryBench(Bench):
         found = self.store.tables.get(table)
         return found and list(found.columns)
 
+    def indexes(self, table: TableId) -> list[str]:
+        return list(self.store.tables[table].indexes)
+
     def received(self) -> list[Received]:
         with self.store.lock:
             return [Received(m.id, str(m.table), m.op, m.before, m.after) for m in self.store.messages]
@@ -106,6 +109,13 @@ class MySQLBench(Bench):
             f"'{table.schema}' AND table_name = '{table.table}' ORDER BY ordinal_position"
         )
         return [str(row[0]) for row in found] or None
+
+    def indexes(self, table: TableId) -> list[str]:
+        found = self.server.execute(
+            f"SELECT DISTINCT index_name FROM information_schema.statistics WHERE non_unique AND table_schema = "
+            f"'{table.schema}' AND table_name = '{table.table}'"
+        )
+        return [str(row[0]) for row in found]
 
     def kill(self) -> None:
         mysql_session.kept.end()

@@ -22,6 +22,7 @@ from sluice.flows.incomplete_tables import explain_absence
 from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.batch_rows import StoredRows
 from sluice.flows.load.copies import request_copies
+from sluice.flows.load.late_indexes import LateIndexes
 from sluice.flows.load.lossy_columns import require_known_losses
 from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
@@ -182,6 +183,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
                     checkpoints=check.checkpoints,
                     held=held,
                     first=first,
+                    indexes=LateIndexes.of(runtime.name, loader, lease),
                 )
                 for bundle in delivery.bundles(batch):
                     records = [one.record for one in bundle]
@@ -226,6 +228,7 @@ class _Delivery:
     checkpoints: CheckpointStore
     held: int
     first: int
+    indexes: LateIndexes
 
     @property
     def _config(self) -> TargetConfig:
@@ -298,18 +301,22 @@ class _Delivery:
         record = bundle[-1].record
         end = Checkpoint(self.lease.epoch, record.number, record.last)
         self._keep_digests(bundle)
+        given = joined([one.batch for one in bundle])
+        if self.indexes.left:
+            self._interruptible(given, partial(self.indexes.build, given, before=record))
         if all(one.empty for one in bundle):
             self.checkpoints.advance(end)
             return WriteResult()
-        given = joined([one.batch for one in bundle])
         self._say_seen(record)
         writer = self.session.begin(given)
         self.watch()
         try:
             self._call(given, writer.prepare)
             self._require_known_losses(given)
-            results = self._units(bundle, writer)
+            results = self._units(bundle, writer, given)
             self.watch()
+            if self.indexes.left:
+                self._interruptible(given, partial(self.indexes.build, given))
             self._call(given, partial(writer.commit, results))
         except BaseException as error:
             with suppress(SluiceError):  # the first error is the one to show
@@ -371,23 +378,28 @@ class _Delivery:
         or for Spark.
         """
         if given.schema_changes or given.spark is not None:
-            self.watch.call(work, interrupt=partial(self._interrupt, given))
+            self._interruptible(given, work)
         else:
             work()
+
+    def _interruptible(self, given: BatchInput, work: Callable[[], None]) -> None:
+        self.watch.call(work, interrupt=partial(self._interrupt, given))
 
     def _interrupt(self, given: BatchInput) -> None:
         if given.spark is not None:
             self.runtime.runner.cancel()
         self.target.interrupt()
 
-    def _units(self, bundle: Sequence[_Given], writer: BatchWriter) -> list[WriteResult]:
+    def _units(self, bundle: Sequence[_Given], writer: BatchWriter, given: BatchInput) -> list[WriteResult]:
         config, record = self._config, bundle[-1].record
         if len(bundle) > 1:  # a dead letter belongs to one batch
             config = config.model_copy(update={"on_error": "stop"})
         writers = min(config.parallelism, self.target.capabilities.max_writers or config.parallelism)
         results: list[WriteResult] = []
         store = self.runtime.store
-        for phase in load_units(writer.plan(writers), store, config, record.number, record.manifest):
+        phases = writer.plan(writers)
+        self.indexes.leave_out(record, given)
+        for phase in load_units(phases, store, config, record.number, record.manifest):
             self.watch()
             results += self.watch.run(
                 self.runtime.runner_for(sum(one.record.changes for one in bundle)),

@@ -8,8 +8,10 @@ is killed starts again with the same rows, and each kind of target loads them as
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,15 +78,22 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     dialect = runtime.source.dialect(record.last)
     if record.replaces:
         _require_replaceable(runtime.pipeline, runtime.rules_path, [table.source for table in tables])
-    for table in tables:
-        kept = KeptKeys(table, changeset_folder(store, record.number, attempt)) if record.replaces else None
-        for rows in table.pieces(reader, inserted, in_key_order=True):
-            parts.append(_part(store, record.number, attempt, table, rows, len(parts)))
+    under_way: Future[ChangesetPart] | None = None
+    numbers = itertools.count()
+    with ThreadPoolExecutor(1, "snapshot-files") as writer:  # a file is encoded while the next rows are sorted
+        for table in tables:
+            kept = KeptKeys(table, changeset_folder(store, record.number, attempt)) if record.replaces else None
+            for rows in table.pieces(reader, inserted, in_key_order=True):
+                if under_way is not None:
+                    parts.append(under_way.result())
+                under_way = writer.submit(_part, store, record.number, attempt, table, rows, next(numbers))
+                if kept is not None:
+                    kept.add(rows)
+                watch()
             if kept is not None:
-                kept.add(rows)
-            watch()
-        if kept is not None:
-            replaces.append(kept.written(store, dialect))
+                replaces.append(kept.written(store, dialect))
+        if under_way is not None:
+            parts.append(under_way.result())
     manifest = store.read_manifest(record.manifest)
     results = [MergeResult(tuple(parts), (), 0.0)]
     changeset = write_changeset_manifest(store, manifest, attempt, results, replaces=replaces)

@@ -13,7 +13,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
 from sluice.targets.memory.column_types import own_type
-from sluice.targets.memory.store import MemoryStore, Table
+from sluice.targets.memory.store import MemoryStore, Owner, Table
 from sluice.targets.port import SchemaChange, TableFinding, about_values
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.names import lacking, require_names
@@ -32,12 +32,12 @@ from sluice.targets.schema.policy import Answer, OnlyColumns, added_by_hand, has
 class MemorySchema:
     """See :class:`sluice.targets.port.TargetSchema`.
 
-    A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}, or {"add": [schema, table], "columns":
-    […]}.
+    A statement is JSON: {"create": [schema, table], "columns": […], "key": […], "indexes": {…}}, or {"add": [schema,
+    table], "columns": […]}.
     """
 
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
+    def __init__(self, store: MemoryStore, owner: Owner) -> None:
+        self._store, self._owner = store, owner
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return tables and columns that are missing, and what the types of the store lose."""
@@ -59,6 +59,7 @@ class MemorySchema:
                     "columns": [column.name for column in plan.columns],
                     "types": [own_type(column.value_type).python.__name__ for column in plan.columns],
                     "key": list(plan.key),
+                    "indexes": {one.name: one.name for one in plan.created.indexes} if plan.created else {},
                 })
                 found.append(TableFinding("error", plan.target, "", error.message, statement, absent=held is None))
                 continue
@@ -79,7 +80,9 @@ class MemorySchema:
                 for row in table.all():
                     row |= dict.fromkeys(told["columns"])
             return
-        self._store.create(TableId(*told["create"]), told["columns"], told["key"])
+        made = TableId(*told["create"])
+        self._store.create(made, told["columns"], told["key"]).indexes = told["indexes"]
+        self._store.made.setdefault(self._owner, set()).add(made)
 
 
 def require(store: MemoryStore, plan: PlannedTable) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.model.tables import TableId
@@ -26,6 +26,7 @@ class Table:
     """Rows by key; a list for a table without a key.
 
     Attributes:
+        indexes: secondary indexes: definitions by name.
         refuses: a constraint: why a row is refused, "" if it is not.
         versions: who wrote a key last, also for deleted keys.
     """
@@ -36,6 +37,7 @@ class Table:
     heap: list[Row] = field(default_factory=list)
     versions: dict[Key, Version] = field(default_factory=dict)
     refuses: Callable[[Row], str] = lambda row: ""
+    indexes: dict[str, str] = field(default_factory=dict)
 
     def all(self) -> list[Row]:
         """Return every row."""
@@ -43,7 +45,14 @@ class Table:
 
     def copy(self) -> Table:
         """Copy the containers; rows are never changed in place."""
-        return Table(list(self.columns), self.key, dict(self.rows), list(self.heap), dict(self.versions), self.refuses)
+        return replace(
+            self,
+            columns=list(self.columns),
+            rows=dict(self.rows),
+            heap=list(self.heap),
+            versions=dict(self.versions),
+            indexes=dict(self.indexes),
+        )
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,10 @@ class MemoryStore:
     """Schema changes: (batch, how many have run)."""
     writes: dict[str, frozenset[str]] = field(default_factory=dict)
     """Tables that each pipeline wrote."""
+    made: dict[Owner, set[TableId]] = field(default_factory=dict)
+    """Tables that each target made, until their first copy."""
+    left_out: dict[Owner, dict[TableId, dict[str, str]]] = field(default_factory=dict)
+    """The indexes that are built once a table is filled."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     away: bool = False
     """True if the store cannot be reached: each request gets TargetUnavailable."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,9 +13,11 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import Fenced, LoadError, TargetUnavailable
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.compare import MemoryComparer
 from sluice.targets.memory.keys import is_in, keys_of
+from sluice.targets.memory.late_indexes import LateIndexes
 from sluice.targets.memory.rows import MergedRow, merged_rows
 from sluice.targets.memory.schema import MemorySchema, follow, require
 from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
@@ -66,7 +68,7 @@ class MemoryTarget:
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
         frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency),
         schema_changes=FOLLOWED_BY_NAME, features=_FEATURES,
-        compares=True, lists_keys=True,
+        compares=True, lists_keys=True, leaves_out_indexes=True,
     )  # fmt: skip
     """The abilities before options restrict them."""
 
@@ -91,6 +93,7 @@ class MemoryTarget:
             max_writers=1 if single else None,
             compares=True,
             lists_keys=True,
+            leaves_out_indexes=True,
         )
 
     @property
@@ -118,7 +121,7 @@ class MemoryTarget:
 
     def schema(self) -> MemorySchema | None:
         """Return what compares its tables; None if it appends."""
-        return None if self.appends else MemorySchema(self.store)
+        return None if self.appends else MemorySchema(self.store, self.owner)
 
     def reconciler(self) -> MemoryReconciler | None:
         """Return what replaces whole tables and ranges of integer keys, if offered."""
@@ -128,6 +131,18 @@ class MemoryTarget:
     def comparer(self) -> MemoryComparer | None:
         """Return what compares rows of its tables; None if it appends."""
         return None if self.appends else MemoryComparer(self.store)
+
+    def leave_out_indexes(self, fence: Fence, tables: Sequence[TableId]) -> tuple[TableId, ...]:
+        """See :class:`sluice.targets.port.indexes.LeavesOutIndexes`."""
+        return LateIndexes(self.store, self.owner).leave_out(fence, tables)
+
+    def left_out_indexes(self) -> Mapping[TableId, tuple[str, ...]]:
+        """See :class:`sluice.targets.port.indexes.LeavesOutIndexes`."""
+        return LateIndexes(self.store, self.owner).noted()
+
+    def build_indexes(self, fence: Fence, tables: Sequence[TableId]) -> None:
+        """See :class:`sluice.targets.port.indexes.LeavesOutIndexes`."""
+        LateIndexes(self.store, self.owner).build(fence, tables)
 
     def interrupt(self) -> None:
         """Do nothing, as nothing waits."""

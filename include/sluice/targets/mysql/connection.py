@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import pymysql
@@ -101,6 +102,10 @@ class TargetConnection(MySQLConnection):
         self.write_packet(b"")
         return int(OKPacketWrapper(self._read_packet()).warning_count)  # type: ignore[no-untyped-call]
 
+    def wait_for(self, seconds: int) -> None:
+        """Wait that long for each answer from here on."""
+        self._read_timeout = seconds
+
     def during(self, pieces: Iterator[_T]) -> Iterator[_T]:
         """Yield the same pieces and keep the session alive.
 
@@ -112,6 +117,28 @@ class TargetConnection(MySQLConnection):
                 self.query("DO 0")
                 spoke = time.monotonic()
             yield piece
+
+
+@contextmanager
+def kept_alive(*connections: TargetConnection) -> Iterator[None]:
+    """Keep silent sessions alive inside the context, which must not use them itself. The server ends those of a process
+    that is paused, with their locks.
+    """
+    over = threading.Event()
+
+    def ping() -> None:
+        while not over.wait(IDLE_S / 4):
+            for one in connections:
+                with suppress(pymysql.err.Error, OSError):  # the session is gone, as its next use says
+                    one.query("DO 0")
+
+    thread = threading.Thread(target=ping, name="sluice-kept-alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 LOCK_WAIT_S = 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -18,7 +19,7 @@ from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_defaults import default_value
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
-from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
+from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, kept_alive, set_lock_wait
 from sluice.targets.mysql.default_literals import alike, literals_of
 from sluice.targets.mysql.definitions import Server, wants_brackets
 from sluice.targets.mysql.extras import is_foreign
@@ -114,6 +115,9 @@ def _knowing(cursor: Any) -> Knows:
     return lambda charset, collation: (charset, collation) in known()
 
 
+_LONGEST_S = 24 * 3600
+"""Seconds that a statement may take: a large table is copied, or an index of it is built."""
+
 _NO_SQL = 1064
 """The error for a text that the parser does not take."""
 
@@ -125,6 +129,46 @@ class _Watched:
     connection: TargetConnection
     mariadb: bool
     blocker: str = ""
+
+
+def run_alone(
+    target: DdlTarget,
+    fence: Fence,
+    session: Session,
+    holder: Session,
+    statement: str,
+    doing: str,
+    *,
+    before: Callable[[Any], None] = lambda cursor: None,
+) -> None:
+    """Run a DDL statement in a connection of its own, while ``holder`` holds the acknowledgement row shared: no other
+    process takes the target over meanwhile.
+
+    Args:
+        session: told who holds the lock that the statement waits for.
+        before: called with the connection's cursor first.
+
+    Raises Fenced, and the driver's errors.
+    """
+    with errors(target.endpoint, doing):
+        runner = _Watched(target.connect(), session.mariadb)
+    holder.begin()
+    lockwait.watch.enter(runner, target.endpoint, target.owner, doing)
+    try:
+        target.acks.guard(holder.cursor, fence)
+        cursor = runner.connection.cursor()
+        cursor.execute(set_lock_wait(target.lock_wait_s))
+        before(cursor)
+        runner.connection.wait_for(_LONGEST_S)
+        with kept_alive(session.connection, holder.connection):
+            cursor.execute(target.marks.statement(statement) if target.marks is not None else statement)
+    except pymysql.err.Error:
+        session.blocker = runner.blocker
+        raise
+    finally:
+        lockwait.watch.leave(runner)
+        holder.rollback()
+        runner.connection.close()
 
 
 _NO_LINES: dict[str, Any] = {"statements": [], "tables": [], "ran": 0, "before": None}
@@ -314,24 +358,19 @@ class DdlRunner:
                 raise not_filled(change, table, column, why, added_by_hand())
 
     def _run(self, session: Session, holder: Session, change: SchemaChange, statement: str) -> None:
-        """Run a statement in a connection of its own, with the settings of the session that ran it at the source."""
-        doing = f"following {change.where}"
-        with errors(self.target.endpoint, doing):
-            runner = _Watched(self.target.connect(), session.mariadb)
-        holder.begin()
-        lockwait.watch.enter(runner, self.target.endpoint, self.target.owner, doing)
-        try:
-            self.target.acks.guard(holder.cursor, self.fence)
-            cursor = runner.connection.cursor()
-            cursor.execute(set_lock_wait(self.target.lock_wait_s))
+        """Run a statement with the settings of the session that ran it at the source."""
+
+        def before(cursor: Any) -> None:
             for setting in self._settings(change, mariadb=session.mariadb):
                 self._set(cursor, setting, change)
             create_schema(cursor, statement)
             create_renamed_schemas(cursor, change)
             _log.info("target_ddl_issued", target=self.target.name, statement=statement[:500], source=change.where)
-            cursor.execute(self.target.marks.statement(statement) if self.target.marks is not None else statement)
+
+        doing = f"following {change.where}"
+        try:
+            run_alone(self.target, self.fence, session, holder, statement, doing, before=before)
         except pymysql.err.Error as error:
-            session.blocker = runner.blocker
             if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:
                 raise
             raise LoadError(
@@ -340,10 +379,6 @@ class DdlRunner:
                 hint="change the target so that it can run, or run it by hand in another form and set its kind to "
                 "stop: the load goes on once the target has the change",
             ) from error
-        finally:
-            lockwait.watch.leave(runner)
-            holder.rollback()
-            runner.connection.close()
 
     @staticmethod
     def _settings(change: SchemaChange, *, mariadb: bool) -> list[str]:

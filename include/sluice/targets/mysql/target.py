@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
-from sluice.errors import LoadError
+from sluice.errors import LoadError, SluiceError
 from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
@@ -29,6 +29,7 @@ from sluice.targets.mysql.ddl import converts_otherwise
 from sluice.targets.mysql.ddl_runner import DdlRunner, create_schema
 from sluice.targets.mysql.digest_rows import DigestRows, MySQLDigestStore
 from sluice.targets.mysql.extras import is_foreign
+from sluice.targets.mysql.late_indexes import LateIndexes, left_out, made_with_indexes
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.row_writer import RowWriter
 from sluice.targets.mysql.session import Session, kept
@@ -95,6 +96,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         marks_loads=True,
         keeps_digests=True,
         converts_rows=True,
+        leaves_out_indexes=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
@@ -184,6 +186,23 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         with self.session(f"running {statement[:200]}") as session:
             create_schema(session.cursor, statement)
             session.cursor.execute(statement)
+            made = made_with_indexes(session, statement)
+        if made is not None:
+            with suppress(SluiceError):  # without the note it keeps its indexes while it is filled
+                self.checkpoints.note_made(made)
+
+    def leave_out_indexes(self, fence: Fence, tables: Sequence[TableId]) -> tuple[TableId, ...]:
+        """See :class:`sluice.targets.port.indexes.LeavesOutIndexes`."""
+        return LateIndexes(self, fence).leave_out(tables)
+
+    def left_out_indexes(self) -> Mapping[TableId, tuple[str, ...]]:
+        """See :class:`sluice.targets.port.indexes.LeavesOutIndexes`."""
+        with self.session("reading which indexes are left out") as session:
+            return left_out(self.acks, session.cursor)
+
+    def build_indexes(self, fence: Fence, tables: Sequence[TableId]) -> None:
+        """See :class:`sluice.targets.port.indexes.LeavesOutIndexes`."""
+        LateIndexes(self, fence).build(tables)
 
     def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
         """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`."""

@@ -4,7 +4,7 @@ An author reads :mod:`~sluice.targets.port.target` first, then :mod:`~sluice.tar
 :mod:`~sluice.targets.port.checkpoint`. The rest is read when it is needed: :mod:`~sluice.targets.port.capabilities`,
 :mod:`~sluice.targets.port.rows` and :mod:`~sluice.targets.port.schema`. A module describes each ability that a kind may
 have: :mod:`~sluice.targets.port.reconcile`, :mod:`~sluice.targets.port.compare`, :mod:`~sluice.targets.port.digests`,
-:mod:`~sluice.targets.port.maintain` and :mod:`~sluice.targets.port.versions`.
+:mod:`~sluice.targets.port.indexes`, :mod:`~sluice.targets.port.maintain` and :mod:`~sluice.targets.port.versions`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from sluice.targets.port.digests import (
     LogDelta,
     keeping_digests,
 )
+from sluice.targets.port.indexes import LeavesOutIndexes, leaving_out_indexes
 from sluice.targets.port.maintain import Maintainer, MaintainsFiles, Upkeep, maintainer_of
 from sluice.targets.port.reconcile import (
     IDLE_WRITER_S,
@@ -113,6 +114,7 @@ __all__ = [
     "KeptSum",
     "KeyLister",
     "KeyRange",
+    "LeavesOutIndexes",
     "ListReconciler",
     "Located",
     "LogDelta",
@@ -154,6 +156,7 @@ __all__ = [
     "keeping_digests",
     "key_lister",
     "keys_where",
+    "leaving_out_indexes",
     "maintainer_of",
     "marking",
     "other_writers",

@@ -106,6 +106,7 @@ class Capabilities:
         copies_again: it has ``copied_again()``, see :class:`~sluice.targets.port.schema.CopiesAgain`.
         keeps_digests: it has ``digests``, see :class:`~sluice.targets.port.digests.KeepsDigests`.
         converts_rows: it has ``converted_otherwise()``, see :class:`~sluice.targets.port.schema.ConvertsRows`.
+        leaves_out_indexes: it has ``leave_out_indexes()``, see :class:`~sluice.targets.port.indexes.LeavesOutIndexes`.
     """
 
     inputs: frozenset[Input] = frozenset({Input.MERGED})
@@ -128,6 +129,7 @@ class Capabilities:
     copies_again: bool = False
     keeps_digests: bool = False
     converts_rows: bool = False
+    leaves_out_indexes: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the capabilities as JSON values, sorted."""
@@ -151,4 +153,5 @@ class Capabilities:
             "copies_again": self.copies_again,
             "keeps_digests": self.keeps_digests,
             "converts_rows": self.converts_rows,
+            "leaves_out_indexes": self.leaves_out_indexes,
         }

@@ -9,12 +9,13 @@ no older process can commit anything. A dialect provides its own SQL: :class:`Ac
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from sluice.errors import Fenced
 from sluice.model.offset import Offset
+from sluice.model.tables import TableId
 from sluice.targets.fencing import require_batch, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence, OtherWriter
 
@@ -35,6 +36,12 @@ UNIT = "#unit:"
 """The prefix of scopes of rows that list written work units of a batch: then the plan's name, a colon, the unit's
 number.
 """
+
+MADE = "#made:"
+"""The prefix of scopes of rows that name the tables that ``sluice check --apply`` made, until their first copy."""
+
+LEFT_OUT = "#indexes:"
+"""The prefix of scopes of rows that list the indexes that are built once a table is filled. No reset removes them."""
 
 SEAL = "seal"
 """The key of the seal in the position: a checksum of batch and position.
@@ -133,13 +140,13 @@ class AckRows:
             f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
             (batch, self._sealed(batch, position), *self._who, self.WHOLE),
         )
-        which = "scope <> %s AND scope <> %s" if anew else "(scope = %s OR scope LIKE %s)"
-        parameters = (*self._who, self.WHOLE, TABLES) if anew else (*self._who, DDL, f"{UNIT}%")
-        cursor.execute(f"DELETE FROM {self.name} WHERE {MINE} AND {which}", parameters)
+        which = "scope <> %s AND scope <> %s AND scope NOT LIKE %s" if anew else "(scope = %s OR scope LIKE %s)"
+        parameters = (self.WHOLE, TABLES, f"{LEFT_OUT}%") if anew else (DDL, f"{UNIT}%")
+        cursor.execute(f"DELETE FROM {self.name} WHERE {MINE} AND {which}", (*self._who, *parameters))
 
     def forget(self, cursor: Any) -> None:
-        """Remove every row of this pipeline and target."""
-        cursor.execute(f"DELETE FROM {self.name} WHERE {MINE}", self._who)
+        """Remove every row of this pipeline and target, except what the next load still has to build."""
+        cursor.execute(f"DELETE FROM {self.name} WHERE {MINE} AND scope NOT LIKE %s", (*self._who, f"{LEFT_OUT}%"))
 
     def acknowledge(
         self,
@@ -200,8 +207,9 @@ class AckRows:
     def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
         """Return pipelines of another name that acknowledge here, with what is noted of their tables."""
         cursor.execute(
-            f"SELECT pipeline, scope, position, {self.IDLE} FROM {self.name} WHERE pipeline <> %s ORDER BY pipeline",
-            self._who[:1],
+            f"SELECT pipeline, scope, position, {self.IDLE} FROM {self.name} WHERE pipeline <> %s "
+            "AND scope NOT LIKE %s ORDER BY pipeline",
+            (self._who[0], f"{MADE}%"),
         )
         idle: dict[str, float] = {}
         tables: dict[str, frozenset[str]] = {}
@@ -231,6 +239,41 @@ class AckRows:
         if len(names) > MOST_NAMES:
             names = json.dumps(sorted({f"{name.partition('.')[0]}.*" for name in tables}))
         self._put(cursor, TABLES, epoch=fence.epoch, batch=fence.batch, position=names)
+
+    def made_tables(self, cursor: Any) -> frozenset[TableId]:
+        """Return the tables that Sluice made and has not copied rows into yet."""
+        return frozenset(TableId(*said["table"]) for said in self._noted(cursor, MADE))
+
+    def note_made(self, cursor: Any, table: TableId) -> None:
+        """Note that Sluice made a table. Call it in a transaction."""
+        said = json.dumps({"table": [table.schema, table.table]})
+        self._put(cursor, f"{MADE}{table}", epoch=0, batch=0, position=said)
+
+    def left_out(self, cursor: Any) -> dict[TableId, dict[str, str]]:
+        """Return the definitions of indexes that are left out, by table and name."""
+        return {TableId(*said["table"]): dict(said["indexes"]) for said in self._noted(cursor, LEFT_OUT)}
+
+    def note_left_out(self, cursor: Any, fence: Fence, table: TableId, indexes: Mapping[str, str]) -> None:
+        """Note which indexes of a table are left out; none: all of them stand.
+
+        Call it in a transaction, after :meth:`guard`.
+        """
+        scopes = [f"{MADE}{table}"]
+        if indexes:
+            said = json.dumps({"table": [table.schema, table.table], "indexes": list(indexes.items())})
+            self._put(cursor, f"{LEFT_OUT}{table}", epoch=fence.epoch, batch=fence.batch, position=said)
+        else:
+            scopes.append(f"{LEFT_OUT}{table}")
+        for scope in scopes:
+            cursor.execute(f"DELETE FROM {self.name} WHERE {MINE} AND scope = %s", (*self._who, scope))
+
+    def _noted(self, cursor: Any, prefix: str) -> list[dict[str, Any]]:
+        """Return what the rows say whose scope has the prefix."""
+        cursor.execute(
+            f"SELECT position FROM {self.name} WHERE {MINE} AND scope LIKE %s ORDER BY scope",
+            (*self._who, f"{prefix}%"),
+        )
+        return [dict(json.loads(position)) for (position,) in cursor.fetchall()]
 
     def ddl_state(self, cursor: Any, batch: int) -> dict[str, Any]:
         """Return what was noted about the DDL of ``batch``, {} if nothing was."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sluice.errors import LoadError
+from sluice.model.tables import TableId
 from sluice.targets.port import Agrees, Checkpoint
 from sluice.targets.sql.ack_rows import AckRows
 
@@ -99,6 +100,12 @@ class AckCheckpoints:
         """Remove the pipeline's rows from the table of acknowledgements."""
         with self._target.session("removing the acknowledgement") as session:
             self._made_if_missing(session, partial(self._acks.forget, session.cursor), "removing the acknowledgement")
+
+    def note_made(self, table: TableId) -> None:
+        """Note that Sluice made a table, so that its first copy may leave out its indexes."""
+        doing = "noting which tables were made"
+        with self._target.session(doing) as session:
+            self._made_if_missing(session, partial(self._acks.note_made, session.cursor, table), doing)
 
     def _made_if_missing(self, session: Any, work: Callable[[], _T], doing: str) -> _T:
         """Run ``work`` in a transaction; create or upgrade the table of acknowledgements if needed."""
