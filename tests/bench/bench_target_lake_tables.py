@@ -115,13 +115,16 @@ class Lake:
 
 
 def of_kind(kind: str, folder: Path, tables: int) -> Iterator[Line]:
-    """Merged rows by one writer and by several; bundled; and every change."""
+    """Merged rows by one writer and by several, in turns; bundled; and every change."""
     each = f"{tables} tables"
     lake = Lake.made(kind, folder / f"{kind}-merged", tables)
     lake.merged(0)  # the first files of the tables
-    alone = lake.merged(FEW, writers=1)
-    took = [lake.merged((2 + batch) * FEW) for batch in range(BATCHES)]
-    bundled = lake.merged((2 + BATCHES) * FEW, BATCHES)
+    pairs = [  # in turns: a table has one more file and snapshot after each batch
+        [lake.merged((1 + 2 * batch + place) * FEW, writers=writers) for place, writers in enumerate((1, WRITERS))]
+        for batch in range(BATCHES)
+    ]
+    alone, took = statistics.median(one for one, _ in pairs), [several for _, several in pairs]
+    bundled = lake.merged((1 + 2 * BATCHES) * FEW, BATCHES)
     yield figure(
         f"target_{kind}_tables",
         f"a batch of {FEW} rows for each of {each}, {WRITERS} writers, median of {BATCHES}",

@@ -16,12 +16,12 @@ from sluice.errors import TargetUnavailable
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.contract import Op, Pipe, changed, gone, new, people
+from sluice.targets.iceberg.catalog import KeptCatalog
 from sluice.targets.rows_in_memory import planned_table
 from tests.support.readers import duckdb_reader
 
 pytest.importorskip("pyiceberg")
 
-from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.support.benches.iceberg_bench import IcebergBench
 from tests.support.readers.lakes import delete_by_position
@@ -204,17 +204,17 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(
     table = people("shop")
     pipe = begun(tmp_path, table, **NEVER)
     pipe.deliver((table, [new(n, "a", 0) for n in range(50)]))
-    commit = SqlCatalog.commit_table
+    commit = KeptCatalog.commit_table
 
-    def lost(catalog: SqlCatalog, one: Any, *more: Any) -> Any:
+    def lost(catalog: KeptCatalog, one: Any, *more: Any) -> Any:
         if one.name() != ("shop", "people"):
             return commit(catalog, one, *more)
-        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+        monkeypatch.setattr(KeptCatalog, "commit_table", commit)
         if kept:
             commit(catalog, one, *more)
         raise OSError("the answer is lost")
 
-    monkeypatch.setattr(SqlCatalog, "commit_table", lost)
+    monkeypatch.setattr(KeptCatalog, "commit_table", lost)
     batch = pipe.given([(table, [*(changed((n, "a", 0), (n, "b", 1)) for n in range(5)), gone(9, "a", 0)])])
     with pytest.raises(TargetUnavailable, match="the answer is lost"):
         pipe.write(batch)

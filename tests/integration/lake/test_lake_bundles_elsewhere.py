@@ -14,6 +14,7 @@ import pytest
 from sluice.coordination.quarantine import Quarantined
 from sluice.flows.load.isolation import catch_up, commit_waiting
 from sluice.flows.load.load import LoadOutcome
+from sluice.targets.iceberg.catalog import KeptCatalog
 from tests.support.pipelines.lake_bundles import bundled, later
 from tests.support.servers.s3.lake import BUCKET, aws_environment, s3_lake, sql_catalog
 from tests.support.servers.s3.server import S3Server
@@ -25,7 +26,6 @@ import deltalake
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.catalog.sql import SqlCatalog
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,6 @@ def _lose_answers(patch: pytest.MonkeyPatch) -> None:
 
         return committed
 
-    for owner in (SqlCatalog, RestCatalog):
+    for owner in (KeptCatalog, RestCatalog):
         patch.setattr(owner, "commit_table", lost(owner.commit_table, lambda args: args[1].name()[-1] == "a"))
     patch.setattr(deltalake, "write_deltalake", lost(deltalake.write_deltalake, lambda _: True))

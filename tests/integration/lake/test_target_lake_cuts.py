@@ -51,9 +51,9 @@ IN_FOLDERS = ("delta", "iceberg")
 COMMITS = {
     ("delta", "latest"): {"__init__", "set_table_properties", "execute"},
     ("delta", "all"): {"__init__", "set_table_properties", "write_deltalake"},
-    ("iceberg", "latest"): {"load_table", "commit_table", "_dataframe_to_data_files"},
-    ("iceberg", "all"): {"load_table", "commit_table"},
-    ("iceberg-rest", "latest"): {"load_table", "commit_table", "_dataframe_to_data_files"},
+    ("iceberg", "latest"): {"load_table", "commit_table", "write_file"},
+    ("iceberg", "all"): {"load_table", "commit_table", "write_file"},
+    ("iceberg-rest", "latest"): {"load_table", "commit_table", "write_file"},
 }  # fmt: skip
 """Calls of the client at which the loading process is killed."""
 FIRST = [new(n, "a", 0) for n in range(4)]
@@ -237,7 +237,7 @@ def test_killed_at_any_time(made: Made, changes: str, kind: str) -> None:
     ("kind", "changes", "call"),
     [
         ("delta", "latest", "execute"), ("delta", "all", "write_deltalake"), ("delta", "latest", "__init__"),
-        ("iceberg", "latest", "_dataframe_to_data_files"), ("iceberg", "latest", "commit_table"),
+        ("iceberg", "latest", "write_file"), ("iceberg", "latest", "commit_table"),
         ("iceberg", "all", "commit_table"),
         ("iceberg-rest", "latest", "commit_table"),
     ],

@@ -6,17 +6,16 @@ from typing import Any
 
 import pyiceberg.io.pyarrow
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice.targets.iceberg.catalog import KeptCatalog
 from tests.support.crashes.strikes import At, deliver
 
 _CALLS = (
     (KeptCatalog, "load_table"),
-    (SqlCatalog, "commit_table"),
+    (KeptCatalog, "commit_table"),
     (RestCatalog, "load_table"),
     (RestCatalog, "commit_table"),
-    (pyiceberg.io.pyarrow, "_dataframe_to_data_files"),
+    (pyiceberg.io.pyarrow, "write_file"),
 )
 
 

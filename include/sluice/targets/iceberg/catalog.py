@@ -1,9 +1,10 @@
 """The library's SQL catalog, which reads each metadata file once, and its transaction of a table, without its copies.
 
-Decision: a commit loads its table three times (to check whether it holds the batch, for the fence, by the library
-before it writes), and each time the file that the catalog's row names is read. Such a file never changes: a commit
+Decision: a commit loads its table, the checkpoint's for the fence, and in the library its table again before it writes;
+each time the file that the catalog's row names is read. Such a file never changes: a commit
 writes another one. So the row is read each time, by one statement that is compiled once, and the file only if it is
-another than before, and than the one that this process wrote.
+another than before, and than the one that this process wrote. The commit itself does not load the table a third time:
+the statement that moves the row moves nothing if the row names another file than the transaction began from.
 
 Decision: inside a transaction the library computes the table's metadata anew, with a deep copy, at each access: twenty
 times per commit, and the longer the more snapshots a table has. Nothing changes in metadata once it is made, so each
@@ -28,7 +29,7 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import StagedTable, Table, Transaction
+from pyiceberg.table import CommitTableResponse, StagedTable, Table, Transaction
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -40,7 +41,7 @@ from pyiceberg.table.update import (
     _TableMetadataUpdateContext,
     _update_table_metadata_log,
 )
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, update
 
 from sluice.targets.iceberg.snapshot import ReplacedFiles, replacing
 
@@ -80,13 +81,46 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
         only_tables = self._iceberg_type_filter()
         return found if only_tables is None else found.where(only_tables)
 
+    @cached_property
+    def _move(self) -> Any:
+        """The statement that makes a file the metadata of a table, unless the table has another than ``there``."""
+        return (
+            update(IcebergTables)
+            .where(
+                IcebergTables.catalog_name == bindparam("of"),
+                IcebergTables.table_namespace == bindparam("space"),
+                IcebergTables.table_name == bindparam("called"),
+                IcebergTables.metadata_location == bindparam("there"),
+            )
+            .values(metadata_location=bindparam("to"), previous_metadata_location=bindparam("before"))
+            .execution_options(synchronize_session=False)
+        )
+
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> Any:
         """Commit as the library does; the metadata that it wrote is cached."""
-        done = super().commit_table(table, requirements, updates)
+        done = self._moved(table, requirements, updates) or super().commit_table(table, requirements, updates)
         with self._lock:
             size = self._kept[table.metadata_location][1] if table.metadata_location in self._kept else _USUAL_BYTES
         self._keep(done.metadata_location, done.metadata, size + _SNAPSHOT_BYTES)
         return done
+
+    def _moved(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse | None:
+        """Commit from the state that ``table`` has. None: it is no longer the current one, or nothing changes."""
+        if not self.engine.dialect.supports_sane_rowcount or not isinstance(table.catalog, KeptCatalog):
+            return None
+        there = table.metadata_location
+        made = self._update_and_stage_table(table, table.name(), requirements, updates)
+        if made.metadata is table.metadata:
+            return None
+        namespace = Catalog.namespace_to_string(Catalog.namespace_from(table.name()))
+        known = {"of": self.name, "space": namespace, "called": Catalog.table_name_from(table.name()), "there": there}
+        self._write_metadata(metadata=made.metadata, io=made.io, metadata_path=made.metadata_location)
+        with self.engine.begin() as connection:
+            moved = connection.execute(self._move, {**known, "to": made.metadata_location, "before": there})
+        if moved.rowcount < 1:  # nothing names the file
+            made.io.delete(made.metadata_location)
+            return None
+        return CommitTableResponse(metadata=made.metadata, metadata_location=made.metadata_location)
 
     def _update_and_stage_table(
         self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any
@@ -138,8 +172,8 @@ def _updated(there: TableMetadata, updates: Iterable[Any], location: str) -> Tab
     It shares with ``there`` what stays.
     """
     context, made = _TableMetadataUpdateContext(), there
-    for update in updates:
-        made = _apply_table_update(update, made, context)
+    for one in updates:
+        made = _apply_table_update(one, made, context)
     if context.has_changes():
         made = _update_table_metadata_log(made, location, there.last_updated_ms)
         if made.last_updated_ms == there.last_updated_ms:
@@ -164,8 +198,8 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
         done, context, made = (), _TableMetadataUpdateContext(), base
         if kept is not None and kept[0] is base and updates[: len(kept[1])] == kept[1]:
             _, done, context, made = kept
-        for update in updates[len(done) :]:
-            made = _apply_table_update(update, made, context)
+        for one in updates[len(done) :]:
+            made = _apply_table_update(one, made, context)
         self._kept = (base, updates, context, made)
         return made
 

@@ -103,12 +103,15 @@ class Place:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Let only this thread commit inside the context, if the catalog is a file of this machine.
+        """Let only this thread commit inside the context, if the catalog and the tables are files of this machine.
 
         Such a commit waits for hardly anything but the interpreter: threads that commit at the same time hold each
-        other up, and take longer than one. Other processes, such as Spark's workers, are not waited for.
+        other up, and take longer than one. Where a catalog or a store answers over a network, as many threads commit at
+        the same time as the target's ``parallelism`` says. Other processes, such as Spark's workers, are not waited
+        for.
         """
-        if not self.properties.get("uri", "").startswith("sqlite"):
+        catalog_is_file = self.properties.get("uri", "").startswith("sqlite")
+        if not (catalog_is_file and local_folder(self.properties.get("warehouse", ""))):
             yield
             return
         with _catalogs.turn:
@@ -137,12 +140,16 @@ class Place:
 
 def transaction(table: Any) -> Any:
     """See :class:`sluice.targets.iceberg.catalog.KeptTransaction`."""
+    from sluice.targets.iceberg.avro_forms import use_kept_avro_forms
     from sluice.targets.iceberg.bounds import use_own_bounds
     from sluice.targets.iceberg.catalog import KeptTransaction
     from sluice.targets.iceberg.manifests import use_kept_manifests
+    from sluice.targets.iceberg.settings_file import use_kept_settings
 
     use_own_bounds()
+    use_kept_avro_forms()
     use_kept_manifests()
+    use_kept_settings()
     return KeptTransaction(table)
 
 

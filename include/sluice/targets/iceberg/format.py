@@ -21,6 +21,7 @@ from sluice.targets.iceberg.client import Place, errors, transaction
 from sluice.targets.iceberg.commit_notes import is_first, lineage, said_by, still_holding
 from sluice.targets.iceberg.deletes import Deletes
 from sluice.targets.iceberg.maintain import Maintenance
+from sluice.targets.iceberg.manifests import drop_replaced
 from sluice.targets.iceberg.merge import COPY_ON_WRITE, Files, WriteMode, merge_parts
 from sluice.targets.iceberg.options import IcebergOptions
 from sluice.targets.iceberg.own_thread import in_own_thread
@@ -233,10 +234,12 @@ class IcebergFormat:
         It makes a snapshot with the note's words, also of no rows, by which it is refused if another came.
         """
         with errors(self.place, note.doing, self.uri(table)), in_own_thread(found, rows):
+            before = found.current_snapshot()
             change = transaction(found)
             yield change
             self._note_in(change, note)
             change.commit_transaction()
+            drop_replaced(before, found.current_snapshot())
 
     def noted(self, found: Any, owner: str, scope: str, delivery: int) -> int | None:
         noted = self.property_of(found, f"sluice/{owner}/{scope}").split()

@@ -33,6 +33,7 @@ class Kept:
         self._lock = threading.Lock()
         self._there: dict[Hashable, tuple[Any, int, float]] = {}
         self._bytes = 0
+        self._oldest = 0.0
 
     def get(self, key: Hashable) -> Any:
         """Return the value, None if it is not kept."""
@@ -48,15 +49,24 @@ class Kept:
         with self._lock:
             if key in self._there:
                 return
-            if self._bytes + size > self.most_bytes:
-                self._give_up(time.monotonic() - _IDLE_S)
+            idle = time.monotonic() - _IDLE_S
+            if self._bytes + size > self.most_bytes and self._oldest < idle:
+                self._give_up(idle)
             if self._bytes + size <= self.most_bytes:
                 self._there[key] = value, size, time.monotonic()
                 self._bytes += size
 
+    def drop(self, *keys: Hashable) -> None:
+        """Drop values that nobody will ask for any more. A key that is not kept does nothing."""
+        with self._lock:
+            for key in keys:
+                self._bytes -= self._there.pop(key, (None, 0, 0.0))[1]
+
     def _give_up(self, before: float) -> None:
+        """Drop the idle values, and note since when the others may be idle: no value has to be looked at until then."""
         for key in [key for key, (_, _, used) in self._there.items() if used < before]:
             self._bytes -= self._there.pop(key)[1]
+        self._oldest = min((used for _, _, used in self._there.values()), default=before)
 
 
 KEPT = Kept()

@@ -1,10 +1,12 @@
-"""Manifests and lists of manifests, which a process reads once.
+"""Manifests and lists of manifests, which a process reads once, and not if it wrote them.
 
 Decision: a commit asks for a table's manifests three times (to plan, to keep those of the snapshot before it, to find
 the files that it replaces), and the library reads and resolves them each time, which took a third of the time of a
 commit to a small table. The files never change. So the functions here replace the library's and ask it only for what
-is not kept. The list of a snapshot is also kept as this process writes it, so that the next batch does not read it.
-A version of the library that keeps them would make this module needless.
+is not kept. The list of a snapshot and the entries of a manifest are also kept as this process writes them, so that the
+next batch does not read them. Not so the entries of files with partition values, which the format may store as another
+type than they are given. What a commit leaves without use is dropped, or a thousand tables would fill the room in a few
+batches. A version of the library that keeps them would make this module needless.
 """
 
 from __future__ import annotations
@@ -13,15 +15,25 @@ from typing import Any
 
 from sluice.targets.iceberg.kept import Kept
 
+_LISTED_BYTES = 2**10
+"""Bytes of a manifest in a list, in memory."""
 _ENTRY_BYTES = 4 * 2**10
-"""Bytes of an entry in memory, or of a manifest in a list."""
+"""Bytes of an entry of a manifest, in memory."""
 
 MANIFESTS = Kept()
 
 
 def use_kept_manifests() -> None:
     """Make the library ask for manifests here first. A repeat does nothing."""
-    from pyiceberg.manifest import ManifestFile, ManifestListWriterV2
+    from pyiceberg.manifest import (
+        ManifestEntry,
+        ManifestEntryStatus,
+        ManifestFile,
+        ManifestListWriterV2,
+        ManifestWriter,
+        ManifestWriterV2,
+        _inherit_from_manifest,
+    )
     from pyiceberg.table import snapshots
 
     if getattr(snapshots._manifests, "kept", False):
@@ -32,18 +44,45 @@ def use_kept_manifests() -> None:
         found = MANIFESTS.get(manifest_list)
         if found is None:
             found = read_list(io, manifest_list)
-            MANIFESTS.put(manifest_list, found, _ENTRY_BYTES * (1 + len(found)))
+            MANIFESTS.put(manifest_list, found, _LISTED_BYTES * (1 + len(found)))
         return found
 
     def entries(self: Any, io: Any, discard_deleted: bool = True) -> Any:
-        if self.sequence_number is None or self.sequence_number < 0:  # of a commit in progress: no entry has its number
+        if self.sequence_number is None or self.sequence_number < 0:
+            # A commit in progress puts it together with others: no entry has its number, and nobody asks again.
+            MANIFESTS.drop(self.manifest_path)
             return read_entries(self, io, discard_deleted)
-        key = (self.manifest_path, discard_deleted)
-        found = MANIFESTS.get(key)
+        found = MANIFESTS.get(self.manifest_path)
         if found is None:
-            found = read_entries(self, io, discard_deleted)
-            MANIFESTS.put(key, tuple(found), _ENTRY_BYTES * (1 + len(found)))
-        return list(found)
+            found = tuple(read_entries(self, io, discard_deleted=False))
+            MANIFESTS.put(self.manifest_path, found, _bytes_of(found))
+        elif isinstance(found, _Written):
+            found = tuple(_inherit_from_manifest(copied(one), self) for one in found.entries)
+            MANIFESTS.drop(self.manifest_path)
+            MANIFESTS.put(self.manifest_path, found, _bytes_of(found))
+        return [one for one in found if not discard_deleted or one.status != ManifestEntryStatus.DELETED]
+
+    def copied(one: Any) -> Any:
+        return ManifestEntry.from_args(
+            status=one.status,
+            snapshot_id=one.snapshot_id,
+            sequence_number=one.sequence_number,
+            file_sequence_number=one.file_sequence_number,
+            data_file=one.data_file,
+        )
+
+    add_entry, close_entries = ManifestWriter.add_entry, ManifestWriter.__exit__
+
+    def added(self: Any, entry: Any) -> Any:
+        done = add_entry(self, entry)
+        self.__dict__.setdefault("kept_entries", []).append(entry)
+        return done
+
+    def closed_entries(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        close_entries(self, exc_type, exc_value, traceback)
+        written = tuple(getattr(self, "kept_entries", ()))
+        if exc_type is None and isinstance(self, ManifestWriterV2) and not self._spec.fields:
+            MANIFESTS.put(self._output_file.location, _Written(written), _bytes_of(written))
 
     write, close = ManifestListWriterV2.add_manifests, ManifestListWriterV2.__exit__
 
@@ -56,9 +95,35 @@ def use_kept_manifests() -> None:
         close(self, exc_type, exc_value, traceback)
         written = tuple(getattr(self, "written", ()))
         if exc_type is None:
-            MANIFESTS.put(self._output_file.location, written, _ENTRY_BYTES * (1 + len(written)))
+            MANIFESTS.put(self._output_file.location, written, _LISTED_BYTES * (1 + len(written)))
 
     manifests.kept = True  # type: ignore[attr-defined]
     ManifestListWriterV2.add_manifests, ManifestListWriterV2.__exit__ = add_manifests, closed
+    ManifestWriter.add_entry, ManifestWriter.__exit__ = added, closed_entries
     ManifestFile.fetch_manifest_entry = entries
     snapshots._manifests = manifests
+
+
+class _Written:
+    """The entries of a manifest as they were given to its writer, without the numbers that a commit gives them."""
+
+    def __init__(self, entries: tuple[Any, ...]) -> None:
+        self.entries = entries
+
+
+def _bytes_of(entries: tuple[Any, ...]) -> int:
+    return _LISTED_BYTES + _ENTRY_BYTES * len(entries)
+
+
+def drop_replaced(before: Any, after: Any) -> None:
+    """Drop what a commit left without use: the list of the snapshot ``before``, and the manifests that the one of
+    ``after`` does not have. Both are ``Snapshot`` or None.
+    """
+    if before is None or after is None or before.manifest_list == after.manifest_list:
+        return
+    there = MANIFESTS.get(after.manifest_list)
+    if there is None:
+        return
+    stay = {one.manifest_path for one in there}
+    gone = [one.manifest_path for one in MANIFESTS.get(before.manifest_list) or () if one.manifest_path not in stay]
+    MANIFESTS.drop(before.manifest_list, *gone)

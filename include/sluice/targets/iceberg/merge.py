@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -96,22 +96,33 @@ class Files:
 
     def write(self, rows: pa.Table) -> None:
         """Write rows as new files."""
-        from pyiceberg.io.pyarrow import _dataframe_to_data_files
-
         if not rows.num_rows:
             return
         if self.order:
             rows = rows.sort_by([(name, "ascending") for name in self.order])
-        made = _dataframe_to_data_files(
-            self.change.table_metadata,
-            rows.cast(self.schema),
-            self.table.io,
-            write_uuid=self.snapshot.commit_uuid,
-            counter=self._numbers,
-        )
-        for file in made:
+        for file in self._made(rows.cast(self.schema)):
             self.snapshot.append_data_file(file)
             self.written += 1
+
+    def _made(self, rows: pa.Table) -> Iterable[Any]:
+        """Write the files. The library derives the table's schema from that of the rows, which have it here; so it is
+        asked for partitions only.
+        """
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files, bin_pack_arrow_table, write_file
+        from pyiceberg.table import WriteTask
+
+        metadata, io, uuid = self.change.table_metadata, self.table.io, self.snapshot.commit_uuid
+        made: Iterable[Any]
+        if not metadata.spec().is_unpartitioned():
+            made = _dataframe_to_data_files(metadata, rows, io, write_uuid=uuid, counter=self._numbers)
+            return made
+        schema = metadata.schema()
+        tasks = (
+            WriteTask(write_uuid=uuid, task_id=next(self._numbers), record_batches=batches, schema=schema)
+            for batches in bin_pack_arrow_table(rows, self.file_size)
+        )
+        made = write_file(io, metadata, tasks)
+        return made
 
 
 class _Merge:

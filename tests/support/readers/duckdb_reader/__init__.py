@@ -18,6 +18,7 @@ _SCRIPT = """
 import glob, json, sys, sysconfig, duckdb
 connection = duckdb.connect()
 connection.execute("SET TimeZone = 'UTC'")
+connection.execute("SET enable_progress_bar = false")  # a slow query would print it
 for name in sys.argv[1].split(","):
     [path] = glob.glob(f"{sysconfig.get_paths()['purelib']}/duckdb_extension_{name}/extensions/v{duckdb.__version__}/*.duckdb_extension")
     connection.execute(f"LOAD '{path}'")
