@@ -26,6 +26,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.model.packing.THIN_BYTES", 500)
     monkeypatch.setattr("sluice.targets.sql.unit.SMALL_BYTES", 600)
     monkeypatch.setattr("sluice.flows.load.changeset_rows.PIECE_BYTES", 300)
+    monkeypatch.setattr("sluice.flows.load.changeset_rows.HELD_BYTES", 900)
     monkeypatch.setattr("sluice.segments.changeset.ROW_GROUP_BYTES", 200)
     for reader in ("sluice.segments.reader", "sluice.flows.transform.shuffle"):
         monkeypatch.setattr(f"{reader}.PIECE_BYTES", 400)

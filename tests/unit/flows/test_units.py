@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,6 +151,14 @@ def test_memory_that_large_units_freed_goes_back_to_the_system() -> None:
     before = pss_mb(os.getpid())
     assert LocalRunner(2**30).run(_copy, [_Copying()] * 8) == [10_000] * 8
     assert pss_mb(os.getpid()) < before + 150
+
+
+@pytest.mark.promise("E11")
+@pytest.mark.parametrize(("wanted", "at_once"), [(2**30, 1), (700, 1), (500, 2), (0, 4)])
+def test_units_that_take_turns_run_in_one_thread(wanted: int, at_once: int) -> None:
+    """The allocators keep what each thread freed."""
+    seen = LocalRunner(1_000).run(lambda unit: threading.get_ident(), [_Copying(wanted)] * 40, parallelism=4)
+    assert len(set(seen)) <= at_once
 
 
 def test_what_is_no_larger_than_it_may_be_or_has_no_key_or_is_very_large_has_no_shares(store: SegmentStore) -> None:

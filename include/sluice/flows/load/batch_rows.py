@@ -49,13 +49,10 @@ class StoredRows:
         """Return CHANGESET_ROWS, one group for each set of columns. Raises SegmentError."""
         store, stored = self._store, list(map(_stored, files))
         if streamed:
-            same: dict[frozenset[str], list[ChangesetFile]] = {}
-            for file in stored:
-                same.setdefault(frozenset(ChangesetReader(store, file).schema.names), []).append(file)
-            return [
-                RowGroup(*changeset_rows.reading(store, alike, keys, lean=lean, in_order=in_order))
-                for alike in same.values()
-            ]
+            same: dict[frozenset[str], list[ChangesetReader]] = {}
+            for reader in changeset_rows.readers_of(store, stored, lean=lean):
+                same.setdefault(frozenset(reader.schema.names), []).append(reader)
+            return [RowGroup(*changeset_rows.reading(alike, keys, in_order=in_order)) for alike in same.values()]
         tables: dict[frozenset[str], list[pa.Table]] = {}
         for file in sorted(stored, key=lambda file: not file.revived) if in_order else stored:
             table = read_changeset_file(store, file, keys, lean=lean)

@@ -9,6 +9,7 @@ from itertools import groupby, pairwise
 
 from sluice.config.pipeline import TargetConfig
 from sluice.model import packing
+from sluice.model.key_ranges import borders, samples
 from sluice.model.offset import Offset
 from sluice.model.packing import pack, unit_size
 from sluice.model.tables import TableId
@@ -329,10 +330,8 @@ def _by_key(part: LoadPart, size: int) -> list[LoadPart]:
     """
     if not all(file.key_starts for file in part.files):
         return [replace(part, files=(file,)) for file in part.files]
-    count = -(-part.cost // size)
-    samples = sorted(start for file in part.files for start in file.key_starts[:-1])
-    borders = sorted({samples[i * len(samples) // count] for i in range(1, count)} - {samples[0]})
-    edges: list[int | None] = [None, *borders, None]
+    count, found = -(-part.cost // size), samples(file.key_starts for file in part.files)
+    edges: list[int | None] = [None, *borders(found, -(-len(found) // count)), None]
     pieces = []
     for low, high in pairwise(edges):
         files = tuple(file for file in part.files if file.groups(low, high))
