@@ -14,7 +14,7 @@ from typing import Any
 from sluice.errors import CheckpointError, SluiceError, TargetUnavailable
 from sluice.model.offset import Offset
 from sluice.targets.fencing import seal_of
-from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, kafka_error, library, translated
+from sluice.targets.kafka.client import ADMIN_S, ANSWER_S, KicksOut, errors, kafka_error, library, translated
 from sluice.targets.kafka.options import MissingTopics
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.topics import create
@@ -139,7 +139,7 @@ class AckTopic:
             asked = admin.list_offsets(
                 {partition: OffsetSpec.latest()},
                 isolation_level=lib.IsolationLevel.READ_COMMITTED,
-                request_timeout=ANSWER_S,
+                request_timeout=ADMIN_S,
             )
             try:
                 return int(asked[partition].result().offset)

@@ -30,6 +30,10 @@ _CONSUMER = frozenset({
 
 ANSWER_S = 30.0
 """Seconds to wait for metadata and other short requests."""
+ADMIN_S = 60.0
+"""Seconds to wait for the answer to an administrative request, as Kafka's own clients do
+(``default.api.timeout.ms``).
+"""
 
 
 def library() -> Any:
@@ -240,7 +244,7 @@ def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None
     except BufferError as error:
         raise TargetUnavailable(f"{doing}: {error}", where=where or None) from None
     except TimeoutError:  # of a future of the admin client
-        raise TargetUnavailable(f"{doing}: no answer within {ANSWER_S:g} s", where=where or None) from None
+        raise TargetUnavailable(f"{doing}: no answer within {ADMIN_S:g} s", where=where or None) from None
 
 
 def probe(endpoint: Endpoint) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import TargetUnavailable
-from sluice.targets.kafka.client import ANSWER_S, errors, library, translated
+from sluice.targets.kafka.client import ADMIN_S, ANSWER_S, errors, library, translated
 from sluice.targets.kafka.place import Place
 
 MESSAGES = 10_000
@@ -104,8 +104,8 @@ def committed_ends(place: Place, topic: str, partitions: int) -> dict[int, int]:
     asked = {lib.TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
 
     def ends(level: Any) -> dict[int, int]:
-        answers = admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_S)
-        return {partition.partition: int(answer.result(ANSWER_S).offset) for partition, answer in answers.items()}
+        answers = admin.list_offsets(asked, isolation_level=level, request_timeout=ADMIN_S)
+        return {partition.partition: int(answer.result(ADMIN_S).offset) for partition, answer in answers.items()}
 
     with errors(place.endpoint, doing, where=topic, asked=admin):
         written, end = ends(lib.IsolationLevel.READ_UNCOMMITTED), time.monotonic() + ANSWER_S

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.tables import TableId
-from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, kafka_error, library
+from sluice.targets.kafka.client import ADMIN_S, ANSWER_S, KicksOut, errors, kafka_error, library
 from sluice.targets.kafka.options import MissingTopics, Partitioning
 from sluice.targets.kafka.place import Place
 
@@ -123,7 +123,7 @@ def create(place: Place, topic: str, how: MissingTopics) -> None:
             admin = place.client("AdminClient")
             made = NewTopic(topic, how.partitions, how.replication, config=dict(how.config))
             try:
-                admin.create_topics([made])[topic].result(ANSWER_S)
+                admin.create_topics([made])[topic].result(ADMIN_S)
             except library().KafkaException as error:
                 if kafka_error(error).name() != "TOPIC_ALREADY_EXISTS":
                     raise
@@ -159,11 +159,11 @@ def configs_of(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]
         return {}
     found: dict[str, dict[str, str]] = {}
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-    answers: Mapping[Any, Any] = place.client("AdminClient").describe_configs(resources, request_timeout=ANSWER_S)
+    answers: Mapping[Any, Any] = place.client("AdminClient").describe_configs(resources, request_timeout=ADMIN_S)
     for resource, answer in answers.items():
         with errors(place.endpoint, f"reading the settings of the topic {resource.name}"):
             try:
-                found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ANSWER_S).items()}
+                found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ADMIN_S).items()}
             except library().KafkaException:
                 continue
     return found
