@@ -280,6 +280,14 @@ def health(port: int) -> dict[str, str]:
     return {}
 
 
+_LOOKS = 5
+"""How often a question is asked again after an error of the server itself."""
+
+
+class _Failed(RetryableError):
+    """An error of the server itself."""
+
+
 @dataclass
 class AirflowApi:
     """The REST API, as much of it as the stack and its tests need."""
@@ -299,6 +307,10 @@ class AirflowApi:
             self._token = self._send(
                 "POST", "/auth/token", {"username": "admin", "password": self.password}, timeout_s
             )["access_token"]
+        for _ in range(_LOOKS if method == "GET" else 0):
+            with contextlib.suppress(_Failed):  # with SQLite it answers 500 while another process writes
+                return self._send(method, f"/api/v2{path}", body, timeout_s)
+            time.sleep(0.5)
         return self._send(method, f"/api/v2{path}", body, timeout_s)
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Any:
@@ -318,7 +330,8 @@ class AirflowApi:
         if answer.status_code == 404:
             return None
         if answer.is_error:
-            raise RetryableError(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:400]}")
+            failed = _Failed if answer.is_server_error else RetryableError
+            raise failed(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:400]}")
         return answer.json() if answer.content else {}
 
     def wait_for_dag(self, dag_id: str, timeout_s: float = 120.0) -> None:

@@ -325,7 +325,12 @@ def marks_in_the_middle_of_loops(orders: Case, east: TestAirflow, *marks: tuple[
     def press(path: str, body: dict[str, str]) -> bool:
         nonlocal marked
         marked = train_of(orders, east, 2, state="running")
-        pressed = east.api.call("PATCH", path.format(run=quote(marked)), body) is not None
+        try:
+            pressed = east.api.call("PATCH", path.format(run=quote(marked)), body) is not None
+        except RetryableError as error:  # a mark that was answered by 500 is there all the same
+            pressed = " 409 " in str(error)
+            if not pressed:
+                raise
         return pressed and len(batches_of(orders, claim_of(marked))) < LONGEST
 
     with written(orders):

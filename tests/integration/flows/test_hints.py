@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from sluice.cli import all_commands
-from sluice.errors import SluiceError
+from sluice.errors import MappingError, SluiceError
 from sluice.flows.dump.progress import views
 from sluice.flows.run import run
 from tests.support.pipelines.case import Case, case
@@ -274,6 +274,13 @@ def test_a_column_that_the_target_cuts(shop: Case) -> None:
     shop.run_until_head()
     shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders MODIFY f FLOAT")
     at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1, 1.23456789012345)")
+    with pytest.raises(MappingError, match="values would be lost") as stopped:
+        shop.run_until_head()
+    line = re.search(r"accept_loss: \[.*?\]", str(stopped.value))
+    assert line
+    shop.path.write_text(
+        shop.path.read_text().replace("connection: case_target", f"connection: case_target\n    {line[0]}")
+    )
     shop.run_until_head()
     assert not same(shop)
     said = does(shop, ["check", "case", "--json"])

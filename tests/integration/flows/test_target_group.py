@@ -27,9 +27,12 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture
 def replica(mysql_target: Any, tmp_path: Path) -> Iterator[MySQLServer]:
-    """A server that follows the target."""
+    """A server that follows the target from here on: not all that other tests did there can be done again."""
+    [(done,)] = mysql_target.execute("SELECT @@GLOBAL.gtid_executed")
     with MySQLServer(tmp_path / "replica", name="replica", server_id=83, options=UNSAFE) as server:
         server.execute(
+            "RESET BINARY LOGS AND GTIDS",
+            f"SET GLOBAL gtid_purged = '{done}'",
             f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {mysql_target.port}, "
             "SOURCE_USER = 'root', SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1",
             "START REPLICA",
