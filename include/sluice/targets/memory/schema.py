@@ -32,7 +32,7 @@ from sluice.targets.schema.policy import Answer, OnlyColumns, added_by_hand, has
 class MemorySchema:
     """See :class:`sluice.targets.port.TargetSchema`.
 
-    A statement is JSON: {"create": [schema, table], "columns": […], "key": […], "indexes": {…}}, or {"add": [schema,
+    A statement is JSON: {"create": [schema, table], "columns": […], "key": […], "indexes": […]}, or {"add": [schema,
     table], "columns": […]}.
     """
 
@@ -59,7 +59,7 @@ class MemorySchema:
                     "columns": [column.name for column in plan.columns],
                     "types": [own_type(column.value_type).python.__name__ for column in plan.columns],
                     "key": list(plan.key),
-                    "indexes": {one.name: one.name for one in plan.created.indexes} if plan.created else {},
+                    "indexes": [one.name for one in plan.created.indexes] if plan.created else [],
                 })
                 found.append(TableFinding("error", plan.target, "", error.message, statement, absent=held is None))
                 continue
@@ -81,7 +81,7 @@ class MemorySchema:
                     row |= dict.fromkeys(told["columns"])
             return
         made = TableId(*told["create"])
-        self._store.create(made, told["columns"], told["key"]).indexes = told["indexes"]
+        self._store.create(made, told["columns"], told["key"]).indexes = {name: name for name in told["indexes"]}
         self._store.made.setdefault(self._owner, set()).add(made)
 
 
