@@ -131,3 +131,64 @@ def test_rows_are_copied_again_only_where_the_target_converts_otherwise(
         assert len(ours) == 3
         with made.runtime().state() as state:
             assert [state.dumps.require(one).reason for one in state.dumps.ids()] == ["converted rows"] * other
+
+
+VERSIONED = {
+    "mysql": (
+        (
+            "CREATE TABLE t (id INT PRIMARY KEY, v INT /*!80016 NOT NULL DEFAULT 7 */, "
+            "s VARCHAR(10) /*!80000 CHARACTER SET latin1 */, x INT /*M! NOT NULL DEFAULT 9 */, "
+            "y INT /*!99999 NOT NULL DEFAULT 9 */, d INT, /*!50100 e INT, */ z DOUBLE)",
+            "INSERT INTO t (id, d, z) VALUES (1, 1, 1.239), (2, 2, 2.345)",
+        ),
+        (
+            "ALTER TABLE t ADD w INT NOT NULL /*!80016 DEFAULT 5 */",
+            "ALTER TABLE t /*!80000 DROP COLUMN d */ /*!50100 , ADD k INT DEFAULT 3 */",
+            "/*!80000 ALTER TABLE t ADD l INT NOT NULL DEFAULT 4 */",
+            "ALTER TABLE t ADD n /*M! INT NOT NULL DEFAULT 1 */ /*!80016 BIGINT NOT NULL /* why */ DEFAULT 2 */",
+        ),
+    ),
+    "mariadb": (
+        (
+            "CREATE TABLE t (id INT PRIMARY KEY, v INT /*M! NOT NULL DEFAULT 7 */, "
+            "s VARCHAR(10) /*M!100100 CHARACTER SET latin1 */, x INT /*!80016 NOT NULL DEFAULT 9 */, "
+            "y INT /*!100100 NOT NULL DEFAULT 8 */, d INT, /*!50100 e INT, */ z DECIMAL(10,2))",
+            "INSERT INTO t (id, d, z) VALUES (1, 1, 1.45), (2, 2, 2.55)",
+        ),
+        (
+            "ALTER TABLE t ADD w INT NOT NULL /*!100100 DEFAULT 5 */",
+            "ALTER TABLE t /*M! DROP COLUMN d */ /*!50100 , ADD k INT DEFAULT 3 */",
+            "ALTER TABLE t /*M! MODIFY z DECIMAL(10,0), */ ADD q INT",
+            "ALTER TABLE t ADD n /*!80016 INT NOT NULL DEFAULT 1 */ /*M!100100 BIGINT NOT NULL DEFAULT 2 */",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", VERSIONED)
+def test_a_versioned_comment_does_at_the_target_what_it_did_at_the_source(
+    kind: str, tmp_path: Path, mariadb: Any, mysql_source: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """The other server skips comments that this one ran, and runs some that it skipped."""
+    source, target = (mysql_source, mariadb) if kind == "mysql" else (mariadb, mysql_source)
+    schema, there = (
+        fresh_schema(server, options="CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci") for server in (source, target)
+    )
+    columns = (
+        "SELECT column_name, data_type, is_nullable, column_default, character_set_name FROM "
+        "information_schema.columns WHERE table_schema = '{}' AND table_name = 't' ORDER BY 1"
+    )
+    with case(tmp_path, source, target, zookeeper, schema) as made:
+        made.path.write_text(made.yaml + f"\nmapping: [{{from: {schema}.*, to: {there}.*}}]\n")
+        made.run_until_head()
+        for statements in VERSIONED[kind]:
+            source.execute(f"USE {schema}", *statements)
+            made.run_until_head()
+            ours, theirs = shown(made, there, "t")
+            assert theirs == ours
+            definitions = [
+                [(name, kind_, nullable, None if default == "NULL" else default, charset) for
+                 name, kind_, nullable, default, charset in server.execute(columns.format(place))]
+                for server, place in ((source, schema), (target, there))
+            ]  # fmt: skip
+            assert definitions[1] == definitions[0]

@@ -102,11 +102,36 @@ def tokens(sql: str, dialect: Dialect) -> list[Token]:
     return list(scan(sql, dialect))
 
 
-def scan(sql: str, dialect: Dialect) -> Iterator[Token]:
+def executed_text(sql: str, dialect: Dialect) -> str:
+    """Return the statement as any server reads what this one ran: without the markers of versioned comments
+    (``/*!80016``, ``/*M!``) that it executed, and without those that it skipped.
+
+    A statement that cannot be split into tokens stays as it is.
+    """
+    if "!" not in sql or _VERSIONED.search(sql) is None:
+        return sql
+    skipped: list[tuple[int, int]] = []
+    try:
+        for _ in scan(sql, dialect, skipped):
+            pass
+    except DecodeError:
+        return sql
+    at, pieces = 0, list[str]()
+    for start, end in skipped:
+        pieces += [sql[at:start], " "]
+        at = end
+    return "".join([*pieces, sql[at:]]).strip() if skipped else sql
+
+
+def scan(sql: str, dialect: Dialect, skipped: list[tuple[int, int]] | None = None) -> Iterator[Token]:
     """Yield the tokens one by one, so that only what is asked for is read: a routine's body is in another language.
+
+    Args:
+        skipped: gets (start, end) of each marker of a versioned comment and of each versioned comment that is not run.
 
     Raises what :func:`tokens` raises, where it gets there.
     """
+    skipped = [] if skipped is None else skipped
     at, inside, size = 0, 0, len(sql)
     before: Token | None = None
     while at < size:
@@ -118,12 +143,17 @@ def scan(sql: str, dialect: Dialect) -> Iterator[Token]:
             versioned = _VERSIONED.match(sql, at)
             if versioned and dialect.runs(versioned[1], versioned[2] or ""):
                 inside += 1
+                skipped.append((at, versioned.end()))
                 at = versioned.end()
                 continue
-            at = _comment_end(sql, at + 2, nested=bool(versioned))
+            end = _comment_end(sql, at + 2, nested=bool(versioned))
+            if versioned:
+                skipped.append((at, end))
+            at = end
             continue
         if inside and sql.startswith("*/", at):
             inside -= 1
+            skipped.append((at, at + 2))
             at += 2
             continue
         comment = _PLAIN_COMMENT.match(sql, at)

@@ -17,7 +17,7 @@ from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.charsets import UTF8, decode_bytes
 from sluice.mysql.ddl.catalog import SchemaState, Session, storable
 from sluice.mysql.ddl.introduced import as_hexadecimal
-from sluice.mysql.ddl.lexer import NO_BACKSLASH_ESCAPES, Dialect
+from sluice.mysql.ddl.lexer import NO_BACKSLASH_ESCAPES, Dialect, executed_text
 from sluice.mysql.ddl.names import lower_names
 from sluice.mysql.ddl.parser import dropped_by_failure
 from sluice.mysql.exact_labels import may_hide
@@ -189,7 +189,7 @@ class SchemaTracker:
         if charset not in UTF8 and _is_printed(query.raw):
             charset = "utf8mb4"
         dialect, schema = self._dialect(query, charset), self.schema(query)
-        text = _text(query, as_hexadecimal(query.raw, dialect), charset)
+        text = executed_text(_text(query, as_hexadecimal(query.raw, dialect), charset), dialect)
         if self.state.flavour.lower_case_names:
             text = lower_names(text, schema, dialect)
         if query.error_code and (dropped := dropped_by_failure(text, schema, dialect)):
