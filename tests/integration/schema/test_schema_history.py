@@ -4,8 +4,10 @@ servers.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
+import pymysql
 import pytest
 
 from sluice.config.connections import parse_connection
@@ -139,3 +141,49 @@ def test_labels_that_the_user_may_not_ask_for(request, fresh_schema, kind: str) 
             assert "schema set" in str(caught.value)
     finally:
         source.execute("DROP USER 'blind'@'%'")
+
+
+def alter_in_two_phases(server, schema: str, *statements: str) -> None:
+    """Run statements whose ALTERs MariaDB logs twice: as begun, and as committed or rolled back."""
+    with server.connect(schema) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION binlog_alter_two_phase = 1")
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@pytest.mark.parametrize("names", ["FULL", "NO_LOG"])
+def test_an_alter_in_two_phases_counts_when_it_is_committed(
+    tmp_path, mariadb, mysql_target, zookeeper, fresh_schema, names: str
+) -> None:
+    """One that is rolled back changes nothing, and rows that others write meanwhile have the old definition."""
+    schema = fresh_schema(mariadb, mysql_target, options="CHARACTER SET utf8mb4")
+    created = "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, v DECIMAL(10,2), c INT, s VARCHAR(99))"
+    with setting(mariadb, binlog_row_metadata=names), case(tmp_path, mariadb, mysql_target, zookeeper, schema) as made:
+        made.run_until_head()
+        mariadb.execute(f"USE {schema}", created, "INSERT INTO t VALUES (1, 1.45, 7, 'a'), (2, 2.5, 7, 'b')")
+        made.run_until_head()
+        for refused in ("ADD UNIQUE (c), MODIFY v DECIMAL(10,0)", "DROP COLUMN v, ADD UNIQUE (c)"):
+            with pytest.raises(pymysql.err.IntegrityError, match="Duplicate"):
+                alter_in_two_phases(mariadb, schema, f"ALTER TABLE t {refused}, ALGORITHM=COPY")
+        kinds = [row[5] for row in mariadb.execute("SHOW BINLOG EVENTS IN '" + newest_log(mariadb) + "'")]
+        assert sum("ROLLBACK ALTER" in str(text) for text in kinds) >= 2
+        mariadb.execute(f"USE {schema}", "INSERT INTO t VALUES (3, 3.55, 8, 'c')")
+        made.run_until_head()
+        made.assert_equal("t")
+        mariadb.execute(f"USE {schema}", "INSERT INTO t (v, c, s) SELECT seq / 100, seq, 'x' FROM seq_10_to_60000")
+        alters = ("ALTER TABLE t ADD COLUMN e INT NOT NULL DEFAULT 5", "ALTER TABLE t DROP COLUMN c, ADD KEY (s)")
+        altering = threading.Thread(target=alter_in_two_phases, args=(mariadb, schema, *alters), daemon=True)
+        altering.start()
+        with mariadb.connect(schema) as connection, connection.cursor() as cursor:
+            while altering.is_alive():
+                cursor.execute("INSERT INTO t (v, s) VALUES (9.99, 'meanwhile')")
+                connection.commit()
+        altering.join()
+        made.run_until_head()
+        made.run_until_head()
+        made.assert_equal("t")
+
+
+def newest_log(server) -> str:
+    """The file that a server writes its log to."""
+    return str(server.execute("SHOW BINARY LOGS")[-1][0])

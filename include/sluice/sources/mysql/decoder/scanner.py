@@ -28,6 +28,7 @@ from sluice.sources.mysql.decoder.xa_buffer import ROW_KINDS, Reread, XaBuffer
 from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.events.packets import bytes_of_next, join
+from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.read_totals import ReadTotals
 from sluice.sources.mysql.events.server_error import server_error
 from sluice.sources.mysql.events.table_map import TableMap
@@ -506,6 +507,8 @@ class Scanner:
             if s[sc.S_TXN_MARK]:
                 self._take_back(self._savepoints.get(_savepoint(query.sql)) if to_savepoint else None, to_savepoint)
             return False if to_savepoint else self.end_transaction()
+        if self.mariadb and parse_status(query.status).alter_pending:
+            return self.end_transaction()
         txn = int(s[sc.S_TXNS]) - 1
         gtid = self.ledger.gtid_of(txn) if (s[sc.S_HAS_GTID] or s[sc.S_IN_TXN]) and txn >= 0 else None
         commit = int(s[sc.S_TS]) if s[sc.S_HAS_GTID] or s[sc.S_IN_TXN] else 0

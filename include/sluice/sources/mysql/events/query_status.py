@@ -12,11 +12,13 @@ from sluice.model.sessions import StatementSession
 from sluice.sources.mysql.events.control import Query
 
 _FIXED = {
-    0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8, 130: 2,
+    0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8,
 }  # fmt: skip
 _TEXTS = {5, 6}
 _MAX_NAMES = 254
 _COLLATIONS = 131
+_ALTER_PHASE, _START, _COMMIT, _ROLLBACK = 130, 2, 4, 8
+"""MariaDB's flags of a GTID (``Gtid_log_event::FL_START_ALTER_E1`` and its brothers), which the statement repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class SessionStatus:
     """Microseconds of the statement's begin, if it used them."""
     lc_time_names: int | None = None
     auto_increment: tuple[int, int] = (1, 1)
+    alter_pending: bool = False
+    """The statement only began, or was rolled back (MariaDB's ``binlog_alter_two_phase``): the tables are as before."""
     default_collations: tuple[tuple[int, int], ...] = ()
     """MariaDB 11 (``character_set_collations``): (a collation of a charset, the collation that the charset had by
     default).
@@ -63,6 +67,8 @@ def parse_status(data: bytes) -> SessionStatus:
             size = user + 1 + (data[at + user] if at + user < len(data) else 0)
         elif code == _COLLATIONS and at < len(data):
             size = 1 + 4 * data[at]
+        elif code == _ALTER_PHASE and at < len(data):
+            size = 10 if data[at] & (_COMMIT | _ROLLBACK) else 2
         elif code == 12 and at < len(data):
             size = _names(data, at)
         else:
@@ -82,6 +88,7 @@ def parse_status(data: bytes) -> SessionStatus:
         microseconds=int.from_bytes(found.get(13, b"") or found.get(128, b""), "little"),
         lc_time_names=int.from_bytes(found[7], "little") if found.get(7) else None,
         auto_increment=struct.unpack("<HH", found[3]) if len(found.get(3, b"")) == 4 else (1, 1),
+        alter_pending=bool(found.get(_ALTER_PHASE, b"\0")[0] & (_START | _ROLLBACK)),
         default_collations=_pairs(found.get(_COLLATIONS, b"")),
     )
 
