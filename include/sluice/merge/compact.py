@@ -34,6 +34,7 @@ from sluice.merge import op_arrays
 from sluice.merge.column_presence import is_partial
 from sluice.merge.group_codes import Identity, dense, group_codes
 from sluice.merge.partial_rows import combine
+from sluice.model.fields import is_generated
 from sluice.model.layouts import told
 from sluice.model.tables import META_COLUMNS, member, one_chunk
 from sluice.model.whole_rows import LOG_WHOLE_ROWS
@@ -232,6 +233,13 @@ def _before(
     return pa.StructArray.from_arrays(children, fields=list(field.type), mask=pa.array(~(is_update | is_delete)))
 
 
+def _identifying(schema: pa.Schema, users: list[str]) -> list[str]:
+    """Return the columns that tell rows without a key apart: generated ones follow from others, and the log may lack
+    them (MariaDB 11.8 writes images before without them).
+    """
+    return [name for name in users if not is_generated(schema.field(name))] or users
+
+
 def _compact_keyless(
     changes: pa.Table, ops: npt.NDArray[np.int64], users: list[str], identity: Identity | None
 ) -> pa.Table:
@@ -249,10 +257,11 @@ def _compact_keyless(
             left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), member(old, name))
         every = pa.concat_tables([changes, left]).combine_chunks()
         sign = np.concatenate([sign, np.full(left.num_rows, -1)])
-    codes, count = dense(group_codes(every, users, identity))
+    codes, count = dense(group_codes(every, _identifying(every.schema, users), identity))
     net = np.bincount(codes, weights=sign, minlength=count).astype(np.int64)
     last = np.empty(count, np.int64)
-    order = np.argsort(every["_seq"].to_numpy(), kind="stable")
+    counts = sign == np.where(net > 0, 1, -1)[codes]  # an inserted row comes from an image after: it has all columns
+    order = np.lexsort((every["_seq"].to_numpy(), counts))
     last[codes[order]] = order
     picked = np.repeat(last, np.abs(net))
     final = np.repeat(np.where(net > 0, INSERT, DELETE), np.abs(net))

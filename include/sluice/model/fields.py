@@ -31,6 +31,9 @@ KEY = b"sluice.key"
 REQUIRED = b"sluice.required"
 """There where the column is NOT NULL."""
 
+GENERATED = b"sluice.generated"
+"""There where the source's server computes the column from others."""
+
 MASKED = b"sluice.masked"
 """There where values must not be shown."""
 
@@ -70,6 +73,11 @@ def is_key(field: pa.Field) -> bool:
 def is_required(field: pa.Field) -> bool:
     """Return True for a column that is NOT NULL."""
     return REQUIRED in (field.metadata or {})
+
+
+def is_generated(field: pa.Field) -> bool:
+    """Return True if the source's server computes the column from others."""
+    return GENERATED in (field.metadata or {})
 
 
 def is_masked(field: pa.Field) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -159,6 +161,21 @@ def test_keyless_kernel_equals_reference(changes: list[dict[str, Any]]) -> None:
     changes = [c for c in table(changes, KEYLESS).to_pylist() if c["_op"] != "k"]
     got = compact(table(changes, KEYLESS), []).to_pylist()
     assert comparable(got, *names) == comparable(compact_rows(changes, ["a", "b", "v"], []), *names)
+
+
+@given(histories())
+def test_generated_columns_tell_no_rows_without_a_key_apart(changes: list[dict[str, Any]]) -> None:
+    """MariaDB 11.8 logs images before without them, so that the insert and the delete of one row differ there."""
+    computed = replace(KEYLESS, columns=(*KEYLESS.columns[:2], replace(KEYLESS.columns[2], generated=True)))
+    changes = [c for c in table(changes, KEYLESS).to_pylist() if c["_op"] != "k"]
+    for one in changes:
+        one["v"] = None if one["_op"] == "d" else Decimal(one["a"])
+        if one["_before"] is not None:
+            one["_before"]["v"] = None
+    rows = compact(table(changes, computed), []).to_pylist()
+    expected = compact_rows(changes, ["a", "b"], [])
+    assert comparable(rows, "a", "b", "_op") == comparable(expected, "a", "b", "_op")
+    assert all(row["v"] == row["a"] for row in rows if row["_op"] == "i")
 
 
 def test_wide_composite_keys_do_not_overflow() -> None:

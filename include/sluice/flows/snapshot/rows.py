@@ -37,7 +37,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch, Op
 from sluice.model.dialects import Dialect
-from sluice.model.fields import declared_type, is_key, key_ordinal, true_name
+from sluice.model.fields import declared_type, is_generated, is_key, key_ordinal, true_name
 from sluice.model.layouts import CHANGESET_ROWS
 from sluice.model.offset import Offset
 from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, META_FIELDS, TableId, TableSchema
@@ -56,8 +56,6 @@ _LOOK_S = 0.1
 
 _FILE_ROWS, _FILE_BYTES = 200_000, 64 * 2**20
 """Rows of a file, and their bytes in memory: whichever limit is reached first."""
-
-_GENERATED = b"sluice.generated"
 
 
 def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, watch: CancellationGuard) -> Batch:
@@ -184,7 +182,7 @@ class SnapshotTable:
         Raises MappingError, LoadError, TargetUnavailable.
         """
         users = [one for one in self.schema if one.name not in META_COLUMNS]
-        read = [one for one in users if _GENERATED not in (one.metadata or {})]
+        read = [one for one in users if not is_generated(one)]
         wanted, seq = pa.schema([*self.schema, *more]), 0
         found = _together(reader.rows(self.version, read))
         if in_key_order:
@@ -290,7 +288,7 @@ class SnapshotTables:
         users = []
         for one in noted:
             kind = stored.get(true_name(one).casefold())
-            if kind is not None or _GENERATED in (one.metadata or {}):
+            if kind is not None or is_generated(one):
                 users.append(one if declared_type(one) or kind is None else one.with_type(kind))
         meta = [one for one in META_FIELDS if one.name in {"_op", "_seq", "_commit_ts"}]
         return pa.schema([*users, *meta, pa.field("_before", pa.struct(users))])

@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
-from sluice.model.fields import declared_type, is_masked, neutral_type, true_name
+from sluice.model.fields import declared_type, is_generated, is_masked, neutral_type, true_name
 from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
 from sluice.model.temporal import is_special, to_text
 from sluice.targets.lake.types import NO_PARTITIONS, LakeColumn, Shape, TableInfo, arrow_of, takes
 
 K = ColumnKind
 _DATES = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP})
-_GENERATED = b"sluice.generated"
 
 NO_DATE = "a date that no calendar has"
 
@@ -43,7 +42,7 @@ def values_of(field: pa.Field) -> ColumnType:
 
 def user_fields(schema: pa.Schema) -> list[pa.Field]:
     """Return the user's columns; generated ones are the source's own."""
-    return [field for field in schema if field.name not in META_COLUMNS and _GENERATED not in (field.metadata or {})]
+    return [field for field in schema if field.name not in META_COLUMNS and not is_generated(field)]
 
 
 def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, names: Sequence[str]) -> list[SentColumn]:

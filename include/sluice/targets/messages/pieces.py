@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnType
-from sluice.model.fields import declared_type, neutral_type, true_name
+from sluice.model.fields import declared_type, is_generated, neutral_type, true_name
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.targets.port import ChangePiece, RowFile, RowReader, WriteResult
@@ -75,8 +75,7 @@ def plan_of(piece: ChangePiece) -> PlannedTable:
             given = true_name(one)
             number = piece.key.index(given) + 1 if given in piece.key else 0
             made = neutral_type(one) or ColumnType.of_arrow(str(one.type))
-            generated = b"sluice.generated" in (one.metadata or {})
             columns.append(
-                PlannedColumn(given, declared_type(one), number, generated, arrow_type=str(one.type), type=made)
+                PlannedColumn(given, declared_type(one), number, is_generated(one), arrow_type=str(one.type), type=made)
             )
     return PlannedTable(piece.table, piece.table, tuple(columns))

@@ -23,7 +23,7 @@ from sluice.targets.mysql.uniqueness import refuse_spaces
 from sluice.targets.port import Fence, KeyRange, WriteResult
 from sluice.targets.sql.incomplete_rows import known, missing
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.rows import leaving_unique_values, sent_fields
+from sluice.targets.sql.rows import identifying, leaving_unique_values, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 from sluice.targets.sql.unique_values import may_meet
 
@@ -154,7 +154,7 @@ class RowWriter(SqlRowWriter):
         gone = pc.equal(rows["_op"], "d")
         live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
         sent = (
-            self.session.run(statements.keyless_deletes(table, removed, self.session.dialect))
+            self.session.run(statements.keyless_deletes(table, identifying(removed), self.session.dialect))
             if removed.num_rows
             else 0
         )

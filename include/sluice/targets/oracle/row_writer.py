@@ -33,7 +33,7 @@ from sluice.targets.sql.bisect import hiding_values
 from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing, patterns
 from sluice.targets.sql.names import quoted, quoted_table
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.rows import only, removals, row_text, sent_fields
+from sluice.targets.sql.rows import identifying, only, removals, row_text, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 
 SLICE_ROWS = 10_000
@@ -101,7 +101,7 @@ class RowWriter(SqlRowWriter):
         gone = pc.equal(rows["_op"], "d")
         live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
         if removed.num_rows:
-            self._delete_counted(table, removed)
+            self._delete_counted(table, identifying(removed))
         columns = _columns(table, rows.schema)
         done = self._each(insert(table, columns), table, live, columns)[1]
         return WriteResult(live.num_rows, removed.num_rows, statements=done + bool(removed.num_rows))

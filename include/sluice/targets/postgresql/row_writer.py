@@ -28,7 +28,7 @@ from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
 from sluice.targets.sql.bisect import hiding_values
 from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing, patterns
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.rows import only, removals, row_text, sent_fields
+from sluice.targets.sql.rows import identifying, only, removals, row_text, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 from sluice.targets.sql.unique_values import may_meet
 
@@ -117,7 +117,7 @@ class RowWriter(SqlRowWriter):
         gone = pc.equal(rows["_op"], "d")
         live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
         if removed.num_rows:
-            self._delete_counted(table, removed)
+            self._delete_counted(table, identifying(removed))
         if live.num_rows:
             with self.session.foreign_keys(checked=table.generation is not None):
                 self._insert(table, live)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.fields import described, true_name
+from sluice.model.fields import described, is_generated, true_name
 from sluice.model.tables import META_COLUMNS, member
 from sluice.targets.port import KeyRange
 from sluice.targets.sql.tables import TargetTable
@@ -52,6 +52,15 @@ def key_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, st
     sent = {name.casefold(): (field, name) for field, name in sent_fields(schema, table)}
     others = {true_name(field).casefold(): field for field in user_fields(schema)}
     return [sent.get(name.casefold()) or (at_target(others[name.casefold()], ""), name) for name in table.key]
+
+
+def identifying(rows: pa.Table) -> pa.Table:
+    """Return rows without a key that are to be deleted, without generated columns: they follow from others, and the log
+    may lack them.
+    """
+    users = user_fields(rows.schema)
+    computed = [field.name for field in users if is_generated(field)]
+    return rows.drop_columns(computed) if len(computed) < len(users) else rows
 
 
 def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
