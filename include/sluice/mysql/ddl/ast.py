@@ -299,6 +299,14 @@ class DropDatabase:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherObjects:
+    """Views or sequences, which share their names with tables, that a statement makes or drops."""
+
+    names: tuple[TableId, ...]
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NoDefinition:
     """A statement that changes no table's definition."""
 
@@ -306,5 +314,5 @@ class NoDefinition:
 
 
 Statement = (
-    CreateTable | AlterTable | RenameTables | DropTables | TruncateTable | CreateDatabase | AlterDatabase | DropDatabase | NoDefinition  # noqa: E501
+    CreateTable | AlterTable | RenameTables | DropTables | TruncateTable | CreateDatabase | AlterDatabase | DropDatabase | OtherObjects | NoDefinition  # noqa: E501
 )  # fmt: skip

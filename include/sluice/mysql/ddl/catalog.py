@@ -56,6 +56,7 @@ class SchemaState:
     Attributes:
         flavour: of the server; timestamps_explicit: its default for sessions that do not say.
         unknown: tables that exist, or may, under a definition that is not known.
+        others: views and sequences, which are renamed, and in part dropped, by statements for tables.
         touched: tables and databases changed since the last :meth:`mark`.
     """
 
@@ -65,6 +66,7 @@ class SchemaState:
     databases: dict[str, DatabaseDefinition] = field(default_factory=dict)
     tables: dict[TableId, TableDefinition] = field(default_factory=dict)
     unknown: dict[TableId, Unknown] = field(default_factory=dict)
+    others: set[TableId] = field(default_factory=set)
     touched: set[TableId] = field(default_factory=set)
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -99,6 +101,21 @@ class SchemaState:
         self.tables.pop(name, None)
         self.unknown.pop(name, None)
         self.touched.add(name)
+
+    def note_other(self, name: TableId) -> None:
+        """Add a view or sequence."""
+        name = self.canonical(name)
+        self.others.add(name)
+        self.touched.add(name)
+
+    def drop_other(self, name: TableId) -> bool:
+        """Remove a view or sequence. Return False if there is none of this name."""
+        name = self.canonical(name)
+        if name not in self.others:
+            return False
+        self.others.remove(name)
+        self.touched.add(name)
+        return True
 
     def fold(
         self, sql: str, schema: str, session: Session, where: str = "", error_code: int = 0, ask: Ask = nobody
@@ -178,7 +195,7 @@ class SchemaState:
         wanted = (
             set(names)
             if names is not None
-            else {*self.tables, *self.unknown, *(TableId(d, "") for d in self.databases)}
+            else {*self.tables, *self.unknown, *self.others, *(TableId(d, "") for d in self.databases)}
         )
         tables = sorted(wanted)
         return {
@@ -187,10 +204,15 @@ class SchemaState:
             ],
             "tables": [self.tables[n].to_json() for n in tables if n in self.tables],
             "unknown": [[n.schema, n.table, self.unknown[n].to_json()] for n in tables if n in self.unknown],
+            "others": [[n.schema, n.table] for n in tables if n in self.others],
             "gone": [
                 [n.schema, n.table]
                 for n in tables
-                if (n not in self.tables and n not in self.unknown if n.table else n.schema not in self.databases)
+                if (
+                    n not in self.tables and n not in self.unknown and n not in self.others
+                    if n.table
+                    else n.schema not in self.databases
+                )
             ],
         }
 
@@ -199,10 +221,12 @@ class SchemaState:
         for schema, table in part["gone"]:
             if table:
                 self.forget(TableId(schema, table))
+                self.others.discard(TableId(schema, table))
             else:
                 self.databases.pop(schema, None)
         for name, charset, collation in part["databases"]:
             self.databases[name] = DatabaseDefinition(name, charset, collation)
+        self.others |= {TableId(*name) for name in part.get("others", ())}
         for data in part["tables"]:
             self.put(TableDefinition.from_json(data))
         for schema, table, why in part["unknown"]:
@@ -310,6 +334,12 @@ class _Step:
             self._database(statement)
         elif isinstance(statement, s.DropDatabase):
             self._drop_database(statement.name)
+        elif isinstance(statement, s.OtherObjects):
+            for name in statement.names:
+                if statement.dropped:
+                    self.state.drop_other(name)
+                else:
+                    self.state.note_other(name)
 
     def _changed(
         self, table: TableId, *kinds: ChangeKind, before: TableDefinition | None = None,
@@ -376,6 +406,11 @@ class _Step:
 
     def _alter_table(self, statement: s.AlterTable) -> None:
         before = self.state.find(statement.table)
+        if before is None and self.state.canonical(statement.table) in self.state.others:
+            for action in statement.actions:
+                if isinstance(action, s.RenameTo):
+                    self._rename(statement.table, action.table)
+            return
         renames = [a.table for a in statement.actions if isinstance(a, s.RenameTo)]
         renamed_to = self.state.canonical(renames[-1]) if renames else None
         for action in statement.actions:
@@ -431,6 +466,9 @@ class _Step:
             self._changed(other, K.DROP_TABLE, before=found)
 
     def _rename(self, old: TableId, new: TableId) -> None:
+        if self.state.drop_other(old):
+            self.state.note_other(new)
+            return
         before, why = self.state.find(old), self.state.why_unknown(old)
         if before is None and why is None and (found := self.ask(self.state.canonical(new))) is not None:
             before = replace(found, table=self.state.canonical(old))
@@ -473,6 +511,8 @@ class _Step:
 
     def _drop_table(self, table: TableId, *, surely: bool) -> None:
         """Note a dropped table. ``surely``: it was there, even if nothing was ever heard of it."""
+        if self.state.drop_other(table):
+            return
         before, unknown = self.state.find(table), self.state.why_unknown(table)
         reason = unknown.reason if unknown is not None else "nothing was heard of it before" if surely else ""
         self._changed(table, K.DROP_TABLE, before=before, reason="" if before is not None else reason)
@@ -482,6 +522,8 @@ class _Step:
         lowered = name.lower() if self.state.flavour.lower_case_names else name
         for table in [t for t in (*self.state.tables, *self.state.unknown) if t.schema == lowered]:
             self._drop_table(table, surely=True)
+        for other in [other for other in self.state.others if other.schema == lowered]:
+            self.state.drop_other(other)
         self.state.databases.pop(lowered, None)
         self.state.touched.add(TableId(lowered, ""))
         self._changed(TableId(name, ""), K.DROP_DATABASE)

@@ -26,6 +26,7 @@ from sluice.mysql.ddl.ast import (
     DropTables,
     IndexSpec,
     NoDefinition,
+    OtherObjects,
     RenameTables,
     Statement,
     TableOptions,
@@ -52,6 +53,9 @@ _OTHER_OBJECTS = {
     "PREPARE",
     "CATALOG",
 }  # fmt: skip
+
+_NAMED_AS_TABLES = ("VIEW", "SEQUENCE")
+_WITH_BODIES = {"PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "PACKAGE", "LIBRARY"}
 
 
 def parse_statement(sql: str, schema: str, dialect: Dialect, reader: Reader | None = None) -> Statement:
@@ -159,6 +163,17 @@ def _other_object(r: Reader) -> bool:
     return r.peek().upper in _OTHER_OBJECTS or r.sees("SPATIAL", "REFERENCE") or r.sees("IF", "NOT")
 
 
+def _create_other(r: Reader) -> Statement:
+    """Read the name of a view or sequence, behind its ALGORITHM and DEFINER; not that of other objects."""
+    word = ""
+    while not r.ended and word not in _NAMED_AS_TABLES and word not in _WITH_BODIES:
+        word = r.next().upper
+    if word not in _NAMED_AS_TABLES:
+        return NoDefinition(f"create {word.lower()}")
+    r.accept("IF", "NOT", "EXISTS")
+    return OtherObjects((r.table(),))
+
+
 def _create(r: Reader) -> Statement:
     replace = r.accept("OR", "REPLACE")
     if r.accept_any("DATABASE", "SCHEMA"):
@@ -167,7 +182,7 @@ def _create(r: Reader) -> Statement:
         options = _database_options(r)
         return CreateDatabase(name, options.charset, options.collation, if_not_exists, replace)
     if _other_object(r):
-        return NoDefinition("create " + r.peek().text.lower())
+        return _create_other(r)
     temporary = r.accept("TEMPORARY")
     if temporary and r.accept("SEQUENCE"):
         return NoDefinition("create sequence")
@@ -302,6 +317,12 @@ def _drop(r: Reader) -> Statement:
         r.expect("ON")
         table = r.table()
         return AlterTable(table, (DropIndex("PRIMARY" if name.upper() == "PRIMARY" else name, if_exists),))
+    if r.accept_any(*_NAMED_AS_TABLES):
+        r.accept("IF", "EXISTS")
+        names = [r.table()]
+        while r.accept(","):
+            names.append(r.table())
+        return OtherObjects(tuple(names), dropped=True)
     if _other_object(r) or r.sees("SPATIAL"):
         return NoDefinition("drop " + r.peek().text.lower())
     raise r.stuck("DROP of something that is not understood")

@@ -93,7 +93,9 @@ def read_state(connection: Any, info: ServerInfo, schemas: Sequence[str] | None 
         state.put(table)
     for table_id, why in broken.items():
         state.lose(table_id, Unknown(why))
-    for table_id in _versioned(connection, schemas):
+    for table_id in _of_type(connection, schemas, "VIEW", "SEQUENCE"):
+        state.note_other(table_id)
+    for table_id in _of_type(connection, schemas, "SYSTEM VERSIONED"):
         state.lose(table_id, Unknown("system-versioned tables have columns that no statement names"))
     state.touched.clear()
     return state
@@ -193,13 +195,12 @@ def _where_in(schemas: Sequence[str] | None) -> tuple[str, Sequence[str]]:
     return (f"TABLE_SCHEMA NOT IN ({_SYSTEM})", []) if schemas is None else (in_schemas(schemas), schemas)
 
 
-def _versioned(connection: Any, schemas: Sequence[str] | None) -> list[TableId]:
+def _of_type(connection: Any, schemas: Sequence[str] | None, *types: str) -> list[TableId]:
+    """Return what these schemas (None: all) have of some types, as ``TABLES.TABLE_TYPE`` names them."""
     where, names = _where_in(schemas)
-    sql = (
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED' AND "
-        + where
-    )
-    return [TableId(str(schema), str(name)) for schema, name in rows_of(connection, sql, names)]
+    kinds = ", ".join(["%s"] * len(types))
+    sql = f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE IN ({kinds}) AND {where}"
+    return [TableId(str(schema), str(name)) for schema, name in rows_of(connection, sql, [*types, *names])]
 
 
 def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:

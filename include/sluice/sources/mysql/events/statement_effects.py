@@ -54,6 +54,8 @@ def effects_of(sql: str, schema: str, dialect: Dialect | None = None) -> list[St
     if isinstance(statement, s.NoDefinition):
         rows = statement.what in _ROWS
         return [StatementEffect(Effect.ROWS, named_tables(sql, schema)) if rows else StatementEffect(Effect.NONE)]
+    if isinstance(statement, s.OtherObjects):
+        return [StatementEffect(Effect.NONE)]
     if isinstance(statement, s.CreateTable | s.DropTables) and statement.temporary:
         return [StatementEffect(Effect.NONE)]
     return [StatementEffect(Effect.DEFINITION, tables_of(statement))]

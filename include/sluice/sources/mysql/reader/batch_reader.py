@@ -263,9 +263,12 @@ class BinlogReader(Generic[M]):
         changes: list[TableChange] = []
         sql, sql_mode, schema = query.sql, parse_status(query.status).sql_mode, query.schema
         tracker = self.catalog.tracker
+        others: set[TableId] = set()
         if tracker is not None:
             sql, sql_mode, schema = tracker.text(query), tracker.sql_mode(query), tracker.schema(query)
+            others = set(tracker.state.others)
             changes = tracker.statement(statement)
+            others |= tracker.state.others
             self._layouts.clear()
             if changes:
                 self.scanner.definitions_changed()
@@ -274,7 +277,7 @@ class BinlogReader(Generic[M]):
         ]
         for effect in effects_of(sql, schema, Dialect(self._mariadb, 0, sql_mode)):
             tables = effect.tables if tracker is None else map(tracker.state.canonical, effect.tables)
-            touched = [table for table in tables if wants(table)]
+            touched = [table for table in tables if wants(table) and table not in others]
             if effect.kind is Effect.ROWS and touched:
                 raise UnknownEvent(
                     f"a statement that changes rows stands in the log without its rows: {sql[:120]}",
