@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pendulum
 from airflow.sdk import timezone
 from airflow.timetables.base import DagRunInfo, DataInterval
 from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow.timetables.simple import ContinuousTimetable
 
+from sluice.model.completeness import next_time, previous_time
+
 if TYPE_CHECKING:
     from airflow.timetables.base import TimeRestriction
+    from pendulum import DateTime
 
 _CLOCK_GRAIN = timedelta(seconds=1)
 _STEP = timedelta(microseconds=1)
@@ -104,9 +108,25 @@ class CompleteTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
     """An interval ends at each time up to which tables are told to be complete, and none is left out.
 
     The first run is that of the last time before the DAG was enabled; after a pause, those of all times since come.
+
+    Args:
+        cron: as :attr:`sluice.config.pipeline.CompleteConfig.cron` has it: the length of an interval. Airflow's own
+            arithmetic with it fails where a clock change is shorter than an hour.
+        timezone: name of a time zone.
     """
 
     description = "At each time of complete: in the pipeline file."
+
+    def __init__(self, cron: str, timezone: Any) -> None:
+        super().__init__(cron, timezone)
+        minutes, hours = (part.removeprefix("*/") for part in cron.split()[:2])
+        self._every = timedelta(minutes=int(minutes)) if hours == "*" else timedelta(hours=int(hours) or 24)
+
+    def _get_next(self, current: DateTime) -> DateTime:
+        return pendulum.instance(next_time(current, self._every, self._timezone))
+
+    def _get_prev(self, current: DateTime) -> DateTime:
+        return pendulum.instance(previous_time(current, self._every, self._timezone))
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
