@@ -255,6 +255,14 @@ def test_what_is_missing_is_made_by_the_statements_of_check(as_role: AsRole, mon
     assert len(made) == 2
 
 
+RUNS = [
+    {"dag_run_id": "by hand", "state": "success", "logical_date": None, "run_after": "2026-01-01T00:00:00Z"},
+    {"dag_run_id": "r1", "state": "success", "logical_date": "2026-01-02", "run_after": "2026-01-02T00:00:00Z"},
+    {"dag_run_id": "r2", "state": "running", "logical_date": "2026-01-03", "run_after": "2026-01-03T00:00:00Z"},
+]
+"""Runs of a DAG. One that a person triggered has no logical date, which PostgreSQL puts first in descending order."""
+
+
 @pytest.fixture
 def in_airflow(app: FastAPI) -> tuple[TestClient, list[Any]]:
     """The page inside a stand-in of Airflow's application, which notes what it is asked, and as whom."""
@@ -267,7 +275,9 @@ def in_airflow(app: FastAPI) -> tuple[TestClient, list[Any]]:
         if path.endswith("/dagRuns") and request.method == "POST":
             return {"dag_run_id": "manual__1"}
         if path.endswith("/dagRuns"):
-            return {"dag_runs": [{"dag_run_id": "r2", "state": "running"}, {"dag_run_id": "r1", "state": "success"}]}
+            by = request.query_params["order_by"].removeprefix("-")
+            newest_first = sorted(RUNS, key=lambda run: (run[by] is None, run[by] or ""), reverse=True)
+            return {"dag_runs": newest_first}
         if path.endswith("/taskInstances"):
             tasks = [("r2", "load.reporting", "up_for_retry"), ("r1", "load.reporting", "failed")]
             return {

@@ -56,8 +56,11 @@ async def clear_failed(airflow: AirflowSelf, dag_id: str, window: int) -> list[s
 
 
 async def _tasks(airflow: AirflowSelf, dag_id: str, window: int) -> Sequence[Mapping[str, Any]]:
-    """Return the failed task instances of the open runs, oldest run first."""
-    asked = urlencode({"order_by": "-logical_date", "limit": window + 5})
+    """Return the failed task instances of the open runs, oldest run first.
+
+    A run by hand has no logical date, so that the time after which a run may start tells their order.
+    """
+    asked = urlencode({"order_by": "-run_after", "limit": window + 5})
     runs = (await airflow.call("GET", f"{runs_path(dag_id)}?{asked}"))["dag_runs"]
     done = next((i for i, run in enumerate(runs) if run["state"] == "success"), len(runs))
     order = [run["dag_run_id"] for run in reversed(runs[:done])]
