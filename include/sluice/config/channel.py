@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from sluice.config.loading import find_model, json_schema, load_model, read_text, yaml_files
 from sluice.config.pipeline import Event, Identifier, PipelineConfig, Span, StrictModel, whole
 from sluice.errors import ConfigError
-from sluice.model.load_marks import LoadMark, MarkRules
+from sluice.model.load_marks import LoadMark, MarkRules, public_key
 from sluice.model.nearest import meant
 
 _SITES = frozenset({"mysql", "postgresql"})
@@ -75,8 +75,15 @@ class ChannelConfig(StrictModel):
         None,
         min_length=16,
         max_length=200,
-        description="With what marks of loads are sealed; default: made of the channel's name. A change of it while "
-        "the channel works sends changes back.",
+        description="The secret with which marks of loads are sealed; default: a random one in ZooKeeper. A change of "
+        "it while the channel works sends changes back, unless former_key has the one before.",
+    )
+    former_key: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="The key before a change: marks that it sealed are still understood. Remove it once both pipelines "
+        "have captured what was loaded before the change.",
     )
 
     @model_validator(mode="after")
@@ -109,8 +116,8 @@ class ChannelConfig(StrictModel):
 
     @property
     def seal_key(self) -> str:
-        """The key of its marks."""
-        return self.key or f"channel {self.channel}"
+        """The key of its marks, as far as the file says it: the public one has no secret yet."""
+        return self.key or public_key(self.channel)
 
     def sends_back(self, pipeline: str) -> bool:
         """Return True if the pipeline sends back what the other one loaded.
@@ -250,23 +257,20 @@ class Channels:
                 numbered=channel.repairs,
                 gives_way=channel.consistency != "none",
             )
-        return LoadMark(pipeline.pipeline, "", pipeline.mark, _NO_CHANNEL) if pipeline.mark else None
+        return LoadMark(pipeline.pipeline, "", pipeline.mark, public_key("")) if pipeline.mark else None
 
     def rules(self, pipeline: PipelineConfig) -> MarkRules | None:
         """Return what the pipeline's capture does with marked changes; None if it ignores marks."""
         channel = self.of(pipeline.pipeline)
         if channel is None and not pipeline.ignore_marks:
             return None
-        keys = {"": _NO_CHANNEL, **{one.channel: one.seal_key for one in self._all}}
+        keys = {"": public_key(""), **{one.channel: one.seal_key for one in self._all}}
+        former = {one.channel: one.former_key for one in self._all if one.former_key}
         sends_back = channel is not None and channel.sends_back(pipeline.pipeline)
-        partner = channel.other(pipeline.pipeline) if channel is not None else ""
+        partner, own = (channel.other(pipeline.pipeline), channel.channel) if channel is not None else ("", "")
         dropped = frozenset({partner} if channel is not None and not sends_back else ())
         repairs = sends_back and channel is not None and channel.repairs
-        return MarkRules(keys, dropped, frozenset(pipeline.ignore_marks), sends_back, partner, repairs)
-
-
-_NO_CHANNEL = "no channel"
-"""Key of marks of pipelines that are in none."""
+        return MarkRules(keys, dropped, frozenset(pipeline.ignore_marks), sends_back, partner, repairs, former, own)
 
 
 def channel_json_schema() -> str:

@@ -8,14 +8,15 @@ for each other.
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sluice.coordination.failures import NO_FAILURE
-from sluice.coordination.layout import MEMBERSHIP, SIDE, Layout
-from sluice.coordination.port import Create, Put, Remove, Znodes, committed
+from sluice.coordination.layout import MARK_KEY, MEMBERSHIP, SIDE, Layout, mark_key
+from sluice.coordination.port import Conflict, Create, Put, Remove, Znodes, committed
 from sluice.errors import ConfigError, SluiceError
 
 _MOST_WORDS = 300
@@ -123,6 +124,25 @@ def require_channel(znodes: Znodes, layout: Layout, channel: str) -> None:
         )
     said = MEMBERSHIP.encode({"channel": channel})
     committed(znodes, Put(layout.membership, said, node.version) if node else Create(layout.membership, said))
+
+
+def read_mark_key(znodes: Znodes, root: str, channel: str) -> str:
+    """Return the key that seals the origin markers of a channel, "" if it has none in ZooKeeper."""
+    path = mark_key(root, channel)
+    return MARK_KEY.read(znodes, path, lambda data, _: str(data["key"])) or ""
+
+
+def begin_mark_key(znodes: Znodes, root: str, channel: str, members: Iterable[str]) -> None:
+    """Make the key of a channel of which none of the ``members`` has begun.
+
+    Once one has begun, a log may have markers that an older version sealed, and such a version may run the other.
+    """
+    path = mark_key(root, channel)
+    if any(znodes.get(Layout(root, member).cursor) for member in members) or znodes.get(path) is not None:
+        return
+    znodes.ensure(path.rpartition("/")[0])
+    with suppress(Conflict):  # another process was first
+        znodes.transact([Create(path, MARK_KEY.encode({"key": secrets.token_hex(32)}))])
 
 
 def leave_channel(znodes: Znodes, layout: Layout) -> None:

@@ -43,6 +43,7 @@
     │   ├── dumping/{id}                  (empty) the dump has not ended
     │   └── dumped/{milliseconds}-{id}    (empty) it ended then
     ├── complete-tables/{digest}                   up to which times a target table is complete, and which run said so
+    ├── mark-keys/{channel}                        the secret that seals origin markers of a channel, or (-) of pipelines in none
     ├── subscription-servers/{id}                  ephemeral: a subscription service, its address and pipelines
     ├── channels/{channel}/{pipeline}.{part}       what a pipeline of a channel fails at; the age of the node is that of the failure
     └── replicator/{pipeline}.{target}/process     acknowledged batch and position of a target
@@ -163,6 +164,7 @@ READER = Format("reader of a dump")
 ACKNOWLEDGEMENT = Format("acknowledgement")
 SIDE = Format("failure of a channel's pipeline")
 MEMBERSHIP = Format("channel of a pipeline")
+MARK_KEY = Format("key of origin markers")
 SUBSCRIPTION = Format("subscription")
 SERVER = Format("subscription service")
 COMPLETE = Format("times up to which a table is complete")
@@ -170,7 +172,7 @@ COMPLETE = Format("times up to which a table is complete")
 FORMATS = (
     IDENTITY, PAUSE_SWITCH, QUARANTINE, FAILURE, ERRORS, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
     MEMBER, OWNER, RESTART, BATCH, PROGRESS, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
-    ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER, ANNOUNCED,
+    ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, MARK_KEY, SUBSCRIPTION, SERVER, ANNOUNCED,
     COMPLETE,
 )  # fmt: skip
 """All kinds of JSON nodes."""
@@ -194,6 +196,11 @@ def servers(root: str) -> str:
 def server(root: str, name: str) -> str:
     """Return the node of one subscription service."""
     return f"{servers(root)}/{name}"
+
+
+def mark_key(root: str, channel: str) -> str:
+    """Return the node of a channel's key; ``""``: of pipelines in none. No pipeline can have the folder's name."""
+    return f"{root}/mark-keys/{channel or '-'}"
 
 
 def complete_tables(root: str) -> str:

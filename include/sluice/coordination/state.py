@@ -17,7 +17,14 @@ from sluice.coordination.announcements import Announcements
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
 from sluice.coordination.bundles import Bundles, WaitingBatches
-from sluice.coordination.channel_side import ChannelMembership, ChannelSide, leave_channel, require_channel
+from sluice.coordination.channel_side import (
+    ChannelMembership,
+    ChannelSide,
+    begin_mark_key,
+    leave_channel,
+    read_mark_key,
+    require_channel,
+)
 from sluice.coordination.completions import Completions
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
@@ -481,6 +488,20 @@ class PipelineState:
         Raises ConfigError.
         """
         require_channel(self._z, self.layout, self.side.channel if self.side is not None else "")
+
+    def mark_key(self, channel: str) -> str:
+        """See :func:`sluice.coordination.channel_side.read_mark_key`."""
+        return read_mark_key(self._z, self.layout.root, channel)
+
+    def begin_mark_keys(self) -> None:
+        """Make the keys of the pipeline's channel, and of pipelines in none, if nothing was written with others.
+
+        See :func:`sluice.coordination.channel_side.begin_mark_key`.
+        """
+        root, own = self.layout.root, self.layout.pipeline
+        if self.side is not None:
+            begin_mark_key(self._z, root, self.side.channel, [own, self.side.partner])
+        begin_mark_key(self._z, root, "", [own, *self._z.children(root)])
 
     def leave_channel(self) -> None:
         """See :func:`sluice.coordination.channel_side.leave_channel`."""

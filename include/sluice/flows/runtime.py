@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from sluice.coordination.leader_election import BEAT_S
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, CoordinationUnavailable, SluiceError
 from sluice.flows.tracing import timed_store, timed_znodes
-from sluice.model.load_marks import LoadMark, MarkRules
+from sluice.model.load_marks import LoadMark, MarkRules, public_key
 from sluice.model.packing import work_bytes
 from sluice.sources import open_source
 from sluice.targets import open_target
@@ -87,6 +87,7 @@ class Runtime:
     _runner: UnitRunner | None = None
     _state: PipelineState | None = None
     _unkept: PipelineState | None = None
+    _keys: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
@@ -125,7 +126,7 @@ class Runtime:
     def source(self) -> Source:
         """The pipeline's source, of a group the server that is read now; connects when it is opened."""
         if not self.pipeline.source.connections:
-            return open_source(self.pipeline, self.resolver, self.loads)
+            return open_source(self.pipeline, self.resolver, self._secret_loads())
         with self.state() as state:
             return self.source_at(self.member(state))
 
@@ -137,7 +138,7 @@ class Runtime:
     def source_at(self, connection: str) -> Source:
         """Open the source at one server of its group."""
         source = self.pipeline.source.model_copy(update={"connection": connection})
-        return open_source(self.pipeline.model_copy(update={"source": source}), self.resolver, self.loads)
+        return open_source(self.pipeline.model_copy(update={"source": source}), self.resolver, self._secret_loads())
 
     def at_workers(self, state: PipelineState) -> Runtime:
         """Return a runtime for work units that query the source: its connection is resolved here, and is the only one
@@ -167,7 +168,34 @@ class Runtime:
                 with self.state() as state:
                     connection = self.target_member(state, name)
             config = config.model_copy(update={"connection": connection})
-        return open_target(config, self.resolver, self.name, self.mark if marks_loads(config.type) else None)
+        mark = self.mark if marks_loads(config.type) else None
+        if mark is not None:
+            mark = replace(mark, key=self._secret_keys({mark.channel: mark.key})[mark.channel])
+        return open_target(config, self.resolver, self.name, mark)
+
+    @property
+    def keyless(self) -> str | None:
+        """The channel ("": none) of the pipeline's marks if no file has its key; None: one has, or there are no
+        marks.
+        """
+        if self.mark is not None:
+            return self.mark.channel if self.mark.key == public_key(self.mark.channel) else None
+        return "" if self.loads is not None else None
+
+    def _secret_loads(self) -> MarkRules | None:
+        """Return :attr:`loads` with the keys that are in ZooKeeper."""
+        return replace(self.loads, keys=self._secret_keys(self.loads.keys)) if self.loads is not None else None
+
+    def _secret_keys(self, keys: Mapping[str, str]) -> Mapping[str, str]:
+        """Return keys by channel, with those from ZooKeeper in place of public ones."""
+        public = [channel for channel in keys if keys[channel] == public_key(channel)]
+        if not public:
+            return keys
+        if unread := [channel for channel in public if channel not in self._keys]:
+            with self.state() as state:
+                read = {channel: state.mark_key(channel) for channel in unread}
+            self._keys.update({channel: key for channel, key in read.items() if key})
+        return {**keys, **{channel: self._keys[channel] for channel in public if channel in self._keys}}
 
     @property
     def rules_path(self) -> Path | None:

@@ -5,8 +5,10 @@ same transaction as the rows. So the log has the token around exactly these rows
 written, and a transaction that was rolled back left neither. The table is always empty: nothing is locked between
 transactions, and there is nothing in it that could be copied.
 
-A token says who loads and ends with a seal that is made with the key of the channel: one that somebody wrote by hand is
-none. The seal guards against mistakes, not against somebody who has the key.
+A token says who loads and ends with a seal (HMAC-SHA256) that is made with a secret key: one that somebody wrote by
+hand is none. Any role may write a token into a log of PostgreSQL, and a token that is believed keeps changes from being
+captured. So the key is that of the channel's file, or a random one in ZooKeeper. Only a channel that began under a
+version without secret keys has a public one (:func:`public_key`), until its file has a key.
 """
 
 from __future__ import annotations
@@ -65,6 +67,11 @@ class Token:
         return origin_number(self.pipeline)
 
 
+def public_key(channel: str) -> str:
+    """Return the key that versions without secret keys used if the channel's file had none; ``""``: of no channel."""
+    return f"channel {channel}" if channel else "no channel"
+
+
 def origin_number(pipeline: str) -> int:
     """Return the ``_origin`` of changes that a pipeline loaded: 32 bits of its name."""
     return zlib.crc32(pipeline.encode())
@@ -75,7 +82,8 @@ class LoadMark:
     """The mark that a pipeline puts on its loads. Picklable: work units carry it.
 
     Attributes:
-        channel: of the pipeline, "" for one without. name: its named mark, or "". key: of the channel.
+        channel: of the pipeline, "" for one without. name: its named mark, or "". key: of the channel; the public one
+            until the secret is read from ZooKeeper.
         numbered: marks say how far the sites have each other's changes. seen: see :class:`Held`.
         gives_way: a row that holds a unique value that a loaded one needs is removed: it comes back, as all rows do
             where a channel loops back.
@@ -106,7 +114,9 @@ class MarkRules:
     Those that are not dropped are captured, with the loading pipeline's number as their origin.
 
     Attributes:
-        keys: of each channel whose marks are understood; "": of pipelines without a channel.
+        keys: of each channel whose marks are understood; "": of pipelines without a channel; public ones until
+            secrets are read from ZooKeeper. former: keys from before a change, which are understood, too.
+        channel: of the pipeline, "" for one without; None: marks of every channel count as those of its own.
         dropped: pipelines of the same channel that write to this source what this pipeline sent: their changes never go
             back.
         ignored: named marks whose changes are not wanted.
@@ -122,6 +132,8 @@ class MarkRules:
     sends_back: bool = False
     partner: str = ""
     repairs: bool = False
+    former: Mapping[str, str] = field(default_factory=dict, repr=False)
+    channel: str | None = None
 
     @property
     def two_way(self) -> bool:
@@ -134,14 +146,20 @@ class MarkRules:
         parts = said.split(".")
         if (len(parts), parts[0]) not in {(5, _VERSION), (7, _NUMBERED)} or parts[1] not in self.keys:
             return None
-        if not hmac.compare_digest(seal.encode(errors="surrogatepass"), _seal(said, self.keys[parts[1]]).encode()):
+        keys = (self.keys[parts[1]], self.former.get(parts[1]))
+        mark = seal.encode(errors="surrogatepass")
+        if not any(key and hmac.compare_digest(mark, _seal(said, key).encode()) for key in keys):
             return None
         held = Held(int(parts[5]), int(parts[6])) if parts[0] == _NUMBERED else None
         return Token(parts[1], parts[2], parts[3], held)
 
     def drops(self, token: Token) -> bool:
         """Return True if changes with this mark are not captured."""
-        return token.pipeline in self.dropped or token.name in self.ignored
+        return (self.is_own(token) and token.pipeline in self.dropped) or token.name in self.ignored
+
+    def is_own(self, token: Token) -> bool:
+        """Return True for a mark of the pipeline's own channel; the key of another proves nothing about a pipeline."""
+        return self.channel is None or token.channel == self.channel
 
     def of_statement(self, sql: str) -> Token | None:
         """Return the mark at the end of a statement, see :func:`marked_statement`."""
@@ -168,7 +186,7 @@ class PartnerLoads:
 
         ``captured``: changes before it are captured. A mark without numbers is that of a load that has seen nothing.
         """
-        if token.pipeline != rules.partner:
+        if token.pipeline != rules.partner or not rules.is_own(token):
             return self
         held = token.held
         before, after, saw = self.before, self.after, self.saw

@@ -19,6 +19,7 @@ from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.config.pipeline import SNAPSHOT, PipelineConfig, RowFiles
 from sluice.coordination.incomplete import IncompleteTable
+from sluice.coordination.state import PipelineState
 from sluice.errors import LostPosition, PreflightError, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import CheckpointCheck
@@ -39,6 +40,7 @@ from sluice.mapping.names import misspelt_tables, tables_by_line, wrong_names
 from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.findings import Finding
+from sluice.model.load_marks import public_key
 from sluice.model.nearest import meant
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
@@ -676,10 +678,32 @@ def _zookeeper(runtime: Runtime) -> list[Finding]:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
         found = [_finding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        found += _public_key(runtime, state) if cursor else []
         if missed := missed_copy(runtime.pipeline, state):
             fix = f"`sluice dump start {runtime.name}` copies all tables now"
             found.append(_finding("warning", "source", "start", "dump", missed, fix))
         return found
+
+
+def _public_key(runtime: Runtime, state: PipelineState) -> list[Finding]:
+    """Return what to do about a key of origin markers that anybody can know."""
+    channel = runtime.keyless
+    if channel is None or state.mark_key(channel):
+        return []
+    known = public_key(channel)
+    why = (
+        f"origin markers are sealed with {known!r}, as an older version began the pipeline: whoever may write to the "
+        "source, and any role of a PostgreSQL, can mark changes as loaded by Sluice, and they are not captured"
+    )
+    if not channel:
+        fix = "set the mark in the file of a channel that has a key (marks): docs/two-way.md, the key of the marks"
+        return [_finding("warning", "channel", "key", known, why, fix)]
+    fix = (
+        f"`sluice pause {channel}`, stop what runs its pipelines, write `key: RANDOM` (`openssl rand -hex 16` prints "
+        f"one) and `former_key: {known}` into its file, start them and `sluice resume {channel}`; take former_key out "
+        "once both pipelines have captured what was loaded before"
+    )
+    return [_finding("error", "channel", "key", known, why, fix)]
 
 
 def _source(runtime: Runtime) -> list[Finding]:

@@ -11,13 +11,16 @@ import pyarrow as pa
 import pytest
 
 from sluice.config.connections import parse_connection
+from sluice.errors import ConfigError
 from sluice.model.dumps import Chunk, ChunkId, Marking, TablePlanned, TableRequest
 from sluice.model.tables import Column, TableId
 from sluice.model.temporal import to_text
 from sluice.postgresql.column_types import neutral_column
+from sluice.postgresql.names import quoted
 from sluice.sources.postgresql.server.connection import connected
 from sluice.sources.postgresql.snapshot import copy_rows as copies
 from sluice.sources.postgresql.snapshot.chunk_reader import open_chunk_reader
+from sluice.sources.postgresql.snapshot.condition import rendered
 from sluice.sources.postgresql.snapshot.copy_rows import copy_rows
 from tests.support.values import postgresql_types as types
 
@@ -162,6 +165,36 @@ def test_chunks_of_several_columns_and_of_an_index_with_nulls(postgresql: Any, f
     wanted = postgresql.execute(f"SELECT n FROM {schema}.t WHERE n > 10 AND a = 'x1' AND b BETWEEN 3 AND 6")
     assert sorted(n for part in some for n in part) == sorted(n for (n,) in wanted)
     assert wanted
+
+
+def test_columns_of_a_condition_are_no_functions(postgresql: Any, fresh_pg_schema: Any) -> None:
+    """Names of functions, types and keywords are columns; a column before a parenthesis or a text is refused."""
+    schema = fresh_pg_schema()
+    table = TableId(schema, "t")
+    names = ("pg_sleep", "user", "current_user", "a b", "left", "date", "in", "set_config", 'q"q')
+    made = ", ".join(f"{quoted(name)} int" for name in names)
+    postgresql.execute(
+        f"CREATE TABLE {schema}.t (id int PRIMARY KEY, n int, {made})",
+        f"INSERT INTO {schema}.t SELECT g, g, {', '.join('g' for _ in names)} FROM generate_series(1, 9) g",
+    )
+
+    def where(text: str) -> TableRequest:
+        return TableRequest(table, where=rendered(text, table, names))
+
+    for name in names:
+        some = chunks(postgresql, where(f"{quoted(name)} IN (4, 5)"), 4)
+        assert sorted(n for part in some for n in part) == [4, 5], name
+        for attack in (
+            f"{quoted(name)}(1) IS NULL",
+            f"{quoted(name)} ('a', 'b', true) = 'b'",
+            f"{quoted(name)} 'x' = 1",
+        ):
+            with pytest.raises(ConfigError, match="known here"):
+                where(attack)
+    some = chunks(postgresql, where("date < 3 and pg_sleep < left + 1 and user = current_user"), 4)
+    assert sorted(n for part in some for n in part) == [1, 2]
+    with pytest.raises(ConfigError, match="no function"):
+        where("pg_sleep(1) IS NULL")
 
 
 @contextmanager

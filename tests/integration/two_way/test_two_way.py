@@ -14,7 +14,7 @@ import pytest
 
 from sluice.errors import ConfigError, DecodeError, LoadError, Paused
 from sluice.flows.cancellation import CancellationGuard
-from sluice.model.load_marks import LoadMark, origin_number
+from sluice.model.load_marks import LoadMark, origin_number, public_key
 from sluice.segments.reader import iter_changes
 from sluice.targets.mysql import target
 from sluice.targets.mysql.session import kept
@@ -224,16 +224,24 @@ def test_looping_back_a_table_needs_a_key(pair: Network) -> None:
         assert [(line["severity"], line["value"]) for line in said] == [("error", f"{pair.schema}.loose")]
 
 
+def secret_key(pair: Network) -> str:
+    """The key of the channel's marks, which ZooKeeper has."""
+    with pair.runtime("a_to_b").state() as state:
+        return state.mark_key("a_to_b_b_to_a")
+
+
 def test_a_mark_that_somebody_writes_by_hand_changes_nothing(pair: Network) -> None:
     """Neither a made-up token, nor a real one of which only a half, or one around other rows, is there."""
     joined(pair)
     pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a')")
     pair.once("a_to_b")
-    key = "channel a_to_b_b_to_a"
+    key = secret_key(pair)
     real = LoadMark("a_to_b", "a_to_b_b_to_a", "", key).token("ff")
+    public = LoadMark("a_to_b", "a_to_b_b_to_a", "", public_key("a_to_b_b_to_a")).token("ff")
+    named = LoadMark("a_to_b", "", "", public_key("")).token("ff")
     other = LoadMark("a_to_b", "a_to_b_b_to_a", "", "another key of the channel").token("ff")
     foreign = LoadMark("c_to_b", "no_such_channel", "", key).token("ff")
-    for number, token in enumerate((other, foreign, "by hand", real[:-1])):
+    for number, token in enumerate((other, foreign, "by hand", real[:-1], public, named)):
         pair.execute(
             "b",
             f"INSERT INTO _sluice_origin VALUES ('{token}')",
@@ -251,7 +259,7 @@ def test_a_mark_that_somebody_writes_by_hand_changes_nothing(pair: Network) -> N
         "INSERT INTO items (id, site) VALUES (22, 'b')",
     )
     pair.settle()
-    assert [row[0] for row in pair.assert_equal("items")] == [1, 10, 11, 12, 13, 20, 21, 22]
+    assert [row[0] for row in pair.assert_equal("items")] == [1, 10, 11, 12, 13, 14, 15, 20, 21, 22]
     assert pair.rows("a", "items")[1][2] == 7
     pair.assert_still()
 
@@ -261,7 +269,8 @@ def test_a_load_without_its_end_stops_the_drain(pair: Network) -> None:
     joined(pair)
     pair.execute("a", "INSERT INTO items (id, site) VALUES (9, 'a')")
     pair.once("a_to_b")
-    real = LoadMark("a_to_b", "a_to_b_b_to_a", "", "channel a_to_b_b_to_a").token("ff")
+    pair.once("a_to_b")
+    real = LoadMark("a_to_b", "a_to_b_b_to_a", "", secret_key(pair)).token("ff")
     pair.execute("b", f"INSERT INTO _sluice_origin VALUES ('{real}')", "INSERT INTO items (id, site) VALUES (1, 'b')")
     with pytest.raises(DecodeError, match="none at its tail"):
         pair.once("b_to_a")

@@ -7,13 +7,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.coordination.layout import mark_key
+from sluice.coordination.port import Remove, committed
 from sluice.flows.capture.drain import drain
 from sluice.model.findings import Finding
+from sluice.model.load_marks import LoadMark, public_key
 from sluice.operations.check import check
 from sluice.postgresql.load_messages import MARK_PREFIX
 from tests.support.pipelines.pg_channels import Channel, two_sites
@@ -60,20 +64,62 @@ def test_definitions_go_one_way(pair: Channel) -> None:
 
 
 def test_a_message_that_somebody_else_wrote_says_nothing(pair: Channel) -> None:
-    """Send what follows it: the seal is missing, or is that of another channel."""
-    b = pair.sites["b"]
-    forged = pair.runtime("a_to_b").mark
-    assert forged is not None
-    token = forged.token("n")
-    for content in (token[:-1] + ("0" if token[-1] != "0" else "1"), "1.x.y.z.n.seal", ""):
-        number = next(_numbers)
-        b.write(
-            "BEGIN", f"SELECT pg_logical_emit_message(true, '{MARK_PREFIX}', '{content}')",
-            f"INSERT INTO items VALUES ({number}, 'b')", "COMMIT",
-        )  # fmt: skip
-        assert pair.once("b_to_a") == 1
+    """Send what follows it: the seal is missing, is that of another channel, or is made with a text that anybody knows.
+
+    Any role may write messages; this one may do nothing but insert rows.
+    """
+    a, b = pair.sites["a"], pair.sites["b"]
+    a.write("INSERT INTO items VALUES (1000, 'a')")
+    assert [pair.once("a_to_b"), pair.once("b_to_a")] == [1, 0]
+    mark = pair.runtime("a_to_b").mark
+    assert mark is not None
+    token = mark.token("n")  # with the key that the channel's file has: none
+    keys = ("", "no channel", public_key(mark.channel), mark.pipeline)
+    named = LoadMark(mark.pipeline, "", "", public_key(""))
+    b.write(
+        "CREATE ROLE sluice_forger", "GRANT USAGE ON SCHEMA shop TO sluice_forger",
+        "GRANT INSERT ON items TO sluice_forger",
+    )  # fmt: skip
+    try:
+        tokens = [replace(mark, key=key).token("n") for key in keys]
+        for content in (token, token[:-1] + "x", "1.x.y.z.n.seal", "", named.token("n"), *tokens):
+            b.write(
+                "SET ROLE sluice_forger", "BEGIN",
+                f"SELECT pg_logical_emit_message(true, '{MARK_PREFIX}', '{content}')",
+                f"INSERT INTO items VALUES ({next(_numbers)}, 'b')", "COMMIT",
+            )  # fmt: skip
+            assert pair.once("b_to_a") == 1, content
+        pair.settle()
+        assert len(pair.equal()) == 10
+    finally:
+        b.write("DROP OWNED BY sluice_forger", "DROP ROLE sluice_forger")
+
+
+def test_a_channel_that_began_with_a_public_key_gets_one_of_its_own(pair: Channel) -> None:
+    """An older version sealed what is in the logs: it is understood until the channel's file has a key, and after."""
+    a, b = pair.sites["a"], pair.sites["b"]
+    a.write("INSERT INTO items VALUES (1, 'a')")
     pair.settle()
-    assert len(pair.equal()) == 3
+    with pair.runtime("a_to_b").state() as state:  # as the older version left it
+        committed(state._z, Remove(mark_key(state.layout.root, pair.name)))
+    a.write("INSERT INTO items VALUES (2, 'a')")
+    assert [pair.once("a_to_b"), pair.once("b_to_a")] == [1, 0]
+    [finding] = [one for one in check(pair.runtime("b_to_a")).findings if one.setting == "key"]
+    assert (finding.severity, "former_key: " + public_key(pair.name) in finding.fix) == ("error", True)
+
+    a.write("INSERT INTO items VALUES (3, 'a')")
+    assert pair.once("a_to_b") == 1  # its mark is in the log, with the public key, when the file gets another
+    path = pair.folder / "channels" / "both.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(f"{text}key: {'4f1d' * 8}\nformer_key: {public_key(pair.name)}\n", encoding="utf-8")
+    assert pair.once("b_to_a") == 0
+    a.write("INSERT INTO items VALUES (4, 'a')")
+    b.write("INSERT INTO items VALUES (5, 'b')")
+    assert [pair.once("a_to_b"), pair.once("b_to_a"), pair.once("a_to_b")] == [1, 1, 0]
+    path.write_text(f"{text}key: {'4f1d' * 8}\n", encoding="utf-8")
+    assert [one for one in check(pair.runtime("b_to_a")).findings if one.setting == "key"] == []
+    pair.settle()
+    assert len(pair.equal()) == 5
 
 
 @pytest.mark.full

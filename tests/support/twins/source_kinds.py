@@ -26,6 +26,7 @@ from sluice.segments.writer import SegmentWriter
 from sluice.sources import open_source
 from sluice.sources.base import Source, SourceSession, StreamLimits, StreamResult
 from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
+from sluice.sources.postgresql import ddl_trigger
 from sluice.sources.postgresql.server.slot import slot_name
 from sluice.sources.table_filter import Selection
 from tests.support.twins.servers import TwinSource
@@ -269,6 +270,27 @@ def postgresql_case(server: Any, **source: Any) -> Iterator[PostgreSQLCase]:
             f"DROP PUBLICATION {made.slot}",
             f"DROP SCHEMA {schema} CASCADE",
         )
+
+
+@contextmanager
+def noting(server: Any) -> Iterator[PostgreSQLCase]:
+    """A source whose server notes statements by the event triggers that `sluice check --apply` makes."""
+    with postgresql_case(server, ddl=True) as made:
+        try:
+            apply_missing(made)
+            yield made
+        finally:
+            server.execute(ddl_trigger.REMOVAL)
+
+
+def apply_missing(case: PostgreSQLCase) -> list[str]:
+    """Run what ``sluice check --apply`` runs; return the statements."""
+    with case.source.open() as session:
+        statements = list(session.missing())  # type: ignore[attr-defined]
+        for statement in statements:
+            session.make(statement)  # type: ignore[attr-defined]
+        assert session.missing() == []  # type: ignore[attr-defined]
+    return statements
 
 
 @contextmanager

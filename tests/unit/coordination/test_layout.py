@@ -55,6 +55,7 @@ def tree() -> MemoryTree:
     state.election.beat("cli:two/three")
     state.election.announce_restart(60)
     state.pause_switch.set(open_=None, by="me", reason="a new round")
+    state.begin_mark_keys()
     lease = try_acquire(session, state.layout.replicator, "drain")
     cursor = state.begin(lease, position(4), targets=TARGETS, schema="schema/a")
     for number in (1, 2):

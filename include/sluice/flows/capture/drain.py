@@ -243,6 +243,8 @@ def open_source(context: DrainContext) -> None:
     context._source = context.kept.of(runtime.member(state))
     if context._source is not None:
         return
+    if state.cursor() is None:
+        state.begin_mark_keys()
     try:
         context._source = context.kept.open(runtime.source, runtime.member(state))
     except SourceUnavailable as error:

@@ -5,6 +5,9 @@ function of the triggers can insert it, which runs as its owner, and row securit
 
 The function also adds new tables to publications, within the statement's own transaction, so that their first row is in
 the log. Which tables a publication takes is said by a function of its name, one for each pipeline.
+
+The function reads catalogs and the sizes of files, and never plans a query on a table of a user: the planner evaluates
+predicates and expressions of indexes, which are functions of the table's owner, with the rights of whoever plans.
 """
 
 from __future__ import annotations
@@ -38,18 +41,27 @@ _NOT_ADDED = "^(_sluice_|_.*_(gho|ghc|del|old|new)$|~)"
 _PATIENCE = "2s"
 """How long a statement may wait for another transaction that made a table: it holds the publication until it ends."""
 
-_SETTINGS = "".join(
-    f"\nSET {name} = {value}"
-    for name, value in {
-        **{name: f"'{value}'" for name, value in SESSION.items() if name != "row_security"},
-        "search_path": "pg_catalog, pg_temp",
-        "datestyle": "ISO, YMD",
-        "lock_timeout": f"'{_PATIENCE}'",
-    }.items()
-)
+_SETTINGS = {
+    **{name: value for name, value in SESSION.items() if name != "row_security"},
+    "search_path": "pg_catalog, pg_temp",
+    "lock_timeout": _PATIENCE,
+}
+"""The function's parameters, whatever the session has that runs the statement."""
+_EMPTY = """(
+          WITH RECURSIVE heirs(id) AS (
+            SELECT fresh.id UNION SELECT i.inhrelid FROM pg_inherits i JOIN heirs h ON i.inhparent = h.id
+          ) SELECT bool_and(
+            (k.relkind = 'p' OR k.relkind = 'r' AND k.relam = 2
+              AND pg_relation_size(k.oid, 'main') IS NOT DISTINCT FROM 0)
+            AND (TG_TAG = 'CREATE TABLE' OR EXISTS (
+              SELECT FROM pg_locks l WHERE l.relation = k.oid AND l.pid = pg_backend_pid()
+                AND l.mode = 'AccessExclusiveLock' AND l.granted)))
+          FROM heirs JOIN pg_class k ON k.oid = heirs.id)"""
+"""True if a table, with its partitions and heirs, has no rows, and nobody else can add one: the files of its heap are
+empty. False also for rows that were deleted and not vacuumed yet, foreign tables and other access methods."""
 _PUBLISH = f"""
       FOR fresh IN
-        SELECT w.proname AS publication, n.nspname AS schema, c.relname AS name
+        SELECT w.proname AS publication, c.oid AS id, n.nspname AS schema, c.relname AS name
         FROM pg_proc w JOIN pg_namespace s ON s.oid = w.pronamespace AND s.nspname = '{SCHEMA}'
         JOIN pg_publication p ON p.pubname = w.proname AND NOT p.puballtables
         CROSS JOIN pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -59,16 +71,13 @@ _PUBLISH = f"""
           AND (c.relreplident IN ('f', 'i') OR c.relreplident = 'd' AND EXISTS (
             SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))
           AND NOT EXISTS (SELECT FROM pg_publication_rel m WHERE m.prpubid = p.oid AND m.prrelid = c.oid)
-          AND (TG_TAG = 'CREATE TABLE' OR current_setting('transaction_isolation') = 'read committed' AND EXISTS (
-            SELECT FROM pg_locks l WHERE l.relation = c.oid AND l.pid = pg_backend_pid()
-              AND l.mode = 'AccessExclusiveLock' AND l.granted))
       LOOP
         BEGIN
-          EXECUTE format('SELECT {SCHEMA}.%I($1) AND NOT EXISTS (SELECT FROM %I.%I) AND NOT EXISTS (
+          EXECUTE format('SELECT {SCHEMA}.%I($1) AND NOT EXISTS (
             SELECT FROM pg_publication_tables WHERE pubname = $2 AND schemaname = $3 AND tablename = $4)',
-            fresh.publication, fresh.schema, fresh.name) INTO chosen
+            fresh.publication) INTO chosen
             USING fresh.schema || '.' || fresh.name, fresh.publication, fresh.schema, fresh.name;
-          IF chosen THEN
+          IF chosen AND {_EMPTY} THEN
             EXECUTE format('ALTER PUBLICATION %I ADD TABLE %I.%I', fresh.publication, fresh.schema, fresh.name);
           END IF;
         EXCEPTION WHEN OTHERS THEN
@@ -76,23 +85,22 @@ _PUBLISH = f"""
             SQLERRM;
         END;
       END LOOP;"""  # noqa: S608 - fixed names
-_ATTACHED = """
+_ATTACHED = f"""
       own := pg_current_xact_id()::text::bigint;
       FOR fresh IN
-        SELECT n.nspname AS schema, c.relname AS name, rn.nspname AS root_schema, rc.relname AS root_name
+        SELECT c.oid AS id, rn.nspname AS root_schema, rc.relname AS root_name
         FROM pg_event_trigger_ddl_commands() o JOIN pg_inherits h ON h.inhparent = o.objid
         JOIN pg_class k ON k.oid = h.inhparent AND k.relkind = 'p'
-        JOIN pg_class c ON c.oid = h.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_class c ON c.oid = h.inhrelid
         JOIN pg_class rc ON rc.oid = pg_partition_root(h.inhparent) JOIN pg_namespace rn ON rn.oid = rc.relnamespace
         CROSS JOIN LATERAL (SELECT own + 1048576 - ((own + 1048576 - h.xmin::text::bigint) & 4294967295)) m(id)
         WHERE o.object_type = 'table' AND CASE WHEN m.id < own THEN false
           ELSE pg_xact_status(m.id::text::xid8) = 'in progress' END
       LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM %I.%I)', fresh.schema, fresh.name) INTO chosen;
-        IF chosen THEN
+        IF NOT {_EMPTY} THEN
           filled := filled || json_build_array(fresh.root_schema, fresh.root_name);
         END IF;
-      END LOOP;"""
+      END LOOP;"""  # noqa: S608 - fixed names
 """Rows that come with a partition: its row of pg_inherits is of this transaction, or of a part of it, whose numbers are
 not below that of the transaction."""
 _BODY = f"""
@@ -163,8 +171,9 @@ CREATE_TABLE = (
 )
 SECURE_TABLE = f"ALTER TABLE {SCHEMA}.{TABLE.table} ENABLE ROW LEVEL SECURITY"
 CREATE_FUNCTION = (
-    f"CREATE OR REPLACE FUNCTION {SCHEMA}.{FUNCTION}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER"
-    f"{_SETTINGS}\nAS $sluice${_BODY}$sluice$"
+    f"CREATE OR REPLACE FUNCTION {SCHEMA}.{FUNCTION}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER\n"
+    + "".join(f"SET {name} = {value if ', ' in value else repr(value)}\n" for name, value in _SETTINGS.items())
+    + f"AS $sluice${_BODY}$sluice$"
 )
 REVOKE_FUNCTION = f"REVOKE ALL ON FUNCTION {SCHEMA}.{FUNCTION}() FROM PUBLIC"
 REMOVAL = f"DROP SCHEMA {SCHEMA} CASCADE"
@@ -180,6 +189,9 @@ SELECT n.oid IS NOT NULL, pg_get_userbyid(n.nspowner)::text,
     OR EXISTS (SELECT FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'MEMBER')),
   EXISTS (SELECT FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s),
   EXISTS (SELECT FROM pg_publication WHERE pubname = %s AND puballtables), pg_get_userbyid(w.proowner)::text, w.prosrc,
+  f.proconfig, ARRAY(
+    SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+    FROM aclexplode(t.relacl) a WHERE a.grantee <> t.relowner AND a.privilege_type <> 'SELECT' ORDER BY 1),
   (SELECT array_agg(pubname::text ORDER BY pubname) FROM pg_publication WHERE puballtables AND pubname <> %s)
 FROM (SELECT 1) AS one
 LEFT JOIN pg_namespace n ON n.nspname = %s
@@ -212,7 +224,10 @@ class DdlTrigger:
     Attributes:
         missing: the statements that make what it lacks, in order, without the publication.
         stranger: who owns a part of it and may not be trusted, "" if nobody.
-        outdated: the function is not that of this version. disabled: names of triggers that do not fire.
+        outdated: the function is not that of this version. unsafe: those of ``missing`` without which other roles may
+            run code with the rights of the owner: an older function plans queries on their tables, and a role that was
+            granted more on the table than to read it may put a trigger on it.
+        disabled: names of triggers that do not fire.
         published: the table is in the publication.
         adds_tables: new tables are added to the publication, or need not be.
         installs: the login may make event triggers.
@@ -223,6 +238,7 @@ class DdlTrigger:
     missing: tuple[str, ...]
     stranger: str
     outdated: bool
+    unsafe: tuple[str, ...]
     disabled: tuple[str, ...]
     published: bool
     adds_tables: bool
@@ -242,13 +258,15 @@ def read_ddl_trigger(connection: Connection, publication: str, capture: CaptureC
         ),
     )  # fmt: skip
     has_schema, schema_owner, table_oid, table_owner, secured, has_function, function_owner, body, definer = row[:9]
-    superuser, login, installs, published, everything, chooser_owner, chooser, others = row[9:]
+    superuser, login, installs, published, everything, chooser_owner, chooser, settings, writers, others = row[9:]
     triggers = {name: (state, owner) for name, state, owner in rows_of(connection, _TRIGGERS_NOW, (SCHEMA, FUNCTION))}
     owners = {owner for owner in (schema_owner, table_owner, function_owner, chooser_owner) if owner is not None}
     proven = len(owners) == 1 and (superuser or owners == {owner for _, owner in triggers.values()})
     ours = owners == {login} and installs
     stranger = "" if not owners or proven or ours else ", ".join(sorted(owners))
-    outdated = has_function and not (body == _BODY and definer)
+    pinned = {name.lower(): value for name, _, value in (one.partition("=") for one in settings or ())} == _SETTINGS
+    revoked = [f"REVOKE ALL ON TABLE {SCHEMA}.{TABLE.table} FROM {role}" for role in writers]
+    outdated = has_function and not (body == _BODY and definer and pinned)
     choice = _choice(capture)
     adds_tables = everything or choice is None or chooser == choice
     made = {
@@ -257,6 +275,7 @@ def read_ddl_trigger(connection: Connection, publication: str, capture: CaptureC
         SECURE_TABLE: bool(secured),
         CREATE_FUNCTION: has_function and not outdated,
         REVOKE_FUNCTION: has_function,
+        **dict.fromkeys(revoked, False),
         **{_create(name): name in triggers for name in TRIGGERS},
         **{_enable(name): triggers.get(name, ("", ""))[0] == "A" for name in TRIGGERS},
         **({choosing(publication, choice): False} if choice is not None and not adds_tables else {}),
@@ -268,6 +287,7 @@ def read_ddl_trigger(connection: Connection, publication: str, capture: CaptureC
         missing=tuple(statement for statement, there in made.items() if not there),
         stranger=stranger,
         outdated=outdated,
+        unsafe=(*([CREATE_FUNCTION] if outdated else []), *revoked),
         disabled=disabled,
         published=published,
         adds_tables=adds_tables,

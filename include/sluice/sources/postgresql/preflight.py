@@ -42,7 +42,7 @@ _ORIGINS = 160_000
 class Setup:
     """The parts of a pipeline that the server has: its slot, its publication, and the captured tables.
 
-    ``ddl``: the event triggers, None if the pipeline does not ask for them. ``numbered``: captured tables whose rows
+    ``ddl``: the event triggers, which another pipeline may have asked for. ``numbered``: captured tables whose rows
     get numbers one after the other, at a site of a channel. ``cut_short``: captured tables whose log may lack values
     that an update left unchanged, each with the table or partition that holds the rows, at such a site.
     """
@@ -51,7 +51,7 @@ class Setup:
     slot: Slot | None
     publication: Publication | None
     tables: Sequence[CatalogTable]
-    ddl: DdlTrigger | None = None
+    ddl: DdlTrigger
     numbered: Sequence[TableId] = ()
     cut_short: Sequence[tuple[TableId, TableId]] = ()
 
@@ -64,7 +64,7 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
         read_slot(connection, slot_name(pipeline), info.version_number),
         read_publication(connection, publication_name(pipeline), info.version_number),
         [one for one in read_tables(connection, selection.wants) if not one.partition],
-        read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture) if pipeline.source.ddl else None,
+        read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture),
         [one for one in numbered_tables(connection) if selection.wants(one)] if two_way else (),
         [pair for pair in cut_short_tables(connection) if selection.wants(pair[0])] if two_way else (),
     )
@@ -79,7 +79,7 @@ def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> li
         found += _identity_findings(setup, pipeline)
         found += _numbering_findings(setup.numbered)
         found += _cut_short_findings(setup.cut_short)
-        found += ddl_findings(setup.ddl, publication_name(pipeline)) if setup.ddl is not None else []
+        found += ddl_findings(setup.ddl, publication_name(pipeline), wanted=pipeline.source.ddl)
     return sorted(found, key=lambda one: one.severity != "error")
 
 
@@ -446,9 +446,8 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
             statements.append(publications.creation(name, captured))
     elif lacking := sorted(captured - setup.publication.tables):
         statements.append(publications.addition(name, lacking))
-    if setup.ddl is not None:
-        published = setup.publication is not None or bool(captured)
-        statements += made_for_ddl(setup.ddl, name, has_publication=published)
+    published = setup.publication is not None or bool(captured)
+    statements += made_for_ddl(setup.ddl, name, has_publication=published, wanted=pipeline.source.ddl)
     if setup.slot is None:
         statements.append(slots.creation(slot_name(pipeline), setup.info.version_number))
     return statements

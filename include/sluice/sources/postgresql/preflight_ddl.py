@@ -1,25 +1,33 @@
 """What a server lacks of the event triggers that write DDL into its log; see
 :mod:`sluice.sources.postgresql.ddl_trigger`.
 
-Without them nothing is lost: a changed definition is noticed at the next row of its table. So they are warnings.
+Without them nothing is lost: a changed definition is noticed at the next row of its table. So they are warnings. What
+lets other roles run code with the rights of the triggers' owner, as a function of an older version does, is an error of
+`sluice check`; a capture, which changes nothing about it, warns.
 """
 
 from __future__ import annotations
 
 from sluice.model.findings import Finding
-from sluice.sources.postgresql.ddl_trigger import CREATE_TABLE, SCHEMA, DdlTrigger, publish
+from sluice.sources.postgresql.ddl_trigger import CREATE_TABLE, REMOVAL, SCHEMA, DdlTrigger, publish
 
 DDL_SETTING = "source.ddl"
-SHOWN = "`sluice check PIPELINE` prints the statements"
+SHOWN = "`sluice check PIPELINE` prints the statements, and with --apply it runs them"
 _UNTIL = "a changed definition is noticed at the next row of its table"
 
 
-def ddl_findings(trigger: DdlTrigger, publication: str) -> list[Finding]:
-    """Return what keeps statements out of the log, with the statements that help; empty: nothing."""
+def ddl_findings(trigger: DdlTrigger, publication: str, *, wanted: bool = True) -> list[Finding]:
+    """Return what keeps statements out of the log, with the statements that help; empty: nothing.
+
+    ``wanted``: the pipeline reads them; if not, only what is unsafe of triggers that another pipeline reads.
+    """
+    severity = "error" if trigger.unsafe else "warning"
+    if not wanted and not trigger.unsafe:
+        return []
     if trigger.stranger:
         return [
             Finding(
-                "warning",
+                severity,
                 DDL_SETTING,
                 trigger.stranger,
                 f"schema {SCHEMA}, or a part of it, belongs to {trigger.stranger}, who could write statements that "
@@ -27,13 +35,18 @@ def ddl_findings(trigger: DdlTrigger, publication: str) -> list[Finding]:
                 f"a superuser looks at it, then: DROP SCHEMA {SCHEMA} CASCADE; then `sluice check PIPELINE --apply`",
             )
         ]
-    lacking = _lacking(trigger, publication)
+    lacking = _lacking(trigger, publication, wanted=wanted)
     if not lacking:
         return []
-    if trigger.disabled:
+    if trigger.outdated:
+        why = (
+            "the function of the event triggers is not that of this version: by one of a version before, any role that "
+            "may create a table runs code with the rights of the function's owner"
+        )
+    elif trigger.unsafe:
+        why = "a role that may do more than read the table of noted statements runs code with the rights of its owner"
+    elif trigger.disabled:
         why = f"event trigger {', '.join(trigger.disabled)} is disabled"
-    elif trigger.outdated:
-        why = "the function of the event triggers is not that of this version"
     elif trigger.missing and trigger.noted.complete:
         why = f"new tables are not added to publication {publication} in the statement that makes them"
     elif trigger.missing:
@@ -50,26 +63,35 @@ def ddl_findings(trigger: DdlTrigger, publication: str) -> list[Finding]:
         made = "`sluice check PIPELINE --apply` makes it"
     else:
         made = f"as a superuser:\n{_as_script(lacking)}"
+    if trigger.unsafe:
+        removal = "" if wanted else f"; if no pipeline has ddl: true any more: {REMOVAL}"
+        return [Finding(severity, DDL_SETTING, "unsafe", f"{why}; until it is replaced {_UNTIL}", made + removal)]
     if trigger.noted.complete:
         return [Finding("warning", DDL_SETTING, "not added", f"{why}; until then each has to be added by hand", made)]
     return [Finding("warning", DDL_SETTING, "not noted", f"{why}; until then {_UNTIL}", made)]
 
 
-def made_for_ddl(trigger: DdlTrigger, publication: str, *, has_publication: bool) -> list[str]:
+def made_for_ddl(trigger: DdlTrigger, publication: str, *, has_publication: bool, wanted: bool = True) -> list[str]:
     """Return the statements that this login may run; nothing if it may make no event trigger.
+
+    ``wanted``: see :func:`ddl_findings`.
 
     Nothing either if subscribers of a publication FOR ALL TABLES would get rows of a table that they lack, and stop.
     """
     if trigger.stranger or not trigger.installs or _disturbs(trigger):
         return []
-    return [one for one in _lacking(trigger, publication) if has_publication or one != publish(publication)]
+    return [
+        one for one in _lacking(trigger, publication, wanted=wanted) if has_publication or one != publish(publication)
+    ]
 
 
 def _disturbs(trigger: DdlTrigger) -> bool:
     return bool(trigger.others) and CREATE_TABLE in trigger.missing
 
 
-def _lacking(trigger: DdlTrigger, publication: str) -> list[str]:
+def _lacking(trigger: DdlTrigger, publication: str, *, wanted: bool) -> list[str]:
+    if not wanted:
+        return list(trigger.unsafe)
     return [*trigger.missing, *([] if trigger.published else [publish(publication)])]
 
 

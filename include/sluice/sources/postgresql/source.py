@@ -269,7 +269,7 @@ class PostgreSQLSession:
         with self._asking():
             two_way = self.source.loads is not None and self.source.loads.two_way
             setup = read_setup(self.connection, info, self.source.pipeline, two_way=two_way)
-        if self._log is not None and setup.ddl is not None:
+        if self._log is not None and self.source.pipeline.source.ddl:
             noted = setup.ddl.noted
             self._log.all_noted = noted.complete and noted.table_oid == self._log.scanner.ddl_table
         return preflight(setup, self.source.pipeline, Position.of(at) if at is not None else None)
@@ -279,8 +279,14 @@ class PostgreSQLSession:
         return []
 
     def require_ready(self, at: Offset | None) -> None:
-        """Raise the first error of the pre-flight; log its warnings."""
-        found = [replace(one, fix=SHOWN) if one.setting == DDL_SETTING else one for one in self.preflight(at)]
+        """Raise the first error of the pre-flight; log its warnings.
+
+        Event triggers stop no capture: an unsafe one is no safer while nothing is read.
+        """
+        found = [
+            replace(one, fix=SHOWN, severity="warning") if one.setting == DDL_SETTING else one
+            for one in self.preflight(at)
+        ]
         raise_first(found, f"source {self.source.pipeline.source.connection} ({self.info.version})")
 
     def partial_tables(self) -> dict[TableId, str]:

@@ -117,7 +117,7 @@ def test_conditions_of_ranges() -> None:
     assert among(["a", "b"], [("1", "2"), ("3", "4")]) == '("a", "b") IN ((1, 2), (3, 4))'
 
 
-COLUMNS = ("id", "createdAt", "name")
+COLUMNS = ("id", "createdAt", "name", "pg_sleep", "user", "date", "left", "in", "e", "regclass")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,18 @@ COLUMNS = ("id", "createdAt", "name")
             '"id" IN ( 1 , 2 ) AND "createdAt" >= DATE \'2024-01-01\'',
         ),
         ("name like 'a''b%' or not lower(name) = 'x'", "\"name\" LIKE 'a''b%' OR NOT LOWER ( \"name\" ) = 'x'"),
+        (
+            "date(id) = date '2024-01-01' and date > 1 and left > 2",
+            'DATE ( "id" ) = DATE \'2024-01-01\' AND "date" > 1 AND "left" > 2',
+        ),
+        (
+            "left(name, 1) = 'x' and id::numeric(4,1) = 1",
+            'LEFT ( "name" , 1 ) = \'x\' AND "id" :: NUMERIC ( 4 , 1 ) = 1',
+        ),
+        (
+            "user = 'x' and pg_sleep in (1) and \"in\" in (2)",
+            '"user" = \'x\' AND "pg_sleep" IN ( 1 ) AND "in" IN ( 2 )',
+        ),
         ("name = 1 -- x", None),
         ("id = 1 /* x */", None),
     ],
@@ -145,7 +157,8 @@ def test_a_condition_is_written_anew(text: str, made: str | None) -> None:
     "text",
     [
         "", "id = 1) OR (1 = 1", "id = 1; DROP TABLE x", "pg_sleep(5) = 1", "id = (SELECT 1)", "nme = 'x'",
-        "name = E'\\''", "name = $$x$$", "id = 1 UNION ALL", '"Id" = 1', "(id = 1", "name = 'open",
+        "pg_sleep (5) IS NULL", '"pg_sleep"(5) IS NULL', "\"pg_sleep\" 'x'", "regclass 'x' = id", "id::regclass = 1",
+        "'x'::\"regclass\" = id", "e'\\''", "left 'x'", "user() = 'x'", "name = E'\\''", "name = $$x$$", "id = 1 UNION ALL", '"Id" = 1', "(id = 1", "name = 'open",
     ],
 )  # fmt: skip
 def test_a_condition_that_is_refused(text: str) -> None:
