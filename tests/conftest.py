@@ -33,6 +33,7 @@ os.environ.update({
     "AIRFLOW__CORE__DAGS_FOLDER": str(_ROOT / "dags"),
     "AIRFLOW__CORE__PLUGINS_FOLDER": str(_ROOT / "plugins"),
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_AIRFLOW_HOME}/airflow.db",
+    "SLUICE_FILE_ROOTS": tempfile.gettempdir(),
     "JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     # programs of seconds: 40 % less work than with both compilers
     "PYTHONPATH": os.pathsep.join(

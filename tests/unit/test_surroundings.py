@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from sluice.config import rights
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.engine import EngineConfig
-from sluice.config.loading import pipeline_json_schema
+from sluice.config.pipeline import PipelineConfig
 from sluice.config.surroundings import CONNECTIONS, VARIABLES
 from sluice.errors import MissingConnection, TargetUnavailable
 from sluice.operations import connection_probe
@@ -37,15 +37,10 @@ def test_every_variable_that_the_code_reads_is_in_the_list_and_no_other() -> Non
     assert read - others == NAMES
 
 
-def keys_of(schema: dict[str, Any]) -> set[str]:
-    """Names of fields of a model, and of those inside, that name a connection."""
-    found = {name for name in schema.get("properties", {}) if "connection" in name}
-    return found.union(*(keys_of(one) for one in schema.get("$defs", {}).values()))
-
-
 def test_every_key_that_names_a_connection_is_in_the_list() -> None:
-    listed = {one.key.rpartition(".")[2] for one in CONNECTIONS} - {"(none)"}
-    assert keys_of(json.loads(pipeline_json_schema())) | keys_of(EngineConfig.model_json_schema()) == listed
+    listed = {one.key.replace(".NAME.", ".") for one in CONNECTIONS} - {"(none)"}
+    keys = {**rights.table(PipelineConfig), **rights.table(EngineConfig)}
+    assert {key for key, said in keys.items() if said is rights.Refers.CONNECTION} == listed
 
 
 def test_the_tables_of_the_page_are_the_lists() -> None:

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sluice.config.loading import find_model, json_schema, load_model, read_text, yaml_files
 from sluice.config.pipeline import Event, Identifier, PipelineConfig, Span, StrictModel, whole
+from sluice.config.rights import Refers
 from sluice.errors import ConfigError
 from sluice.model.load_marks import LoadMark, MarkRules, public_key
 from sluice.model.nearest import meant
@@ -66,7 +67,7 @@ class ChannelConfig(StrictModel):
         description="A change that is older when it is merged for the load is not sent as logged: its row is read by "
         "key at the source, and sent as it is now. null: changes of any age are sent as logged.",
     )
-    marks: dict[Identifier, Identifier] = Field(
+    marks: Annotated[dict[Identifier, Identifier], Refers.NOTHING] = Field(
         default_factory=dict,
         description="Pipeline -> named mark of what it loads, for ignore_marks of other pipelines; as mark in the "
         "pipeline file.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -126,6 +127,60 @@ def parse_connection(connection_id: str, text: str) -> Endpoint:
         )
     except (ValueError, TypeError):
         raise ConfigError(f"connection {connection_id!r} is not a valid URI in Airflow's notation") from None
+
+
+_PORTS = {"http": 80, "https": 443, "abfs": 443, "abfss": 443, "sftp": 22, "ssh": 22, "ftp": 21}
+_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"})
+"""Schemes of addresses that begin with the name of a bucket, and not of a server, unless there is an @."""
+
+
+def require_own_address(endpoint: Endpoint, address: str, where: str) -> None:
+    """Raise ConfigError if the login of a connection would go to an address that is not the connection's own.
+
+    Its own are its host and port, those of addresses in its extra, and those of the storage account that the extra
+    names. An address without a server, such as a file or a bucket, is taken.
+    """
+    begin, _, rest = address.partition("://")
+    if begin.lower() in _BUCKETS and "@" not in rest.partition("/")[0]:
+        return
+    named = _server_of(address)
+    if not named[0] or not (endpoint.user or endpoint.password or endpoint.extra):
+        return
+    own = {_server_of(text) for text in _addresses(endpoint.extra)}
+    for host in endpoint.host.split(",") if endpoint.host else ():
+        bare = host.strip()
+        bare = f"[{bare}]" if bare.count(":") > 1 and not {"[", "/"} & set(bare) else bare
+        scheme = endpoint.schema if endpoint.schema in _PORTS else urlsplit(address).scheme
+        name, port = _server_of(bare if "://" in bare else f"{scheme}://{bare}")
+        own.add((name, endpoint.port or port))
+    if named not in own:
+        raise ConfigError(
+            f"the login of connection {endpoint.connection_id!r} goes to the connection's own address only, and "
+            f"{where} is another server",
+            where=where,
+            hint="write the address into the connection (host and port, or the extra), or name a connection of that "
+            "server",
+        )
+
+
+def _server_of(address: str) -> tuple[str, int | None]:
+    """Return host and port of an address; the host is "" without one, and the address if clients may differ on it."""
+    if re.search(r"[\\\s\x00-\x20]|@.*@", address):
+        return address, None
+    try:
+        parts = urlsplit(address)
+        return (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme.lower())
+    except ValueError:
+        return address, None
+
+
+def _addresses(value: Any) -> list[str]:
+    """Return the texts of an extra that are addresses."""
+    if isinstance(value, Mapping):
+        accounts = [text for name, text in value.items() if str(name).lower().endswith("account_name")]
+        azure = [f"https://{name}.{kind}.core.windows.net" for name in accounts for kind in ("blob", "dfs")]
+        return [*azure, *(text for part in value.values() for text in _addresses(part))]
+    return [value] if isinstance(value, str) and "://" in value else []
 
 
 def tls_settings(endpoint: Endpoint) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Pipeline files that are being written: a first text from choices, what a text changes, which connections it names."""
+"""Pipeline files that are being written: a first text from choices, and what a text changes."""
 
 from __future__ import annotations
 
 import difflib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,28 +86,6 @@ def draft(
     yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.dump({name: value for name, value in plain.items() if value}, out)
     return out.getvalue()
-
-
-def named_connections(text: str) -> set[str]:
-    """Return the ids of the connections that a text names itself. Raises ConfigError."""
-    return set(_connections(load_yaml(text, "the text")))
-
-
-_PLURAL = {"connections", "replicas"}
-
-
-def _connections(value: Any) -> Iterator[str]:
-    if isinstance(value, list):
-        for one in value:
-            yield from _connections(one)
-    elif isinstance(value, dict):
-        for name, one in value.items():
-            if str(name).endswith("connection") and isinstance(one, str):
-                yield one
-            elif name in _PLURAL and isinstance(one, list):
-                yield from (part for part in one if isinstance(part, str))
-            else:
-                yield from _connections(one)
 
 
 def diff(old: str, new: str, file: str) -> str:
@@ -220,9 +198,12 @@ def path_of_finding(text: str, part: str, setting: str) -> tuple[int | str, ...]
     elif (found := _MAPPING_PART.search(setting)) is not None:
         loc = ("mapping", int(found[1]))
     else:
-        loc = {"zookeeper": ("coordination",), "store": ("capture", "segments"), "files": ("mapping",)}.get(
-            part, (part,)
-        )
+        loc = {
+            "zookeeper": ("coordination",),
+            "store": ("capture", "segments"),
+            "files": ("mapping",),
+            "alerts": ("alert_notifiers",),
+        }.get(part, (part,))
     return loc
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from sluice.config.pipeline import MAX_COUNT, ConnectionId, Integer, Regex, Size, Span, StoreUri, whole
+from sluice.config.rights import Refers
 
 
 class RuleKind(StrEnum):
@@ -72,7 +73,7 @@ class LookupConfig(_Model):
         description="CSV, Parquet or JSON-lines file, relative to engine.yaml, or any pyarrow.fs URI.",
     )
     connection: ConnectionId | None = Field(None, description="Id of a connection of type mysql; goes with query.")
-    query: str | None = Field(None, description="One SELECT; its columns are the lookup's.")
+    query: Annotated[str, Refers.CODE] | None = Field(None, description="One SELECT; its columns are the lookup's.")
     key: Names = Field(min_length=1, description="Column or columns that a row is found by.")
     max_age: Span = Field(timedelta(minutes=5), description="A worker reads it again when its copy is older.")
     max_rows: Integer = Field(
@@ -114,11 +115,13 @@ class RuleConfig(_Model):
         description="What it is for, in one sentence, as the graph shows it. Without it: the first line of the rule's "
         "file.",
     )
-    path: str | None = Field(None, min_length=1, description="The rule's file, relative to engine.yaml.")
-    builtin: str | None = Field(
+    path: Annotated[str, Refers.CODE] | None = Field(
+        None, min_length=1, description="The rule's file, relative to engine.yaml."
+    )
+    builtin: Annotated[str, Refers.KIND] | None = Field(
         None, description="Instead of path: a rule that comes with Sluice; docs/rules.md lists them."
     )
-    package: str | None = Field(
+    package: Annotated[str, Refers.CODE] | None = Field(
         None,
         min_length=1,
         description="Instead of path: a rule of an installed package, by the name of its entry point (sluice.rules).",
@@ -136,7 +139,7 @@ class RuleConfig(_Model):
         0, ge=-MAX_COUNT, le=MAX_COUNT, description="Lower runs first; rules of one order run as listed."
     )
     match: RuleMatch = Field(default_factory=RuleMatch, description="What it applies to.")
-    params: dict[str, Any] = Field(
+    params: Annotated[dict[str, Any], Refers.CODE] = Field(
         default_factory=dict, description="Given to the rule as context.params; in SQL as $name."
     )
     lookups: dict[str, LookupConfig] = Field(

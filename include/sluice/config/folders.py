@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from sluice.errors import ConfigError
+
 
 def users_folder(name: str, variable: str) -> Path:
     """Return a folder of the user's files: the one that the environment variable names, else the folder ``name`` in
@@ -48,6 +50,18 @@ def sources_folder() -> Path:
 def rules_folder() -> Path:
     """Return the folder of engine.yaml and the rules: ``SLUICE_RULES``, else ``rules`` (:func:`users_folder`)."""
     return users_folder("rules", "SLUICE_RULES")
+
+
+def rules_file(folder: Path, name: str) -> Path:
+    """Return the path of a rules file. Raises ConfigError if it leads out of the rules' folder, as a link may."""
+    path = folder / name
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise ConfigError(
+            f"rules: {name} leads out of the rules' folder",
+            where=str(folder),
+            hint="put the file itself into the folder",
+        )
+    return path
 
 
 def local_folder(uri: str) -> str:

@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 from sluice.config.connections import ENVIRONMENT
 from sluice.config.folders import local_folder
 from sluice.config.lines import Origin
+from sluice.config.rights import Refers, require_plain
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
 from sluice.model.packing import SMALL_FILES
@@ -146,8 +147,8 @@ Regex = Annotated[str, BeforeValidator(_regex)]
 IDENTIFIER = r"^[A-Za-z][A-Za-z0-9_]{0,99}$"
 """A name that a pipeline, a target or a rule may have."""
 Identifier = Annotated[str, Field(pattern=IDENTIFIER)]
-ConnectionId = Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\s\x00-\x1f=]+$")]
-StoreUri = Annotated[str, Field(max_length=2000), AfterValidator(no_password)]
+ConnectionId = Annotated[str, Refers.CONNECTION, Field(min_length=1, max_length=250, pattern=r"^[^\s\x00-\x1f=]+$")]
+StoreUri = Annotated[str, Refers.LOCATION, Field(max_length=2000), AfterValidator(no_password)]
 
 
 class StrictModel(BaseModel):
@@ -159,7 +160,7 @@ class StrictModel(BaseModel):
 class StartPosition(StrictModel):
     """The place at which the first capture begins, if it is not a named one. Exactly one of the three."""
 
-    file: str | None = Field(
+    file: Annotated[str, Refers.NOTHING] | None = Field(
         None,
         pattern=r"^[^/\\\s]{1,240}\.[0-9]{1,10}$",
         description="Binary log file to start in; goes with offset.",
@@ -220,7 +221,9 @@ def _first_of_group(model: type[StrictModel], data: Any, missing: str) -> Any:
 class SourceConfig(StrictModel):
     """The server whose log is captured."""
 
-    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB), postgresql, or one of your own.")
+    type: Annotated[str, Refers.KIND] = Field(
+        "mysql", description="Kind of source: mysql (MySQL and MariaDB), postgresql, or one of your own."
+    )
     connection: ConnectionId = Field(
         "",
         validate_default=False,
@@ -413,7 +416,7 @@ class CaptureConfig(StrictModel):
 class SparkConfig(StrictModel):
     """Where the work units run."""
 
-    mode: Literal["connect", "submit", "local"] = Field(
+    mode: Annotated[Literal["connect", "submit", "local"], Refers.KIND] = Field(
         "connect",
         description="connect: a warm Spark Connect server; submit: spark-submit a stage; local: in the task's own "
         "process, without Spark.",
@@ -442,7 +445,7 @@ class CoordinationConfig(StrictModel):
         "zookeeper_default",
         description="Airflow connection; host may be a list h1:2181,h2:2181; login/password: digest authentication.",
     )
-    root: str = Field(
+    root: Annotated[str, Refers.ADDRESS] = Field(
         "/data/sync",
         max_length=500,
         pattern=r"^(/[^/\s\x00-\x1f\x7f-\x9f]+)+$",
@@ -521,7 +524,9 @@ class ColumnMapping(StrictModel):
         (), alias="as", description="Names at the target of the columns in include, by position."
     )
     exclude: tuple[str, ...] = Field((), description="All but these columns.")
-    rename: dict[str, str] = Field(default_factory=dict, description="Source column -> target column.")
+    rename: Annotated[dict[str, str], Refers.NOTHING] = Field(
+        default_factory=dict, description="Source column -> target column."
+    )
     convert: dict[str, ColumnConversion] = Field(
         default_factory=dict, description="Source column -> its type or time zone at the target."
     )
@@ -555,7 +560,7 @@ def _file_location(value: str) -> str:
     return value
 
 
-FileLocation = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_file_location)]
+FileLocation = Annotated[str, Refers.LOCATION, Field(min_length=1, max_length=2000), AfterValidator(_file_location)]
 
 
 class RowFiles(StrictModel):
@@ -563,7 +568,7 @@ class RowFiles(StrictModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
-    path: str = Field(
+    path: Annotated[str, Refers.NOTHING] = Field(
         min_length=1,
         max_length=256,
         description="Column with the file's path below from, as the rules leave it; NULL or an empty text names no "
@@ -640,7 +645,7 @@ class TableMapping(StrictModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
-    from_: str = Field(
+    from_: Annotated[str, Refers.NOTHING] = Field(
         alias="from",
         description="schema.table at the source, or schema.* for all of its tables; a regular expression with groups, "
         "too.",
@@ -713,16 +718,17 @@ class DdlPolicy(StrEnum):
 class NotifierConfig(StrictModel):
     """A notifier of Airflow that is told of alerts."""
 
-    class_: str = Field(
+    class_: Annotated[str, Refers.CODE] = Field(
         alias="class",
         max_length=500,
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
         description="Its class, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier.",
     )
-    args: dict[str, Any] = Field(
+    args: Annotated[dict[str, Any], Refers.CODE, AfterValidator(require_plain)] = Field(
         default_factory=dict,
         description="Its arguments, as its own documentation lists them: the id of a connection, receivers, texts. "
-        "Texts are templates: {{ alert.text }}, {{ alert.pipeline }}, {{ alert.state }}.",
+        "Texts may name keys of the alert, and are no other templates: {{ alert.text }}, {{ alert.pipeline }}, "
+        "{{ alert.state }}.",
     )
 
 
@@ -755,7 +761,7 @@ class TargetConfig(StrictModel):
     _origin: Origin = PrivateAttr(Origin())
 
     name: Identifier = Field(description="Name of the target within the pipeline.")
-    type: str = Field(description="Kind of target: `sluice targets list` names them all.")
+    type: Annotated[str, Refers.KIND] = Field(description="Kind of target: `sluice targets list` names them all.")
     connection: ConnectionId = Field("", validate_default=False, description="Id of the Airflow connection.")
     connections: tuple[ConnectionId, ...] = Field(
         (),
@@ -810,7 +816,9 @@ class TargetConfig(StrictModel):
         "what it lacks is kept.",
     )
     accept_loss: tuple[Regex, ...] = Field((), description=ACCEPT_LOSS)
-    options: dict[str, Any] = Field(default_factory=dict, description="Settings of this kind of target.")
+    options: Annotated[dict[str, Any], Refers.OPTIONS] = Field(
+        default_factory=dict, description="Settings of this kind of target."
+    )
 
     @property
     def snapshot_keys(self) -> tuple[str, ...]:
@@ -875,7 +883,7 @@ class SnapshotConfig(StrictModel):
         "warehouse; a folder has a catalog of its own (SQLite), any other place needs one, which may name the "
         "warehouse instead of this.",
     )
-    format: Literal["delta", "iceberg"] = Field(
+    format: Annotated[Literal["delta", "iceberg"], Refers.KIND] = Field(
         "delta", description="delta: Delta Lake tables. iceberg: Iceberg tables."
     )
     connection: ConnectionId = Field(
@@ -903,7 +911,7 @@ class SnapshotConfig(StrictModel):
         "load stops; copy: the table is emptied and copied again by itself.",
     )
     accept_loss: tuple[Regex, ...] = Field((), description=ACCEPT_LOSS)
-    options: dict[str, Any] = Field(
+    options: Annotated[dict[str, Any], Refers.OPTIONS] = Field(
         default_factory=dict,
         description="Further options of a target of that type (catalog, zero_dates, wide_decimals, partition_by, "
         "cluster_by, execution, ...).",
@@ -1249,6 +1257,15 @@ class CompleteConfig(StrictModel):
         return f"0 */{minutes // 60} * * *" if minutes < 24 * 60 else "0 0 * * *"
 
 
+def _within(value: str) -> str:
+    """Return the name of a rules file unchanged. Raises ValueError unless it is one below the rules' folder."""
+    if value.startswith("/") or "\\" in value or ".." in value.split("/"):
+        raise ValueError(
+            "write the name of a file below the rules' folder, such as engine.yaml, without / before it and .."
+        )
+    return value
+
+
 class SubscriptionsConfig(StrictModel):
     """Named subscriptions of the subscription service (sluice serve)."""
 
@@ -1275,7 +1292,7 @@ class PipelineConfig(StrictModel):
     )
     spark: SparkConfig = Field(default_factory=SparkConfig, description="Where the work runs.")
     coordination: CoordinationConfig = Field(default_factory=CoordinationConfig, description="The ZooKeeper of record.")
-    rules: str | None = Field(
+    rules: Annotated[str, Refers.RULES, AfterValidator(_within)] | None = Field(
         None,
         min_length=1,
         max_length=1000,
@@ -1396,11 +1413,6 @@ class PipelineConfig(StrictModel):
                         "give each a folder",
                     )
         return self
-
-    @property
-    def file_connections(self) -> frozenset[str]:
-        """Connections with the logins for files that rows name."""
-        return frozenset(name for line in self.mapping for files in line.files for name in files.connections)
 
     @field_validator("schedule")
     @classmethod

@@ -39,6 +39,11 @@ VARIABLES: tuple[Variable, ...] = (
         "`1` lets the page save pipeline files into that folder ([new-pipeline.md](new-pipeline.md))",
     ),
     Variable(
+        "SLUICE_FILE_ROOTS", "workers, Spark's workers, API server, command line", "none",
+        "folders and addresses, with commas, below which files of rows lie ([row-files.md](row-files.md#locations)), "
+        "and which who edits a file in the browser may name ([new-pipeline.md](new-pipeline.md#what-a-text-may-name))",
+    ),
+    Variable(
         "SLUICE_API", "command line", "ZooKeeper",
         "address of the operator's page, whose API does what is asked ([page.md](page.md))",
     ),
@@ -148,6 +153,7 @@ CONNECTIONS: tuple[ConnectionUse, ...] = (
         "targets[].connection", "", "that of the target's page, or `sluice_` and the kind: `sluice_postgresql`",
         "workers, Spark's workers, API server, command line",
     ),
+    ConnectionUse("targets[].connections", "", "the same, for each server of a group", "the same"),
     ConnectionUse(
         "coordination.connection", "`zookeeper_default`", "`sluice_zookeeper`, `generic`",
         "all but the DAG processor",
@@ -157,6 +163,10 @@ CONNECTIONS: tuple[ConnectionUse, ...] = (
         "workers, command line",
     ),
     ConnectionUse("snapshot.connection", "the environment", "as of a target of its kind", "workers, command line"),
+    ConnectionUse(
+        "dump.connection", "the source", "`postgres`, `sluice_postgresql`", "workers, command line"
+    ),
+    ConnectionUse("dump.replicas", "", "as of the source", "workers, command line"),
     ConnectionUse("alert_connection", "no webhook", "`http`, `sluice_http`", "workers, triggerer, command line"),
     ConnectionUse(
         "mapping[].files[].from_connection", "the environment", "`aws`, `http` ([row-files.md](row-files.md))",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sluice.config.channel import Channels
 from sluice.config.connections import ConnectionResolver, WithEnvironment, from_environment
-from sluice.config.folders import channels_folder, pipelines_folder, rules_folder
+from sluice.config.folders import channels_folder, pipelines_folder, rules_file, rules_folder
 from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.config.resolved import ResolvedConnections
 from sluice.coordination.channel_side import ChannelMembership
@@ -199,8 +199,8 @@ class Runtime:
 
     @property
     def rules_path(self) -> Path | None:
-        """The pipeline's engine.yaml, or None."""
-        return self.rules_folder / self.pipeline.rules if self.pipeline.rules else None
+        """The pipeline's engine.yaml, or None. Raises ConfigError if it is outside of the rules' folder."""
+        return rules_file(self.rules_folder, self.pipeline.rules) if self.pipeline.rules else None
 
     @property
     def store_uri(self) -> str:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from sluice.config.engine import EngineConfig, RuleConfig
+from sluice.config.folders import rules_file
 from sluice.config.loading import load_model
 from sluice.config.pipeline import PipelineConfig, RunConfig
 from sluice.errors import ConfigError
@@ -146,8 +147,8 @@ def rules_of(pipeline: PipelineConfig, folder: Path) -> tuple[RuleConfig, ...]:
     """Return the rules in order; none if engine.yaml in ``folder`` is invalid, which the merge then reports."""
     if pipeline.rules is None:
         return ()
-    path = folder / pipeline.rules
     try:
+        path = rules_file(folder, pipeline.rules)
         found = path.stat()
         return _rules(path, found.st_mtime_ns, found.st_size)
     except (ConfigError, OSError):

@@ -16,7 +16,7 @@ from typing import cast
 
 import structlog
 
-from sluice.config.folders import pipelines_folder, rules_folder
+from sluice.config.folders import pipelines_folder, rules_file, rules_folder
 from sluice.config.loading import find_pipeline_file, load_pipeline
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leader_election import BEAT_S
@@ -116,7 +116,7 @@ class LocalCopy:
         try:
             path, pipeline = find_pipeline_file(self.name, pipelines_folder())
             runtime = build(pipeline)
-            if pipeline.rules and not (rules_folder() / pipeline.rules).is_file():
+            if pipeline.rules and not rules_file(rules_folder(), pipeline.rules).is_file():
                 raise ConfigError(f"{pipeline.rules} is not in the rules folder", where=str(rules_folder()))
             self._keep(path, runtime)
             self._warned = False

@@ -17,6 +17,7 @@ from sluice.config.connections import ENVIRONMENT, ConnectionResolver
 from sluice.config.folders import channels_folder, pipelines_folder, rules_folder, sources_folder, targets_folder
 from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import PipelineConfig
+from sluice.config.references import connections
 from sluice.config.surroundings import VARIABLES, unknown_variables
 from sluice.errors import SluiceError
 from sluice.model.client_packages import DISTRIBUTION, installed_version, installer
@@ -140,12 +141,7 @@ def _used(pipelines: Iterable[PipelineConfig]) -> list[str]:
     named = (
         name
         for one in pipelines
-        for name in (
-            one.coordination.connection,
-            *one.source.servers,
-            *(server for target in one.targets for server in target.servers),
-            *sorted(one.file_connections),
-        )
+        for name in (one.coordination.connection, *connections(one, but={"spark.connection", "alert_connection"}))
         if name != ENVIRONMENT
     )
     return list(dict.fromkeys(named))

@@ -119,34 +119,15 @@ def _environment(path: str) -> dict[str, str]:
     """Return ``AIRFLOW_CONN_*`` for all connections of the pipeline, for a process that has no Airflow."""
     from sluice.config.connections import ENVIRONMENT
     from sluice.config.loading import load_pipeline
+    from sluice.config.references import connections
     from sluice.orchestration.connections import from_airflow
 
     pipeline = load_pipeline(Path(path))
-    ids = {
-        *pipeline.source.servers,
-        pipeline.coordination.connection,
-        *(t.connection for t in pipeline.targets),
-        *_lookup_connections(pipeline),
-        *pipeline.file_connections,
-    }
+    here = {"spark.connection", "alert_connection"}  # this task uses them, and no job
+    ids = {pipeline.coordination.connection, *connections(pipeline, but=here)}
     named = sorted(ids - {ENVIRONMENT})
-    connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in named}
-    return {**connections, "SLUICE_OWNER": owner()}  # the job works for this installation
-
-
-def _lookup_connections(pipeline: PipelineConfig) -> set[str]:
-    """Return the connections of lookups of the pipeline's rules.
-
-    Raises ConfigError for an invalid engine.yaml, as the job would.
-    """
-    from sluice.config.engine import EngineConfig
-    from sluice.config.folders import rules_folder
-    from sluice.config.loading import load_model
-
-    if pipeline.rules is None:
-        return set()
-    rules = load_model(rules_folder() / pipeline.rules, EngineConfig).in_order
-    return {lookup.connection for rule in rules for lookup in rule.lookups.values() if lookup.connection}
+    resolved = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in named}
+    return {**resolved, "SLUICE_OWNER": owner()}  # the job works for this installation
 
 
 def _as_json(endpoint: Endpoint) -> str:

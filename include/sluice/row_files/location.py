@@ -9,8 +9,9 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import Endpoint, require_own_address
 from sluice.config.folders import local_folder
+from sluice.config.rights import require_listed
 from sluice.errors import ConfigError
 from sluice.row_files.local_folder import LocalFolder
 from sluice.row_files.object_store import ObjectStore
@@ -31,6 +32,8 @@ def open_source(address: str, endpoint: Endpoint | None, *, connections: int, ti
     ``endpoint``: the connection with its login, None for none.
     """
     if urlsplit(address).scheme in {"http", "https"}:
+        if endpoint is not None:
+            require_own_address(endpoint, address, _shown(address))
         return WebServer(address, endpoint, connections=connections, timeout_s=timeout.total_seconds())
     return _file_system(address, endpoint, timeout)
 
@@ -42,7 +45,7 @@ def open_store(address: str, endpoint: Endpoint | None, *, timeout: timedelta) -
 
 def _file_system(address: str, endpoint: Endpoint | None, timeout: timedelta) -> LocalFolder | ObjectStore:
     if folder := local_folder(address):
-        return LocalFolder(folder)
+        return LocalFolder(require_listed(folder))
     scheme = urlsplit(address).scheme
     answer_s = min(_ANSWER_S, timeout.total_seconds())
     try:
@@ -52,6 +55,8 @@ def _file_system(address: str, endpoint: Endpoint | None, timeout: timedelta) ->
             if scheme == "gs":
                 address += f"{'&' if '?' in address else '?'}retry_limit_seconds={answer_s:g}"
             filesystem, base = fs.FileSystem.from_uri(address)
+            if isinstance(filesystem, fs.LocalFileSystem):
+                raise ConfigError(f"{_shown(address)} is a folder of this machine", hint="write its absolute path")
             return ObjectStore(filesystem, base, _shown(address))
     except (pa.ArrowException, OSError, ValueError) as error:
         if "Unrecognized filesystem type" not in str(error):
@@ -75,6 +80,9 @@ def _bucket(address: str, endpoint: Endpoint | None, answer_s: float) -> ObjectS
     if query.get("force_virtual_addressing", "").lower() in {"1", "true"}:
         settings["force_virtual_addressing"] = True
     if endpoint is not None:
+        if "endpoint_override" in settings:
+            server = f"{settings.get('scheme', 'https')}://{settings['endpoint_override']}"
+            require_own_address(endpoint, server, f"endpoint_override of {_shown(address)}")
         settings |= _login(endpoint)
     made = fs.S3FileSystem(connect_timeout=_CONNECT_S, request_timeout=answer_s, **settings)
     return ObjectStore(made, f"{parts.netloc}{parts.path}", _shown(address))
@@ -110,7 +118,12 @@ def _login(endpoint: Endpoint) -> dict[str, Any]:
 def _by_fsspec(address: str, scheme: str, endpoint: Endpoint | None, answer_s: float) -> ObjectStore:
     """Open a file system of fsspec; the connection's login and extra are its options."""
     import fsspec
+    from fsspec.implementations.local import LocalFileSystem
 
+    if "::" in address:
+        raise ConfigError(f"{_shown(address)} names several file systems", hint=_PAGE)
+    if endpoint is not None:
+        require_own_address(endpoint, address, _shown(address))
     options: dict[str, Any] = {"timeout": answer_s} if scheme in {"sftp", "ssh", "ftp"} else {}
     if endpoint is not None:
         login = {"host": endpoint.host, "port": endpoint.port, "username": endpoint.user, "password": endpoint.password}
@@ -124,6 +137,8 @@ def _by_fsspec(address: str, scheme: str, endpoint: Endpoint | None, answer_s: f
         ) from None
     except Exception as error:  # fsspec's kinds raise what they like, with their options in it
         raise ConfigError(f"{_shown(address)} cannot be opened ({type(error).__name__})", hint=_PAGE) from None
+    if isinstance(found, LocalFileSystem):
+        raise ConfigError(f"{_shown(address)} is a folder of this machine", hint="write its absolute path")
     return ObjectStore(fs.PyFileSystem(fs.FSSpecHandler(found)), base, _shown(address))
 
 

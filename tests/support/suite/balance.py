@@ -15,6 +15,7 @@ LANES = {
     "tests/integration/postgresql/": "postgresql",
     "tests/integration/clickhouse/": "clickhouse",
     "tests/dags/": "dags",
+    "tests/security/test_pipeline_files": "dags",
     "tests/integration/airflow/": "airflow",
     "tests/ui/": "airflow",
     "tests/integration/spark/": "spark",

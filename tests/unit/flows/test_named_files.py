@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import RowFiles
+from sluice.config.references import connections
 from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError, FileMissing, MappingError, StorageUnavailable
 from sluice.flows.capture.drain import drain
@@ -226,7 +227,7 @@ def test_units_travel_to_workers_with_the_logins_and_never_show_them(
 ) -> None:
     """Units are sent as Spark sends them; the login of a location goes along, and is in no text."""
     shop = pipeline(**{"from": "https://static.example.org/x", "from_connection": "cdn"})
-    shop.shop.connections["cdn"] = json.dumps({"conn_type": "http", "password": "hidden"})
+    shop.shop.connections["cdn"] = json.dumps({"conn_type": "http", "host": "static.example.org", "password": "hidden"})
     sent: list[object] = []
 
     def run(runner: object, function: Callable[[object], object], units: list[object], **named: object) -> list[object]:
@@ -244,7 +245,7 @@ def test_units_travel_to_workers_with_the_logins_and_never_show_them(
     shop.insert((1, "a"))
     shop.run()
     assert shop.copied == {"a": "x"}
-    assert shop.shop.runtime().pipeline.file_connections == {"cdn"}
+    assert "cdn" in connections(shop.shop.runtime().pipeline)
     assert sent
     assert "hidden" not in repr(sent)
 

@@ -168,7 +168,7 @@ def test_a_file_that_changes_while_it_is_written_ends_as_the_newest(web: Web) ->
 )
 def test_the_connection_has_the_login(web: Web, endpoint: Mapping[str, Any], header: str) -> None:
     web.files["/assets/a"] = b"x"
-    copier = web.copier(Endpoint("cdn", "http", "", **endpoint))
+    copier = web.copier(Endpoint("cdn", "http", web.server.url, **endpoint))
     copier.copy(named("a"))
     assert {got.headers["authorization"] for got in web.server.asked} == {header}
     web.replies = [Reply(403)]
@@ -190,7 +190,7 @@ def test_the_connection_has_the_login(web: Web, endpoint: Mapping[str, Any], hea
 )
 def test_a_login_that_cannot_be_used_is_refused(web: Web, endpoint: Mapping[str, Any], base: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        web.copier(Endpoint("cdn", "http", "", **endpoint), base)
+        web.copier(Endpoint("cdn", "http", "cdn.example.org", **endpoint), base)
 
 
 def test_check_says_what_the_server_answers(web: Web) -> None:

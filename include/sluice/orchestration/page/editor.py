@@ -27,13 +27,15 @@ from sluice.config.drafts import (
     draft,
     effects,
     line_of_finding,
-    named_connections,
     path_of_finding,
 )
-from sluice.config.loading import MAX_TEXT_BYTES, parse_model, read_text, text_problems
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.loading import MAX_TEXT_BYTES, load_pipeline, parse_model, read_text, text_problems
+from sluice.config.pipeline import SNAPSHOT, PipelineConfig, SegmentConfig, WorkersConfig
 from sluice.config.problems import shown
+from sluice.config.references import Reference, is_free, not_granted, references
+from sluice.config.rights import SETTERS, Refers
 from sluice.errors import SluiceError
+from sluice.model.findings import Finding
 from sluice.operations.connection_probe import OTHER_NAMES
 from sluice.orchestration.page.access import Right, file_of, has
 from sluice.orchestration.page.airflow_self import AirflowSelf
@@ -146,7 +148,7 @@ def _add_choices(app: FastAPI, served: Served) -> None:
         seconds is a 503 answer.
         """
         await served.own.run(partial(_require_create, user))
-        await served.own.run(partial(_require_connections, user, {connection}, set()))
+        await served.own.run(partial(_require_connection, user, connection))
 
         def look() -> list[dict[str, Any]]:
             from sluice.operations.server_questions import NoAnswer, server_questions
@@ -198,10 +200,14 @@ def _add_texts(app: FastAPI, served: Served) -> None:
 
     @app.post(ROOT + "/drafts/check", summary="Check a text", tags=["editor"])
     async def check(user: User, order: Text) -> JSONResponse:
-        """Return the findings of `sluice check` with the lines that they are about. Changes nothing."""
+        """Return the findings of `sluice check` with the lines that they are about. Changes nothing.
+
+        Of a text that is not saved, ZooKeeper, the source and the targets are asked, through connections that Airflow
+        lets you see, and only at the address of the connection. What else the text names is neither opened nor run:
+        the severity of such parts is `not asked`.
+        """
         path = await _file(served, user, order.pipeline)
-        await served.own.run(partial(refused, partial(_require_text, user, order.text, path)))
-        return JSONResponse({"findings": await served.act(partial(_checked, order.text))})
+        return JSONResponse({"findings": await served.act(partial(_checked, user, order, path))})
 
     @app.get(ROOT + "/pipelines/{pipeline}/file", summary="The file of a pipeline", tags=["editor"])
     async def file(pipeline: str, user: User) -> JSONResponse:
@@ -224,12 +230,12 @@ def _add_texts(app: FastAPI, served: Served) -> None:
     @app.post(ROOT + "/drafts/save", summary="Save a text", tags=["editor"])
     async def saved(user: User, order: Saved) -> JSONResponse:
         """Write the file of a pipeline, or a new one, NAME.yaml. Needs the right to edit the pipeline's DAG, and a
-        deployment that lets the page write files. 409: the file was changed after you opened it. It is in the audit.
+        deployment that lets the page write files. 403: the text names code, a location, an address or a connection
+        that is not yours to name. 409: the file was changed after you opened it. It is in the audit.
         """
         if not writable(served.folder):
             raise HTTPException(409, "this deployment does not let the page write pipeline files: download the text")
         path = await _file(served, user, order.pipeline)
-        await served.own.run(partial(refused, partial(_require_text, user, order.text, path)))
         by = f"{user.get_name()}@airflow"
         call = partial(_save, served.folder, path, order, user=user, by=by)
         return JSONResponse(await served.act(call))
@@ -252,17 +258,49 @@ def _require_create(user: BaseUser) -> None:
         raise HTTPException(403, "you may not write pipeline files: that needs the right to edit DAGs")
 
 
-def _require_connections(user: BaseUser, named: set[str], known: set[str]) -> None:
-    """Raise 403 for a connection that the user may not see, unless the file named it before."""
-    manager = get_auth_manager()
-    for name in sorted(named - known):
-        if not manager.is_authorized_connection(method="GET", details=ConnectionDetails(conn_id=name), user=user):
-            raise HTTPException(403, f"you may not use the connection {shown(name)!r}: Airflow does not let you see it")
+def _may_use(user: BaseUser, connection: str) -> bool:
+    details = ConnectionDetails(conn_id=connection)
+    return bool(get_auth_manager().is_authorized_connection(method="GET", details=details, user=user))
 
 
-def _require_text(user: BaseUser, text: str, path: Path | None) -> None:
-    known = named_connections(read_text(path)) if path is not None else set()
-    _require_connections(user, named_connections(text), known)
+def _require_connection(user: BaseUser, connection: str) -> None:
+    if not _may_use(user, connection):
+        raise HTTPException(403, _why_not(connection))
+
+
+def _why_not(connection: str) -> str:
+    return f"you may not use the connection {shown(connection)!r}: Airflow does not let you see it"
+
+
+def _referred(pipeline: PipelineConfig) -> list[Reference]:
+    return references(pipeline, _options_of)
+
+
+def _options_of(kind: str) -> type[BaseModel] | None:
+    """Return the model of the options of a built-in kind of target; None for another, or without its client."""
+    with suppress(SluiceError):
+        return registry.kind_of(kind).load().Options if kind in registry.KINDS else None
+    return None
+
+
+def _require_rights(user: BaseUser, pipeline: PipelineConfig, old: PipelineConfig | None) -> None:
+    """Raise 403 for what the user may not name, unless the file named it before, and all that belongs to it."""
+    before = _referred(old) if old is not None else []
+    wrong = not_granted(_referred(pipeline), before, partial(_may_use, user))
+    said = [
+        _why_not(one.value) if one.refers is Refers.CONNECTION
+        else f"you may not set {shown(one.where)}: it names {_WORDS[one.refers]}, and is set by {SETTERS[one.refers]}"
+        for one in wrong
+    ]  # fmt: skip
+    if said:
+        raise HTTPException(403, "; ".join(dict.fromkeys(said)))
+
+
+_WORDS = {
+    Refers.CODE: "code, or a setting that is as much as code",
+    Refers.LOCATION: "a location",
+    Refers.ADDRESS: "an address",
+}
 
 
 def _of_environment(user: BaseUser) -> dict[str, str]:
@@ -272,7 +310,7 @@ def _of_environment(user: BaseUser) -> dict[str, str]:
         if name.startswith(_NAME):
             with suppress(SluiceError, HTTPException):
                 connection = name.removeprefix(_NAME).lower()
-                _require_connections(user, {connection}, set())
+                _require_connection(user, connection)
                 found[connection] = parse_connection(connection, value).kind
     return found
 
@@ -319,22 +357,93 @@ def _problems(path: Path | None, text: str) -> dict[str, Any]:
     return said
 
 
-def _checked(text: str) -> list[dict[str, Any]]:
-    pipeline = parse_model(text, "the draft", PipelineConfig)
+def _checked(user: BaseUser, order: Text, path: Path | None) -> list[dict[str, Any]]:
+    text, pipeline = order.text, parse_model(order.text, "the draft", PipelineConfig)
+    saved = load_pipeline(path) if path is not None else None
+    if pipeline.pipeline != order.pipeline and not has(user, pipeline.pipeline, Right.ACT):
+        raise HTTPException(403, f"you may not ask about {pipeline.pipeline}: that needs the right to edit its DAG")
+    _require_rights(user, pipeline, saved)
     import_for(pipeline)
-    from sluice.flows.runtime import Runtime
-    from sluice.operations.check import check
-    from sluice.orchestration.connections import from_airflow
+    asked, left = _asked_unsaved(user, pipeline, saved)
+    findings = [
+        Finding("not asked", "", "", f"{why}; {_LATER.format(name=pipeline.pipeline)}", part=part)
+        for part, why in left.items()
+    ]
+    if asked is not None:
+        from sluice.flows.runtime import Runtime
+        from sluice.operations.check import check
+        from sluice.orchestration.connections import from_airflow
 
-    report = check(Runtime.build(pipeline, resolver=cache(from_airflow)))
+        report = check(Runtime.build(asked, resolver=cache(from_airflow)))
+        findings = [*(one for one in report.findings if one.part not in left), *findings]
     return [
         {
             **one.to_json(),
             "line": line_of_finding(text, one.part, one.setting),
             "field": _field(text, path_of_finding(text, one.part, one.setting)),
         }
-        for one in report.findings
+        for one in findings
     ]
+
+
+_LATER = "`sluice check {name}` asks it once the file is saved"
+
+
+def _asked_unsaved(
+    user: BaseUser, pipeline: PipelineConfig, saved: PipelineConfig | None
+) -> tuple[PipelineConfig | None, dict[str, str]]:
+    """Return the part of a text of which servers are asked before it is saved, and why what else is not: by part.
+
+    A part is asked through connections that the user may see, if it names nothing but them. None: no part is.
+    """
+    units: dict[str, list[Reference]] = {}
+    for one in _referred(pipeline):
+        units.setdefault(".".join(map(str, one.unit)), []).append(one)
+
+    def why(unit: str) -> str:
+        found = units.get(unit, [])
+        if any(is_free(one) for one in found):
+            return "it names more than connections"
+        kinds = {one.value for one in found if one.refers is Refers.KIND}
+        if not kinds <= {*sources.KINDS, *registry.KINDS}:
+            return "its kind is not built in"
+        unseen = [one.value for one in found if one.refers is Refers.CONNECTION and not _may_use(user, one.value)]
+        return f"Airflow does not let you see the connection {shown(unseen[0])!r}" if unseen else ""
+
+    segments = saved.capture.segments if saved is not None else SegmentConfig()
+    same = saved is not None and saved.coordination == pipeline.coordination
+    left = {
+        "zookeeper": "" if same else why("coordination"),
+        "source": why("source"),
+        **{f"target {one.name}": why(f"targets.{number}") for number, one in enumerate(pipeline.targets)},
+        "rules": "rules are code" if pipeline.rules else "",
+        "files": "files of rows have locations of their own" if any(line.files for line in pipeline.mapping) else "",
+        "alerts": "a notifier is code" if pipeline.alert_notifiers else "",
+        "store": "a file would be written there" if pipeline.capture.segments.uri != segments.uri else "",
+    }
+    if pipeline.snapshot is not None:
+        left[f"target {SNAPSHOT}"] = "it names more than connections"
+    left = {part: reason for part, reason in left.items() if reason}
+    if {"zookeeper", "source"} & left.keys():
+        rest = [part for part in ("source", *(f"target {one.name}" for one in pipeline.targets)) if part not in left]
+        return None, left | dict.fromkeys(rest, "another part that is needed for it is not asked")
+    targets = tuple(
+        one.model_copy(update={"start": None, "on_lost_batches": "stop"})
+        for one in pipeline.targets
+        if f"target {one.name}" not in left
+    )
+    return pipeline.model_copy(
+        update={
+            "capture": pipeline.capture.model_copy(update={"segments": segments}),
+            "mapping": tuple(line.model_copy(update={"files": ()}) for line in pipeline.mapping),
+            "targets": targets,
+            "dump": pipeline.dump.model_copy(update={"connection": None, "replicas": ()}),
+            "workers": WorkersConfig(),
+            "rules": None,
+            "snapshot": None,
+            "alert_notifiers": (),
+        }
+    ), left
 
 
 def _save(folder: Path, path: Path | None, order: Saved, *, user: BaseUser, by: str) -> dict[str, Any]:
@@ -356,6 +465,7 @@ def _save(folder: Path, path: Path | None, order: Saved, *, user: BaseUser, by: 
 
     def note(failed: str) -> None:
         import_for(pipeline)
+        _require_rights(user, pipeline, None if new else load_pipeline(path))  # while nobody else saves
         from sluice.flows.runtime import Runtime
         from sluice.orchestration.connections import from_airflow
 

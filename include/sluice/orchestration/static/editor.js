@@ -257,13 +257,13 @@ function drawChange(found) {
 
 const TONES = { ok: "good", warning: "warn", error: "bad" };
 async function check() {
-  swap(parts.findings, empty("Asking the source, the targets and ZooKeeper…"));
+  swap(parts.findings, empty("Asking ZooKeeper, and the source and the targets by connections that you may see…"));
   parts.check.disabled = true;
   const mine = turn;
   try {
     const { findings } = await post("drafts/check", { text: parts.text.value, pipeline: name });
     if (mine !== turn) return;
-    drawBeside(findings.filter((one) => one.severity !== "ok"));
+    drawBeside(findings.filter((one) => one.severity === "warning" || one.severity === "error"));
     swap(parts.findings, el("h3", {}, "Findings"), table(["", "Line", "Part", "What", "Value", "Why, and what to do"], findings.map((one) => [
       pill(TONES[one.severity] || "quiet", one.severity), lineButton(one.line), one.part, one.setting, one.value,
       el("span", { class: "reason" }, ...hinted(one.why), one.fix ? el("div", {}, ...hinted(one.fix)) : ""),

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
+from sluice.config.rights import Refers
 from sluice.targets.clickhouse.column_types import declared_problem
 from sluice.targets.templates import require_known
 
@@ -18,7 +19,7 @@ class ClickHouseOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    types: Mapping[str, str] = Field(
+    types: Annotated[Mapping[str, str], Refers.NOTHING] = Field(
         {},
         description="schema.table.column of the target: the column's type, instead of the proposed one. Example: "
         "LowCardinality(String), JSON.",
@@ -31,12 +32,12 @@ class ClickHouseOptions(BaseModel):
         description="What becomes of dates that the column cannot hold, such as 0000-00-00: the row is refused, or the "
         "value is NULL.",
     )
-    partition_by: Mapping[str, str] = Field(
+    partition_by: Annotated[Mapping[str, str], Refers.CODE] = Field(
         {},
         description="schema.table of the target: the expression by which a table that Sluice makes is partitioned. It "
         "names columns of the key alone.",
     )
-    settings: Mapping[str, str | int] = Field(
+    settings: Annotated[Mapping[str, str | int], Refers.CODE] = Field(
         {}, description="Settings of tables that Sluice makes, such as index_granularity, besides its own."
     )
     replicated: bool = Field(False, description="Tables that Sluice makes have the Replicated form of their engine.")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import Endpoint, require_own_address
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.model.client_packages import install_hint
 from sluice.targets.lake.format import Raced
@@ -120,6 +120,8 @@ def place_of(endpoint: Endpoint, location: str, target: str) -> Place:
             f"target {target!r}: location {location or root!r} is neither an absolute folder nor a URL "
             "(s3://bucket/path)"
         )
+    if location:
+        require_own_address(endpoint, root, f"target {target!r}: options.location")
     storage = _storage(endpoint, extra)
     lowered = {name.lower(): value for name, value in storage.items()}
     if lowered.get(_UNSAFE, "false").lower() in {"1", "true", "yes"}:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Size, Span
+from sluice.config.rights import Refers
 from sluice.model.tables import TableId
 from sluice.targets.lake.names import RESERVED, legal
 from sluice.targets.lake.options import LakeOptions
@@ -40,7 +41,7 @@ class DeltaMaintenance(BaseModel):
 class DeltaOptions(LakeOptions):
     """The ``options:`` of a target of type delta."""
 
-    location: str = Field(
+    location: Annotated[str, Refers.LOCATION] = Field(
         "",
         description="Where the tables lie: an absolute folder or a URL (s3://bucket/lake). Default: location, or "
         "path, in the connection's extra.",

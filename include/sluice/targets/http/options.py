@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sluice.config.pipeline import Span
+from sluice.config.rights import Refers
 from sluice.targets.messages.form import MessageForm
 from sluice.targets.templates import fields_of, require_known
 
@@ -81,7 +82,7 @@ class HttpOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str = Field(
+    path: Annotated[str, Refers.NOTHING] = Field(
         "/",
         description="Path, and query, below the connection's address. {schema}, {table}: of the target table; "
         "{pipeline}, {target}: names; with batch.max_rows: 1 also {key}, {op}.",
@@ -93,12 +94,12 @@ class HttpOptions(BaseModel):
         "debezium-json", description="What a document says, see docs/formats.md."
     )
     batch: Batches = Field(default_factory=Batches, description="How many rows go into a request.")
-    body: Any = Field(
+    body: Annotated[Any, Refers.NOTHING] = Field(
         None,
         description='The JSON around the documents, such as {events: "{documents}"}; "{document}" with batch.max_rows: 1. Texts may name {pipeline}, '  # noqa: E501
         "{target}, {batch}, {count}, {idempotency_key}. Default: the documents alone.",
     )
-    headers: dict[str, str] = Field(
+    headers: Annotated[dict[str, str], Refers.NOTHING] = Field(
         default_factory=dict, description="Further headers; texts may name what path names."
     )
     idempotency_header: str = Field(

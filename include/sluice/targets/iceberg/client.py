@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import Endpoint, require_own_address
 from sluice.config.folders import local_folder
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.model.client_packages import install_hint
@@ -21,6 +22,7 @@ Identifier = tuple[str, ...]
 
 _MOST_OPEN = 8
 """Open catalogs of a process, at most."""
+_ADDRESS = re.compile(r"endpoint|ur[il]|host|proxy")
 _SHOWN = frozenset({"type", "uri", "warehouse", "name"})
 
 
@@ -166,6 +168,10 @@ def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Pla
     given = extra.get("catalog") or {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"connection {endpoint.connection_id!r}: catalog in extra is no object")
+    for name, address in catalog.items():
+        if name != "warehouse" and ("://" in address or _ADDRESS.search(name)):
+            whole = address if "://" in address else f"//{address}"
+            require_own_address(endpoint, whole, f"target {target!r}: options.catalog.{name}")
     properties = {str(name): str(value) for name, value in {**given, **catalog}.items()}
     local = local_folder(properties.get("warehouse", ""))
     if local:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Size, Span
+from sluice.config.rights import Refers
 from sluice.targets.lake.options import LakeOptions
 
 
@@ -44,13 +45,22 @@ class IcebergMaintenance(BaseModel):
         return self
 
 
+def _no_code(catalog: dict[str, str]) -> dict[str, str]:
+    """Return the settings of a catalog unchanged. Raises ValueError if one names a class, which would be imported."""
+    for name in catalog:
+        if name.endswith("impl"):
+            raise ValueError(f"{name} names a class; write it into catalog of the connection's extra")
+    return catalog
+
+
 class IcebergOptions(LakeOptions):
     """The ``options:`` of a target of type iceberg."""
 
-    catalog: dict[str, str] = Field(
+    catalog: Annotated[dict[str, str], Refers.ADDRESS, AfterValidator(_no_code)] = Field(
         default_factory=dict,
         description="The catalog as pyiceberg has it ({type: rest, uri: …, warehouse: …}), added to that of the "
-        "connection; name: of a SQL catalog (sluice). No secrets: those are in the connection.",
+        "connection; name: of a SQL catalog (sluice). No secrets and no classes: those are in the connection. With a "
+        "connection that has a login, addresses are those that it has itself.",
     )
     file_size: Size = Field(
         64 * 2**20,

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
+from sluice.config.rights import Refers
 from sluice.model.tables import TableId
 from sluice.targets.messages.form import MessageForm
 from sluice.targets.templates import fields_of, listed, require_known
@@ -25,6 +26,10 @@ OURS = frozenset({
     "delivery.report.only.error",
 })  # fmt: skip
 """Settings of the client on which the guarantee rests, or that have their own option."""
+_CONNECTIONS = re.compile(
+    r"metadata\.broker\.list|plugin\.|ssl\.|sasl\.|https?\.|security\.|enable\.(ssl|sasl)\.|schema\.registry\."
+)
+"""Settings that name servers, logins, files or code: the connection has them."""
 
 
 class Partitioning(StrEnum):
@@ -56,7 +61,7 @@ class MissingTopics(BaseModel):
     )
     partitions: int = Field(1, ge=1, le=100_000, description="Partitions of a topic.")
     replication: int = Field(-1, ge=-1, le=32_767, description="Replicas; -1: the broker's default.")
-    config: dict[str, str] = Field(
+    config: Annotated[dict[str, str], Refers.NOTHING] = Field(
         default_factory=dict, description="Settings of the topic, such as cleanup.policy: compact."
     )
 
@@ -146,7 +151,7 @@ class KafkaOptions(BaseModel):
         description="After this the broker gives a batch up. At most its transaction.max.timeout.ms.",
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field("lz4", description="Of messages.")
-    producer: dict[str, Setting] = Field(
+    producer: Annotated[dict[str, Setting], Refers.CODE] = Field(
         default_factory=dict, description="Further settings of the client (librdkafka), such as linger.ms."
     )
 
@@ -185,6 +190,11 @@ class KafkaOptions(BaseModel):
         ours = sorted(OURS & {name.lower() for name in self.producer})
         if ours:
             raise ValueError(f"producer: {ours[0]} is set by Sluice")
+        for name in self.producer:
+            if _CONNECTIONS.match(name.lower()):
+                raise ValueError(
+                    f"producer: {name} is a setting of the server or the login: write it into the connection's extra"
+                )
         return self
 
     @property
