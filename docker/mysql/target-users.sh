@@ -1,5 +1,5 @@
 # Run once by the MySQL image: the user that writes the reporting schema.
 docker_process_sql <<SQL
 CREATE USER 'sluice_load'@'%' IDENTIFIED BY '${SLUICE_PASSWORD}';
-GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, LOCK TABLES ON reporting.* TO 'sluice_load'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, TRIGGER, CREATE TEMPORARY TABLES ON reporting.* TO 'sluice_load'@'%';
 SQL

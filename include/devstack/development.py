@@ -12,7 +12,7 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,6 +30,9 @@ from devstack.spark import SparkConnectServer
 from devstack.subscriptions import SubscriptionService
 from devstack.zookeeper import ZooKeeperServer
 from sluice.errors import ConfigError
+from sluice.model.dialects import MARIADB, MYSQL
+from sluice.model.rights import Right, Scope
+from sluice.mysql import rights
 
 SOURCE, TARGET = "mysql-source", "mysql-target"
 SOURCE_POSTGRESQL = "postgresql-source"
@@ -47,10 +50,6 @@ _PORT_VARIABLES = {
     SUBSCRIPTIONS: "SLUICE_SERVE_PORT",
     "subscriptions-http": "SLUICE_SERVE_HTTP_PORT",
 }
-
-
-_READ_LOG = "REPLICATION SLAVE, REPLICATION CLIENT"
-_WRITE = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, LOCK TABLES"
 
 
 @dataclass(frozen=True)
@@ -307,18 +306,18 @@ class Stack:
         """
         if self.settings.channel:
             for server in (self.source, self.target):
-                self._create_user(server, "sluice", _READ_LOG, SOURCE_SCHEMA, _WRITE)
+                self._create_user(server, "sluice", (*rights.SOURCE, *rights.TARGET), SOURCE_SCHEMA)
             return
         if not self.settings.postgresql:
-            self._create_user(self.source, "sluice", _READ_LOG, SOURCE_SCHEMA, "SELECT")
-        self._create_user(self.target, "sluice_load", "", TARGET_SCHEMA, _WRITE)
+            self._create_user(self.source, "sluice", rights.SOURCE, SOURCE_SCHEMA)
+        self._create_user(self.target, "sluice_load", rights.TARGET, TARGET_SCHEMA)
 
-    def _create_user(self, server: MySQLServer, name: str, everywhere: str, schema: str, there: str) -> None:
-        password = self.settings.passwords[name]
+    def _create_user(self, server: MySQLServer, name: str, listed: Sequence[Right], schema: str) -> None:
+        account, dialect = rights.account(name, "127.0.0.1"), MARIADB if self.settings.mariadb else MYSQL
+        schemas = dict.fromkeys((Scope.CAPTURED, Scope.TABLES, Scope.CHECKPOINTS), schema)
         server.execute(
-            f"CREATE USER IF NOT EXISTS '{name}'@'127.0.0.1' IDENTIFIED BY '{password}'",
-            *([f"GRANT {everywhere} ON *.* TO '{name}'@'127.0.0.1'"] if everywhere else []),
-            f"GRANT {there} ON `{schema}`.* TO '{name}'@'127.0.0.1'",
+            f"CREATE USER IF NOT EXISTS {account} IDENTIFIED BY '{self.settings.passwords[name]}'",
+            *rights.grants(listed, account, schemas, dialect),
         )
 
     # -- life ------------------------------------------------------------------------------------------------------

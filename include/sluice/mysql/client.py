@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -17,6 +17,7 @@ from pymysql.constants import COMMAND
 
 from sluice.config.connections import unverified
 from sluice.model.tables import TableId, quoted_table
+from sluice.mysql import rights
 
 if TYPE_CHECKING:
     _Base = pymysql.connections.Connection[Any]
@@ -28,6 +29,21 @@ _QUESTION = re.compile(r"[\s(]*(?:SELECT|SHOW|EXPLAIN|CHECKSUM)\b", re.I)
 _HEAD = 64
 """Characters of a statement that tell whether it asks for rows."""
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+_NAMED = 2_000
+"""Characters of a statement that are kept, to find the schema of a table which the server denies."""
+
+
+class AccessDenied(pymysql.err.OperationalError):
+    """The server denied a statement: the login lacks a privilege. ``grant``: the statement that gives it, "" if it is
+    not known.
+    """
+
+    grant: str = ""
+
+    @property
+    def hint(self) -> str:
+        """The next step, for errors of Sluice."""
+        return f"{self.grant or 'grant what it names'}; `sluice check PIPELINE` names every right that is missing"
 
 
 @contextmanager
@@ -68,6 +84,10 @@ class MySQLConnection(_Base):
 
     _asks: bool = False
     """The statement under way is one that is answered with rows, be it none of them."""
+    _statement: str = ""
+    """The beginning of the statement under way."""
+    _sent_ahead: bool = False
+    """Several statements are under way, so that nothing else can be asked."""
     _owed: tuple[int, ...] = ()
     """The number of the first packet of each answer that is still to come, one a statement that was sent ahead."""
 
@@ -90,7 +110,7 @@ class MySQLConnection(_Base):
                     raise
                 failed.append(error)
         if failed:
-            raise failed[0]
+            raise self.with_grant(failed[0])
         return found
 
     def ahead(self, statement: str) -> None:
@@ -129,8 +149,9 @@ class MySQLConnection(_Base):
             raise
         self._next_seq_id = first
         if command == COMMAND.COM_QUERY:
-            text = sql[:_HEAD] if isinstance(sql, str) else bytes(sql[:_HEAD]).decode("latin-1")
-            self._asks = _QUESTION.match(text) is not None
+            head = sql[:_NAMED]
+            self._statement = head if isinstance(head, str) else bytes(head).decode("utf-8", "replace")
+            self._asks = _QUESTION.match(self._statement[:_HEAD]) is not None
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         """Read one answer.
@@ -147,6 +168,10 @@ class MySQLConnection(_Base):
                     "service with their protocol?",
                 )
             return count
+        except pymysql.err.OperationalError as error:
+            if self._sent_ahead:
+                raise
+            raise self.with_grant(error) from error.__cause__
         except RuntimeError as error:
             self._force_close()  # type: ignore[attr-defined]
             raise pymysql.err.InternalError(
@@ -156,11 +181,30 @@ class MySQLConnection(_Base):
             ) from error
 
     def _answer(self, first: int) -> Rows:
-        self._next_seq_id = first
-        self._read_query_result()
+        self._next_seq_id, self._sent_ahead = first, True
+        try:
+            self._read_query_result()
+        finally:
+            self._sent_ahead = False
         result: Any = self._result  # type: ignore[has-type]
         self._result = None
         return [tuple(row) for row in result.rows or ()]
+
+    def with_grant(self, error: pymysql.err.MySQLError) -> pymysql.err.MySQLError:
+        """Return an error as :class:`AccessDenied` if it is one; no other statement may be under way."""
+        code, text = (*error.args, "", "")[:2]
+        if code not in rights.DENIED or isinstance(error, AccessDenied):
+            return error
+        denied, statement = AccessDenied(*error.args), self._statement
+        with suppress(pymysql.err.Error, OSError), undecoded(self):
+            self._execute_command(COMMAND.COM_QUERY, "SELECT CURRENT_USER(), DATABASE()")
+            super()._read_query_result()  # type: ignore[misc]
+            answer: Any = self._result
+            login, schema = (part.decode() if part else "" for part in answer.rows[0])
+            user, _, host = login.rpartition("@")
+            denied.grant = rights.grant_for(code, str(text), statement, rights.account(user, host), schema)
+        self._result = None
+        return denied
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         """Share one TLS context if nothing is verified: to load the system's certificates takes 20 ms per

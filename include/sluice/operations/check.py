@@ -43,15 +43,17 @@ from sluice.model.findings import Finding
 from sluice.model.load_marks import public_key
 from sluice.model.nearest import meant
 from sluice.model.offset import Offset
+from sluice.model.rights import SETTING
 from sluice.model.tables import TableId
 from sluice.operations.alert_rules import notifier_class, notifier_names
 from sluice.operations.channel import ends_of, members, ring, sent_to_itself
+from sluice.operations.connection_probe import target_rights
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
 from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
 from sluice.operations.stage_placement import placement_remarks
 from sluice.operations.target_switch import server_lines
 from sluice.operations.verify.digests import not_covered
-from sluice.sources.base import LogsPartialRows, PreparesSource, SourceSession, SourceTable
+from sluice.sources.base import Blindness, LogsPartialRows, PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import Feature, other_writers, refuses
 
@@ -130,7 +132,10 @@ def check(runtime: Runtime) -> CheckReport:
     if runtime.source.keeps_for_us and not any(f.setting in _SILENT for f in findings if f.part == "source"):
         findings += _guard("source", lambda: _missing_at_source(runtime, at_source))
     copies: list[PlannedCopy] = []
-    wrong = any(f.severity == "error" and (f.part != "source" or f.setting in _SILENT) for f in findings)
+    wrong = any(
+        f.severity == "error" and f.setting != SETTING and (f.part != "source" or f.setting in _SILENT)
+        for f in findings
+    )
     if pipeline.targets and not wrong:  # the check of a text that is not saved may leave all of them out
         findings += _guard("mapping", lambda: _tables(runtime, copies))
     return CheckReport(tuple(findings), tuple(copies), tuple(at_source))
@@ -303,6 +308,9 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
         for one in incomplete
     ]
     lines += _guard("targets", lambda: _not_replaced(runtime, found))
+    for target in runtime.pipeline.targets:
+        places = [copy.plan.target for copy in found if copy.target == target.name]
+        lines += _guard(f"target {target.name}", partial(target_rights, runtime, target.name, places))
     lines += _guard("verify", lambda: _digests(runtime))
     lines += _shadows(runtime)
     lines += _unseen(runtime, [table.id for table in tables])
@@ -588,10 +596,18 @@ def _unseen(runtime: Runtime, tables: list[TableId]) -> list[Finding]:
             pattern,
             f"it fits no table that the login {blind.login!r} sees, and it does not see tables on which it has no "
             "privilege",
-            f"{blind.grant}, or ON the schema of these tables",
+            _grant_for(pattern, blind),
         )
         for pattern in lost
     ]
+
+
+def _grant_for(pattern: str, blind: Blindness) -> str:
+    """Return the GRANT on the schema that a pattern names, or on all."""
+    named = re.match(r"((?:\w|\\[^\w.])+)\\\.", pattern)
+    if named is None or blind.on_schema is None:
+        return f"{blind.grant}, or ON the schema of these tables"
+    return blind.on_schema(re.sub(r"\\(.)", r"\1", named[1]))
 
 
 def _shadows(runtime: Runtime) -> list[Finding]:
@@ -827,13 +843,16 @@ def _rules(runtime: Runtime) -> list[Finding]:
 
 def _target(runtime: Runtime, name: str) -> list[Finding]:
     target = runtime.open_target(name)
+    lines = target_rights(runtime, name)
+    if any(line.severity == "error" for line in lines):
+        return lines
     if target.checkpoints is not None:
         target.checkpoints.read()  # does it answer at all?
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
         checkpoint = CheckpointCheck(runtime, state, name, target).read()
         others = list(server_lines(runtime, state, name)) if target.config.connections else []
     batch = checkpoint.batch if checkpoint else 0
-    lines = [_finding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]
+    lines.append(_finding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers"))
     for server, error in others:
         if error is None:
             lines.append(_finding("ok", f"target {name}", f"server {server}", "", "a switch to it is possible"))

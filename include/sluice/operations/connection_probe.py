@@ -1,15 +1,23 @@
-"""Log in at a connection and say what answers: for the *Test* button of Airflow's form, and for ``sluice doctor``."""
+"""Log in at a connection and say what answers, or what the login may not: for the *Test* button of Airflow's form, for
+``sluice doctor`` and ``sluice check``.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sluice import sources
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime
+from sluice.model.findings import Finding
+from sluice.model.rights import SETTING
+from sluice.model.tables import TableId
 from sluice.targets import registry
+from sluice.targets.port import NamesRights
 
 _ZOOKEEPER = "sluice.coordination.zookeeper:probe"
 OTHER_NAMES: Mapping[str, str] = {
@@ -47,6 +55,24 @@ def probe(endpoint: Endpoint) -> str:
             hint=f"these can: {', '.join(testable_kinds())}",
         )
     return _function(place)(endpoint)
+
+
+def source_rights(runtime: Runtime) -> list[Finding]:
+    """Return the rights that the login of the source's first server lacks."""
+    with runtime.source_at(runtime.pipeline.source.connection).open() as session:
+        return [replace(one, part="source") for one in session.preflight(None) if one.setting == SETTING]
+
+
+def target_rights(
+    runtime: Runtime, name: str, tables: Sequence[TableId] | None = None, connection: str = ""
+) -> list[Finding]:
+    """Return the rights that the login of a target lacks on ``tables``; None: for its checkpoint.
+
+    ``connection``: the server of its group; by default the one that is written now.
+    """
+    target = runtime.open_target(name, connection)
+    found = target.missing_rights(tables) if isinstance(target, NamesRights) else []
+    return [replace(one, part=f"target {name}") for one in found]
 
 
 def _place_of(endpoint: Endpoint) -> str:

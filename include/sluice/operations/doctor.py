@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,11 +19,13 @@ from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.references import connections
 from sluice.config.surroundings import VARIABLES, unknown_variables
-from sluice.errors import SluiceError
+from sluice.errors import PreflightError, SluiceError
+from sluice.flows.runtime import Runtime
 from sluice.model.client_packages import DISTRIBUTION, installed_version, installer
 from sluice.model.findings import Finding
 from sluice.model.nearest import meant
-from sluice.operations.connection_probe import probe, testable
+from sluice.model.rights import SETTING
+from sluice.operations.connection_probe import probe, source_rights, target_rights, testable
 from sluice.operations.server_questions import NoAnswer, Question, server_questions
 from sluice.targets.registry import kind_of
 
@@ -40,7 +42,7 @@ def _finding(severity: str, part: str, setting: str, value: str, why: str = "", 
 def doctor(resolver: ConnectionResolver, environment: Mapping[str, str] = os.environ) -> list[Finding]:
     """Return a line for each thing that was looked at, what is wrong as errors and warnings."""
     pipelines, broken = _pipelines()
-    asked = ask_connections(resolver, _used(pipelines))
+    asked, logins = ask_connections(resolver, _used(pipelines)), ask_rights(resolver, pipelines)
     return [
         *packages(),
         *_folders(),
@@ -48,6 +50,7 @@ def doctor(resolver: ConnectionResolver, environment: Mapping[str, str] = os.env
         *broken,
         *_clients(pipelines),
         *answers(asked),
+        *missing(logins),
     ]
 
 
@@ -181,6 +184,40 @@ def ask_connections(resolver: ConnectionResolver, names: Sequence[str]) -> list[
         question = server_questions.begin(f"{name} at {endpoint.address}", call) if testable(endpoint) else None
         asked.append(AskedConnection(name, endpoint.address, question))
     return asked
+
+
+def ask_rights(
+    resolver: ConnectionResolver, pipelines: Iterable[PipelineConfig]
+) -> list[tuple[str, Question[list[Finding]]]]:
+    """Begin to ask for the rights of each pipeline's logins. What does not answer is reported by its connection."""
+    asked = []
+    for pipeline in pipelines:
+        with suppress(SluiceError):
+            runtime = Runtime.build(pipeline, resolver=resolver, runner="local")
+            calls = [("source", partial(source_rights, runtime))] + [
+                (f"target {one.name}", partial(target_rights, runtime, one.name, connection=one.connection))
+                for one in pipeline.targets
+            ]
+            for part, call in calls:
+                name = f"{pipeline.pipeline}: {part}"
+                asked.append((name, server_questions.begin(f"rights of {name}", call)))
+    return asked
+
+
+def missing(asked: Iterable[tuple[str, Question[list[Finding]]]]) -> list[Finding]:
+    """Return the rights that logins lack."""
+    found = []
+    for name, question in asked:
+        try:
+            answer = question.answer(ANSWER_S)
+        except PreflightError as error:  # it may not even ask what the pre-flight looks at
+            found.append(_finding("error", "connections", f"{name}, {SETTING}", "", error.message, error.hint or ""))
+        except SluiceError:  # the login at its connection reports it
+            continue
+        else:
+            if not isinstance(answer, NoAnswer):
+                found += [replace(one, part="connections", setting=f"{name}, {one.setting}") for one in answer.value]
+    return found
 
 
 def answers(asked: Iterable[AskedConnection]) -> list[Finding]:

@@ -17,7 +17,9 @@ CONNECT_TIMEOUT_S = 8
 DEAD_MS = 60_000
 """Milliseconds after which a connection is dead whose data the other side does not acknowledge."""
 
-DENIED = frozenset({"28000", "28P01", "42501", "3D000"})
+NO_RIGHT = "42501"
+"""The server's error code for a right that the login does not have."""
+DENIED = frozenset({"28000", "28P01", NO_RIGHT, "3D000"})
 """The server's error codes for a login, a database or a right that the connection does not have."""
 GONE_CLASSES = ("08", "53", "57", "58")
 GONE = frozenset({"25006", "25P03", "XX000"})
@@ -112,6 +114,6 @@ def said(error: psycopg.Error) -> str:
 
 
 __all__ = [
-    "DENIED", "GONE", "GONE_CLASSES", "Connection", "connect", "is_about_tls", "is_denied", "is_gone", "said",
-    "settings_of",
+    "DENIED", "GONE", "GONE_CLASSES", "NO_RIGHT", "Connection", "connect", "is_about_tls", "is_denied", "is_gone",
+    "said", "settings_of",
 ]  # fmt: skip

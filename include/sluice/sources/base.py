@@ -88,10 +88,13 @@ def raise_first(findings: Sequence[Finding], where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Blindness:
-    """A login that does not see every table: its name, and the statement that grants it."""
+    """A login that does not see every table: its name, and the statement that grants it; ``on_schema``: the statement
+    for one schema.
+    """
 
     login: str
     grant: str
+    on_schema: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

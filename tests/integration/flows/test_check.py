@@ -162,43 +162,6 @@ def test_a_table_that_a_login_may_not_see_is_not_called_missing(shop: Case) -> N
             )
 
 
-def test_the_documented_privileges_of_a_target_are_enough(shop: Case) -> None:
-    """A login with the GRANT that the page prints makes the tables, loads rows, follows DDL, sees triggers and compares
-    the sides.
-    """
-    page = Path(__file__).parents[3].joinpath("docs/mysql-target.md").read_text(encoding="utf-8")
-    [grant] = re.findall(r"^GRANT [A-Z, ]+ ON `reporting`\.\* TO 'sluice'@'%';$", page, re.MULTILINE)
-    user = f"least_{shop.schema}"
-    statement = grant.rstrip(";").replace("`reporting`", f"`{shop.schema}`").replace("'sluice'", f"'{user}'")
-    shop.target.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'x'", statement)
-    shop.connections["case_target"] = shop.target.connection_json(user=user, password="x", schema=shop.schema)
-    try:
-        report(shop, "--apply", "--yes")
-        shop.run_until_head()
-        at = f"USE `{shop.schema}`"
-        shop.source.execute(
-            at, "INSERT INTO people (email, name) VALUES ('a', 'x'), ('b', 'y')", "INSERT INTO heap VALUES (1, 'z')"
-        )
-        shop.run_until_head()
-        shop.source.execute(
-            at,
-            "ALTER TABLE people ADD COLUMN more INT NOT NULL DEFAULT 4, ADD KEY by_name (name)",
-            "CREATE TABLE child (id INT PRIMARY KEY, person INT UNSIGNED, FOREIGN KEY (person) REFERENCES people (id))",
-            "INSERT INTO child VALUES (1, 1)",
-            "UPDATE people SET name = 'w' WHERE id = 2",
-            "TRUNCATE TABLE heap",
-            "CREATE TABLE gone (id INT PRIMARY KEY)",
-            "RENAME TABLE gone TO away",
-            "DROP TABLE away",
-            "DELETE FROM people WHERE id = 2",
-        )
-        shop.run_until_head()
-        shop.assert_equal("people", "heap", "child")
-        assert report(shop)["findings"]
-    finally:
-        shop.target.execute(f"DROP USER '{user}'@'%'")
-
-
 def test_a_pipeline_within_one_server_is_a_ring_only_through_captured_tables(shop: Case) -> None:
     other = f"{shop.schema}_copy"
     shop.source.execute(f"CREATE DATABASE `{other}`")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -26,6 +25,7 @@ from sluice.model.dumps import Marking
 from sluice.model.findings import Finding
 from sluice.model.load_marks import MarkRules
 from sluice.model.offset import Offset
+from sluice.model.rights import SETTING
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import Column, TableId, TableSchema
@@ -37,6 +37,7 @@ from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.key_sql import key_literals, key_table, shown_literal, typed_literal
+from sluice.mysql.rights import GrantedRights, grant
 from sluice.sources.base import (
     Blindness,
     ChangeSink,
@@ -73,13 +74,12 @@ from sluice.sources.mysql.server.connection import (
     log_end,
     open_connection,
     retention_s,
-    rows_of,
     server_info,
     source_errors,
 )
 from sluice.sources.mysql.server.key_equality import same_keys
 from sluice.sources.mysql.server.merge_tables import refuse_merge
-from sluice.sources.mysql.server.preflight import preflight, require_ready
+from sluice.sources.mysql.server.preflight import preflight, require_ready, rights_findings
 from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
 from sluice.sources.mysql.server.settled import settled_end
@@ -87,7 +87,13 @@ from sluice.sources.mysql.server.two_way import numbering, unique_keys
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
 from sluice.sources.mysql.snapshot.chunk_table import MySQLChunkTable
 from sluice.sources.mysql.snapshot.result_set import open_reader
-from sluice.sources.mysql.snapshot.watermarks import after_low, choose_marking, make_marker, mark_table_of
+from sluice.sources.mysql.snapshot.watermarks import (
+    after_low,
+    choose_marking,
+    make_marker,
+    mark_table_of,
+    required_mark_table,
+)
 from sluice.sources.table_filter import Selection
 
 KEPT_S = 10.0
@@ -294,6 +300,10 @@ class MySQLSession:
             )
             if self._two_way:
                 found += unique_keys(self.connection, Selection.compile(self.source.pipeline.capture))
+            if not any(finding.setting == SETTING for finding in found):
+                can_without = info.is_mariadb or info.variables.get("gtid_mode", "").upper() == "ON"
+                watermarks = required_mark_table(self.source.pipeline, self.source.endpoint, can_without=can_without)
+                found += rights_findings(self.connection, self.source.pipeline, watermarks)
             return found
 
     def replication_findings(self) -> list[Finding]:
@@ -447,13 +457,13 @@ class MySQLSession:
 
     def blindness(self) -> Blindness | None:
         """Return the GRANT that the login lacks; None if it may select everywhere."""
-        with self._asking():
-            grants = [str(row[0]).upper() for row in rows_of(self.connection, "SHOW GRANTS")]
-            user, _, host = str(rows_of(self.connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
-        everywhere = ",".join(grant.partition(" ON *.*")[0] for grant in grants if " ON *.*" in grant)
-        if re.search(r"\bSELECT\b|ALL PRIVILEGES", everywhere):
+        with self._asking(), self.connection.cursor() as cursor:
+            granted = GrantedRights.read(cursor)
+        if granted.has("SELECT"):
             return None
-        return Blindness(user, f"GRANT SELECT ON *.* TO '{user}'@'{host}'")
+        return Blindness(
+            granted.user, grant(["SELECT"], granted.account), lambda schema: grant(["SELECT"], granted.account, schema)
+        )
 
     def numbering(self) -> tuple[int, int] | None:
         """Return ``auto_increment_increment`` and ``auto_increment_offset`` of the server."""

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from sluice.config.pipeline import Event, PipelineConfig
 from sluice.errors import ConfigError, LogPurged, LostPosition, WrongServer
 from sluice.model.findings import Finding
+from sluice.model.rights import Scope, by_schema
 from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted, quoted_table
+from sluice.postgresql.rights import PUBLISHER, SOURCE, Place, missing_rights
 from sluice.sources.postgresql.catalog.table import CatalogTable, read_tables
 from sluice.sources.postgresql.catalog.table_list import cut_short_tables, numbered_tables
 from sluice.sources.postgresql.ddl_trigger import DdlTrigger, read_ddl_trigger
@@ -45,6 +47,7 @@ class Setup:
     ``ddl``: the event triggers, which another pipeline may have asked for. ``numbered``: captured tables whose rows
     get numbers one after the other, at a site of a channel. ``cut_short``: captured tables whose log may lack values
     that an update left unchanged, each with the table or partition that holds the rows, at such a site.
+    ``may_publish``: the login may make the publication, if it is missing.
     """
 
     info: ServerInfo
@@ -54,20 +57,32 @@ class Setup:
     ddl: DdlTrigger
     numbered: Sequence[TableId] = ()
     cut_short: Sequence[tuple[TableId, TableId]] = ()
+    may_publish: bool = True
 
 
 def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfig, *, two_way: bool = False) -> Setup:
     """Ask the server for all of it. ``two_way``: it is a site of a channel."""
     selection = Selection.compile(pipeline.capture)
+    publication = read_publication(connection, publication_name(pipeline), info.version_number)
+    tables = [one for one in read_tables(connection, selection.wants) if not one.partition]
+    logged = [one.id for one in tables if one.logged]
     return Setup(
         info,
         read_slot(connection, slot_name(pipeline), info.version_number),
-        read_publication(connection, publication_name(pipeline), info.version_number),
-        [one for one in read_tables(connection, selection.wants) if not one.partition],
+        publication,
+        tables,
         read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture),
         [one for one in numbered_tables(connection) if selection.wants(one)] if two_way else (),
         [pair for pair in cut_short_tables(connection) if selection.wants(pair[0])] if two_way else (),
+        publication is not None or not missing_rights(connection, PUBLISHER, {Scope.CAPTURED_TABLES: logged}),
     )
+
+
+def rights_findings(connection: Connection, pipeline: PipelineConfig) -> list[Finding]:
+    """Return the rights on captured tables that the login lacks."""
+    tables = [one.id for one in read_tables(connection, Selection.compile(pipeline.capture).wants)]
+    places: dict[Scope, Sequence[Place]] = {Scope.CAPTURED: list(by_schema(tables)), Scope.CAPTURED_TABLES: tables}
+    return missing_rights(connection, SOURCE, places)
 
 
 def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
@@ -341,7 +356,11 @@ def _cut_short_findings(tables: Sequence[tuple[TableId, TableId]]) -> list[Findi
 def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
     name, found = publication_name(pipeline), setup.publication
     if found is None:
-        return [Finding("error", "publication", name, "it says what the server sends, and there is none", _APPLY)]
+        fix = _APPLY
+        if not setup.may_publish:
+            statement = publications.creation(name, {one.id for one in setup.tables if one.logged})
+            fix = f"by a role that owns these tables and has CREATE on the database: {statement}"
+        return [Finding("error", "publication", name, "it says what the server sends, and there is none", fix)]
     findings = []
     captured = {one.id for one in setup.tables if one.logged}
     roots = [one.id for one in setup.tables if one.partitioned and not found.via_root]
@@ -442,6 +461,7 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
     statements = []
     name, captured = publication_name(pipeline), {one.id for one in setup.tables if one.logged}
     if setup.publication is None:
+        captured = captured if setup.may_publish else set()
         if captured:
             statements.append(publications.creation(name, captured))
     elif lacking := sorted(captured - setup.publication.tables):
@@ -454,6 +474,6 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
 
 
 __all__ = [
-    "Setup", "missing_statements", "position_findings", "preflight", "read_setup", "server_findings",
-    "without_identity",
+    "Setup", "missing_statements", "position_findings", "preflight", "read_setup", "rights_findings",
+    "server_findings", "without_identity",
 ]  # fmt: skip

@@ -56,6 +56,7 @@ from sluice.sources.postgresql.preflight import (
     position_findings,
     preflight,
     read_setup,
+    rights_findings,
     whole_rows,
 )
 from sluice.sources.postgresql.preflight_ddl import DDL_SETTING, SHOWN
@@ -265,6 +266,11 @@ class PostgreSQLSession:
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         """Check the server's settings, the login, the slot, the publication and the identities of captured tables."""
+        found = self._preflight(at)
+        with self._asking():
+            return found + rights_findings(self.connection, self.source.pipeline)
+
+    def _preflight(self, at: Offset | None) -> list[Finding]:
         info = self.info
         with self._asking():
             two_way = self.source.loads is not None and self.source.loads.two_way
@@ -285,7 +291,7 @@ class PostgreSQLSession:
         """
         found = [
             replace(one, fix=SHOWN, severity="warning") if one.setting == DDL_SETTING else one
-            for one in self.preflight(at)
+            for one in self._preflight(at)
         ]
         raise_first(found, f"source {self.source.pipeline.source.connection} ({self.info.version})")
 

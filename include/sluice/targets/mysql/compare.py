@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pymysql
 
 from sluice.errors import LoadError
 from sluice.model.column_types import ColumnKind
@@ -48,7 +47,6 @@ from sluice.targets.sql.tables import TargetTable
 
 COMPARED = "_sluice_compared"
 CHANGED = "_sluice_changed"
-_MAY_NOT = {1044, 1142, 1227}
 _LABELLED = {Literal.LABEL, Literal.LABELS}
 
 
@@ -248,18 +246,8 @@ class _Comparison:
         key = ", ".join(f"{quoted(n)}(191)" if self._type(n).most_bytes else quoted(n) for n in self.table.key)
         lines += [f"KEY ({key})"] if key else []
         cursor = self.session.cursor
-        try:
-            cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(temporary)}")
-            cursor.execute(f"CREATE TEMPORARY TABLE {quoted_table(temporary)} ({', '.join(lines)}) ENGINE = InnoDB")
-        except pymysql.err.MySQLError as error:
-            if error.args[0] not in _MAY_NOT:
-                raise
-            raise LoadError(
-                f"comparing rows of {self.table.table} needs a temporary table, and the target's user may not make "
-                f"one: {error.args[-1]}",
-                where=str(self.table.table),
-                hint=f"GRANT CREATE TEMPORARY TABLES ON {quoted(temporary.schema)}.* TO the target's user",
-            ) from error
+        cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(temporary)}")
+        cursor.execute(f"CREATE TEMPORARY TABLE {quoted_table(temporary)} ({', '.join(lines)}) ENGINE = InnoDB")
 
     def _send(self, temporary: TableId, rows: pa.Table, names: list[str]) -> None:
         numbered = rows.append_column(

@@ -12,10 +12,12 @@ import pymysql
 from sluice.errors import DecodeError, MappingError, UnsupportedType
 from sluice.model import dialects
 from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.rights import Scope, rights_on
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.rights import DENIED, TARGET, GrantedRights
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.mysql.column_types import column_type, lost
 from sluice.targets.mysql.extras import is_foreign
@@ -109,15 +111,15 @@ def hidden_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, str]:
     """Return the ``tables`` (that information_schema does not show) on which the login has no privilege, each with the
     GRANT that it lacks.
     """
-    found = {}
+    found, granted = {}, None
     for table in tables:
         try:
             cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 0")  # noqa: S608 - quoted
         except pymysql.err.MySQLError as error:
-            if error.args[:1] and error.args[0] in {1044, 1142, 1143, 1227}:
-                cursor.execute("SELECT CURRENT_USER()")
-                user, _, host = str(cursor.fetchone()[0]).rpartition("@")
-                found[table] = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted_table(table)} TO '{user}'@'{host}'"
+            if error.args[:1] and error.args[0] in DENIED:
+                granted = granted or GrantedRights.read(cursor)
+                lacks = granted.missing(rights_on(Scope.TABLES, TARGET), table.schema, [table.table])
+                found[table] = lacks[0].fix if lacks else getattr(error, "grant", "")
             elif error.args[:1] and error.args[0] not in {1146, 1049, 1356}:
                 raise
     return found

@@ -14,7 +14,7 @@ from pymysql.protocol import OKPacketWrapper
 
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
-from sluice.mysql.client import SHOW_INVISIBLE_KEYS, MySQLConnection
+from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection
 from sluice.targets.sql.loader import Contention
 
 _T = TypeVar("_T")
@@ -55,7 +55,7 @@ _GONE = {
     ER.TOO_MANY_USER_CONNECTIONS, 0,
 }  # fmt: skip
 _READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1836}
-_DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 1142, 1227, 3118, 1820}
+_DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 3118, 1820}
 
 _NOT_TRANSACTIONAL = 1785
 
@@ -93,7 +93,10 @@ class TargetConnection(MySQLConnection):
         ``local_infile`` stays off: a server that asks for a file at any other time gets none.
         """
         self._execute_command(COMMAND.COM_QUERY, sql)
-        asked = self._read_packet()  # type: ignore[no-untyped-call]
+        try:
+            asked = self._read_packet()  # type: ignore[no-untyped-call]
+        except pymysql.err.OperationalError as error:
+            raise self.with_grant(error) from error.__cause__
         if not asked.is_load_local_packet():
             raise pymysql.err.InternalError(0, "the server did not ask for the data")
         view = memoryview(data)
@@ -219,12 +222,14 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
         place = where or f"{endpoint.connection_id} ({endpoint.address})"
         if code in CONTENTION:
             raise Contention(f"the target was busy while {doing}: {text}", where=place) from error
-        if code in _DENIED:
+        if code in _DENIED or isinstance(error, AccessDenied):
             raise ConfigError(
                 f"the target refused connection {endpoint.connection_id!r} (user {endpoint.user!r}) while {doing}: "
                 f"{text}",
                 where=place,
-                hint=f"check login and password of connection {endpoint.connection_id}, and its grants",
+                hint=error.hint
+                if isinstance(error, AccessDenied)
+                else f"check login and password of connection {endpoint.connection_id}",
             ) from error
         if code in _READ_ONLY:
             raise TargetUnavailable(

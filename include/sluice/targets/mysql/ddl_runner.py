@@ -16,6 +16,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.client import AccessDenied
 from sluice.mysql.column_defaults import default_value
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
@@ -370,6 +371,8 @@ class DdlRunner:
         doing = f"following {change.where}"
         try:
             run_alone(self.target, self.fence, session, holder, statement, doing, before=before)
+        except AccessDenied:
+            raise  # with the GRANT
         except pymysql.err.Error as error:
             if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:
                 raise

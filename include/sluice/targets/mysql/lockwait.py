@@ -17,6 +17,8 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import SluiceError
+from sluice.model.dialects import MARIADB, MYSQL
+from sluice.mysql.rights import DENIED, LOCK_HOLDERS
 from sluice.targets.mysql.connection import TargetConnection, code_of, connect
 
 _log = structlog.get_logger()
@@ -29,7 +31,6 @@ _STEP_S = 0.5
 
 _SECONDS = re.compile(r"\d+ s\b")
 
-_DENIED = {1044, 1142, 1143, 1227}
 _ROWS = """SELECT t.PROCESSLIST_ID, t.PROCESSLIST_USER, t.PROCESSLIST_HOST, t.PROCESSLIST_TIME, t.PROCESSLIST_COMMAND, t.PROCESSLIST_INFO,
   CONCAT('rows of ', l.OBJECT_SCHEMA, '.', l.OBJECT_NAME)
 FROM performance_schema.data_lock_waits w
@@ -201,9 +202,9 @@ def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours
             cursor.execute(question, (thread,))
             found = next((row for row in cursor.fetchall() if row[0] not in ours), None)
         except pymysql.err.MySQLError as error:
-            if code_of(error) not in _DENIED | {1109, 1146}:
+            if code_of(error) not in DENIED | {1109, 1146}:
                 raise
-            denied = denied or code_of(error) in _DENIED
+            denied = denied or code_of(error) in DENIED
             continue
         if found:
             number, user, host, seconds, command, statement, what = found
@@ -231,7 +232,7 @@ def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours
 
 def grant_to_see(mariadb: bool, endpoint: Endpoint) -> str:
     """Return which privilege this login lacks to see who holds a lock."""
-    what = "PROCESS ON *.*" if mariadb else "SELECT ON performance_schema.*"
+    what = LOCK_HOLDERS[MARIADB if mariadb else MYSQL]
     return (
         f"who holds it is seen with GRANT {what} TO the user {endpoint.user!r} of connection {endpoint.connection_id}"
     )

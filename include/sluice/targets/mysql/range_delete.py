@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pymysql
 
-from sluice.errors import LoadError
 from sluice.model.dialects import MARIADB
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, one_chunk, quoted, quoted_table
@@ -32,7 +30,6 @@ LISTED_KEYS = 1_000
 _SORTED_ALIKE = {"bit", "year"}
 _FLOATS = {"float", "double"}
 _TEXTS = {"char", "varchar"}
-_MAY_NOT = {1044, 1142, 1227}
 
 
 class Session(Protocol):
@@ -106,20 +103,10 @@ def _keep(session: Session, table: TargetTable, item: KeyRange, columns: Mapping
     there = TableId(table.table.schema, KEPT)
     lines = [f"{quoted(name)} {declared(columns[name])} NOT NULL" for name in item.names]
     key = ", ".join(map(quoted, item.names))
-    try:
-        session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(there)}")
-        session.cursor.execute(
-            f"CREATE TEMPORARY TABLE {quoted_table(there)} ({', '.join(lines)}, PRIMARY KEY ({key})) ENGINE = InnoDB"
-        )
-    except pymysql.err.MySQLError as error:
-        if error.args[0] not in _MAY_NOT:
-            raise
-        raise LoadError(
-            f"replacing rows of {table.table} needs a temporary table, and the target's user may not make one: "
-            f"{error.args[-1]}",
-            where=str(table.table),
-            hint=f"GRANT CREATE TEMPORARY TABLES ON {quoted(there.schema)}.* TO the target's user, or cancel the dump",
-        ) from error
+    session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(there)}")
+    session.cursor.execute(
+        f"CREATE TEMPORARY TABLE {quoted_table(there)} ({', '.join(lines)}, PRIMARY KEY ({key})) ENGINE = InnoDB"
+    )
     assert item.kept is not None
     types = tuple(columns[name].sql_type for name in item.names)
     kept = TargetTable(there, item.names, item.names, types=types)

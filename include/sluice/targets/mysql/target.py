@@ -11,14 +11,17 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from sluice.config.connections import Endpoint
-from sluice.config.pipeline import TargetConfig
+from sluice.config.pipeline import DdlKind, DdlPolicy, TargetConfig
 from sluice.errors import LoadError, SluiceError
 from sluice.model.dialects import MARIADB, MYSQL
+from sluice.model.findings import Finding
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
+from sluice.model.rights import Scope, by_schema, rights_on
 from sluice.model.row_effects import StepKind
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
+from sluice.mysql.rights import TARGET, GrantedRights
 from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import lockwait, range_delete
 from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
@@ -46,6 +49,7 @@ from sluice.targets.port import (
     TableFinding,
 )
 from sluice.targets.port.digests import BatchDigests
+from sluice.targets.sql.ack_rows import TABLE
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.loader import Again, compared_again
 from sluice.targets.sql.session_pool import SessionPool
@@ -180,6 +184,16 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
             if self.options.foreign_keys == "ordered":
                 found += families.remarks(tables, families.read_references(session.cursor, places))
             return found
+
+    def missing_rights(self, tables: Sequence[TableId] | None = None) -> list[Finding]:
+        """See :class:`sluice.targets.port.NamesRights`."""
+        ddl = any(self.config.ddl_policy(kind) not in {DdlPolicy.IGNORE, DdlPolicy.STOP} for kind in DdlKind)
+        with self.session("reading the login's rights") as session:
+            granted, dialect = GrantedRights.read(session.cursor), MARIADB if session.mariadb else MYSQL
+        if tables is None:
+            return granted.missing(rights_on(Scope.CHECKPOINTS, TARGET), self.acks.schema, [TABLE])
+        wanted = rights_on(Scope.TABLES, TARGET, dialect, ddl=ddl)
+        return [one for schema, names in by_schema(tables).items() for one in granted.missing(wanted, schema, names)]
 
     def apply(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""

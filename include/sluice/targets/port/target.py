@@ -30,6 +30,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from sluice.config.pipeline import TargetConfig
+from sluice.model.findings import Finding
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
@@ -194,6 +195,17 @@ class MarksLoads(Protocol):
 
     mark: LoadMark | None
     """The origin marker; None: nothing is marked."""
+
+
+@runtime_checkable
+class NamesRights(Protocol):
+    """Optional: a target that knows which rights its login lacks."""
+
+    def missing_rights(self, tables: Sequence[TableId] | None = None) -> list[Finding]:
+        """Return findings, each with the statement that grants the rights, about ``tables``; None: the checkpoint.
+
+        Raises TargetUnavailable, ConfigError.
+        """
 
 
 def marking(target: Target) -> MarksLoads | None:

@@ -111,8 +111,9 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: psycopg.Error) -> S
         return ConfigError(
             f"the target refused connection {endpoint.connection_id!r} (user {endpoint.user!r}) while {doing}: {text}",
             where=place,
-            hint=f"check login, password and database (schema) of connection {endpoint.connection_id}, and its grants "
-            "(docs/postgresql-target.md)",
+            hint="`sluice check PIPELINE` names every right that is missing, with its GRANT"
+            if code == server.NO_RIGHT
+            else f"check login, password and database (schema) of connection {endpoint.connection_id}",
         )
     if server.is_about_tls(error):
         return ConfigError(

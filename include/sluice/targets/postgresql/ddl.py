@@ -111,6 +111,11 @@ class Follower:
         return found
 
     # -- inside ----------------------------------------------------------------------------------------------------
+    def _schema(self, name: str) -> list[str]:
+        """Return the statement that makes a schema if it is missing: also IF NOT EXISTS takes the right to make it."""
+        there = self.exists("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", (name,))
+        return [] if there else [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)}"]
+
     def _renamed(self, step: RenameTable) -> list[str]:
         old, new = step.table, step.to
         found = []
@@ -119,7 +124,7 @@ class Follower:
         if old.schema != new.schema:
             between = TableId(old.schema, new.table)
             found += [
-                f"CREATE SCHEMA IF NOT EXISTS {quoted(new.schema)}",
+                *self._schema(new.schema),
                 f"ALTER TABLE {quoted_table(between)} SET SCHEMA {quoted(new.schema)}",
             ]
         if self.wanted.indexes and step.before is not None and old.table != new.table:
@@ -154,7 +159,7 @@ class Follower:
             lines.append(f"PRIMARY KEY ({', '.join(map(quoted, step.key))})")
         names = {added.column.name.lower(): added.name for added in step.columns}
         return [
-            f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}",
+            *self._schema(target.schema),
             *collations,
             f"CREATE TABLE {quoted_table(target)} ({', '.join(lines)})",
             *([extras.comment_on_table(target, after.comment)] if after.comment else []),

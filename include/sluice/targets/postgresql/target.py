@@ -11,14 +11,17 @@ from pydantic import Field
 from tenacity import RetryCallState
 
 from sluice.config.connections import Endpoint
-from sluice.config.pipeline import TargetConfig
+from sluice.config.pipeline import DdlKind, DdlPolicy, TargetConfig
 from sluice.errors import ConfigError, LoadError
+from sluice.model.findings import Finding
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
+from sluice.model.rights import Scope, by_schema, rights_on
 from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.load_messages import LoadMessages
 from sluice.postgresql.names import quoted_table
+from sluice.postgresql.rights import TARGET, Place, missing_rights
 from sluice.targets.port import (
     Capabilities,
     Consistency,
@@ -41,6 +44,7 @@ from sluice.targets.postgresql.ddl import FOLLOWED, Follower
 from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
 from sluice.targets.sql import sessions_in_use
+from sluice.targets.sql.ack_rows import TABLE
 from sluice.targets.sql.checkpoints import TAKING_OVER
 from sluice.targets.sql.folding_target import Comparison, FoldingTarget
 from sluice.targets.sql.foreign_keys import ordered
@@ -160,6 +164,20 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
         """See :class:`sluice.targets.port.Comparer`."""
         return PostgreSQLComparer(self, self.options.zero_dates)
 
+    def missing_rights(self, tables: Sequence[TableId] | None = None) -> list[Finding]:
+        """See :class:`sluice.targets.port.NamesRights`."""
+        places: dict[Scope, Sequence[Place]] = {
+            Scope.CHECKPOINTS: [self.acks.schema], Scope.CHECKPOINT_TABLE: [TableId(self.acks.schema, TABLE)]
+        }  # fmt: skip
+        if tables is not None:
+            own = [self.naming.table(table) for table in tables]
+            places = {Scope.TABLES: list(by_schema(own)), Scope.TARGET_TABLES: own}
+        ddl = any(self.config.ddl_policy(kind) not in {DdlPolicy.IGNORE, DdlPolicy.STOP} for kind in DdlKind)
+        scopes = (Scope.DATABASE, *places) if tables is None else places
+        wanted = [one for scope in scopes for one in rights_on(scope, TARGET, ddl=ddl)]
+        with self.session("reading the login's rights") as session:
+            return missing_rights(session.connection, wanted, places)
+
     def apply(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
         with self.session(f"running {statement[:200]}") as session:
@@ -169,7 +187,9 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
                     if not statement.startswith(made):
                         continue
                     schema = statement.removeprefix(made).partition('".')[0] + '"'
-                    session.cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+                    session.cursor.execute("SELECT to_regnamespace(%s) IS NULL", (schema,))
+                    if session.cursor.fetchone() == (True,):  # else no right to make schemas is needed
+                        session.cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
                 session.cursor.execute(statement)
                 session.commit()
             except BaseException:

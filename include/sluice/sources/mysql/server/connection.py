@@ -16,7 +16,7 @@ from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable, UnsupportedType
 from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.tables import TableId, quoted_table
-from sluice.mysql.client import SHOW_INVISIBLE_KEYS, MySQLConnection
+from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection
 from sluice.sources.mysql.position import Position
 
 CONNECT_TIMEOUT_S = 10
@@ -64,6 +64,12 @@ def source_errors(endpoint: Endpoint, doing: str, *, login: bool = False) -> Ite
             str(error.args[1] if len(error.args) > 1 else error).splitlines()[0] if error.args else type(error).__name__
         )
         where = f"connection {endpoint.connection_id}, {endpoint.address}"
+        if isinstance(error, AccessDenied):
+            raise PreflightError(
+                f"{doing}: the server refuses it to user {endpoint.user!r}: {said} ({code})",
+                where=where,
+                hint=error.hint,
+            ) from error
         if code in _LOGIN_ERRORS:
             raise ConfigError(
                 f"{doing}: the server refuses user {endpoint.user!r}: {said}",
@@ -265,16 +271,8 @@ def server_info(connection: MySQLConnection) -> ServerInfo:
     do_db: tuple[str, ...] = ()
     ignore_db: tuple[str, ...] = ()
     if variables.get("log_bin", "").upper() in {"ON", "1"}:
-        try:
-            ends = "SHOW MASTER STATUS" if mariadb or numbers < (8, 2) else "SHOW BINARY LOG STATUS"
-            status, found = connection.ask_all([ends, "SHOW BINARY LOGS"])
-        except pymysql.err.OperationalError as error:
-            if error.args and error.args[0] == 1227:
-                raise PreflightError(
-                    "the user may not ask where the log ends",
-                    hint="GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the pipeline's user",
-                ) from error
-            raise
+        ends = "SHOW MASTER STATUS" if mariadb or numbers < (8, 2) else "SHOW BINARY LOG STATUS"
+        status, found = connection.ask_all([ends, "SHOW BINARY LOGS"])
         if status:
             executed = (
                 variables.get("gtid_binlog_pos", "") if mariadb else (str(status[0][4]) if len(status[0]) > 4 else "")

@@ -6,20 +6,23 @@ shown.
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pymysql
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.model.findings import Finding
+from sluice.model.rights import SETTING, Scope, by_schema, rights_on
 from sluice.model.tables import TableId
+from sluice.mysql import rights
 from sluice.sources.base import raise_first
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import (
     IS_GENERATED,
+    NOT_OF_THE_SYSTEM,
     RDS_FOLDER,
     ServerInfo,
     first_that_works,
@@ -56,7 +59,7 @@ def preflight(
     """
     selection = Selection.compile(pipeline.capture)
     found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(connection, info)
-    if any(finding.setting == "privileges" for finding in found):
+    if any(finding.setting == SETTING and finding.severity == "error" for finding in found):
         return sorted(found, key=lambda f: f.severity != "error")
     found += (
         _filters(connection, info, selection)
@@ -228,23 +231,31 @@ def _generated_columns(connection: Any, info: ServerInfo, selection: Selection) 
     ]
 
 
+def rights_findings(connection: Any, pipeline: PipelineConfig, watermarks: TableId | None) -> list[Finding]:
+    """Return the rights that the login lacks on captured tables that it sees, and on the table of ``watermarks``."""
+    wants = Selection.compile(pipeline.capture).wants
+    listed = rows_of(
+        connection,
+        f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE {NOT_OF_THE_SYSTEM}",  # noqa: S608 - fixed
+    )
+    tables = {TableId(str(schema), str(table)) for schema, table in listed}
+    with connection.cursor() as cursor:
+        granted = rights.GrantedRights.read(cursor)
+    found = []
+    for schema, names in by_schema(filter(wants, tables)).items():
+        found += granted.missing(rights_on(Scope.CAPTURED, rights.SOURCE), schema, names)
+    if watermarks is not None:
+        wanted = rights_on(Scope.WATERMARKS, rights.SOURCE)
+        if watermarks in tables:
+            wanted = [replace(right, privileges=right.privileges[1:]) for right in wanted]
+        found += granted.missing(wanted, watermarks.schema, [watermarks.table])
+    return found
+
+
 def _privileges(connection: Any) -> list[Finding]:
-    grants = " ".join(str(row[0]).upper() for row in rows_of(connection, "SHOW GRANTS"))
-    on_all = re.findall(r"GRANT (.*?) ON \*\.\*", grants)
-    held = ",".join(on_all)
-    if "ALL PRIVILEGES" in held or "SUPER" in held:
-        return []
-    return [
-        Finding(
-            "error",
-            "privileges",
-            f"{names[0]} is missing",
-            "the user may not read the log",
-            f"GRANT {names[0]} ON *.* TO the pipeline's user",
-        )
-        for names in (("REPLICATION SLAVE", "REPLICATION REPLICA"), ("REPLICATION CLIENT", "BINLOG MONITOR"))
-        if not any(name in held for name in names)
-    ]
+    with connection.cursor() as cursor:
+        granted = rights.GrantedRights.read(cursor)
+    return granted.missing([right for right in rights_on(Scope.SERVER, rights.SOURCE) if right.required])
 
 
 def _filters(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:

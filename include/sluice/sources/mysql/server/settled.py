@@ -15,11 +15,9 @@ A server that replicates from another one is refused: what was committed there b
 
 from __future__ import annotations
 
-import pymysql
-
 from sluice.errors import PreflightError
 from sluice.model.completeness import Settled
-from sluice.mysql.client import MySQLConnection
+from sluice.mysql.client import AccessDenied, MySQLConnection
 from sluice.sources.mysql.server.connection import ServerInfo, is_replica, log_end, rows_of
 
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
@@ -51,13 +49,11 @@ def _oldest_statement(connection: MySQLConnection, where: str) -> int:
     """Return the second before the one in which the oldest statement began that runs now."""
     try:
         rows_of(connection, "SELECT 1 FROM information_schema.INNODB_TRX LIMIT 1")
-    except pymysql.err.MySQLError as error:
-        if not error.args or error.args[0] != 1227:
-            raise
+    except AccessDenied as error:
         raise PreflightError(
             "the login does not see which statements run, so it cannot tell what is still being committed",
             where=where,
-            hint="GRANT PROCESS ON *.* TO the pipeline's user",
+            hint=error.hint,
         ) from error
     [(now, longest_ms)] = rows_of(connection, _LONGEST)
     began_us = int(now) - int(float(longest_ms) * 1000)

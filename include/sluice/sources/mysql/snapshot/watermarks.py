@@ -34,6 +34,8 @@ from sluice.errors import PreflightError
 from sluice.model.dumps import Chunk, Mark, Marking
 from sluice.model.log_files import place_order, split_file
 from sluice.model.tables import TableId, quoted
+from sluice.mysql.client import AccessDenied
+from sluice.mysql.rights import DENIED
 from sluice.sources.base import Watermarker
 from sluice.sources.mysql.decoder.watermark_table import COLUMNS, mark_table
 from sluice.sources.mysql.events.gtids import GtidSet
@@ -41,12 +43,18 @@ from sluice.sources.mysql.server.connection import is_replica, log_end, rows_of
 from sluice.sources.mysql.snapshot.result_set import text_rows
 
 SLOTS = 64
-_MAY_NOT_WRITE = {1044, 1142, 1227, 1290, 1792, 1836, 3989}
+_MAY_NOT_WRITE = DENIED | {1290, 1792, 1836, 3989}
 
 
 def mark_table_of(pipeline: PipelineConfig, endpoint: Endpoint) -> TableId:
     """Return the watermark table of a pipeline."""
     return mark_table(pipeline.dump.marks_schema or endpoint.schema or "sluice", pipeline.pipeline)
+
+
+def required_mark_table(pipeline: PipelineConfig, endpoint: Endpoint, *, can_without: bool) -> TableId | None:
+    """Return the watermark table if dumps do not work without it."""
+    required = pipeline.dump.marks == "table" or (pipeline.dump.marks == "auto" and not can_without)
+    return mark_table_of(pipeline, endpoint) if required else None
 
 
 def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint, *, mariadb: bool) -> Marking:
@@ -71,7 +79,7 @@ def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint
             where=endpoint.address,
             hint="SET PERSIST binlog_order_commits = ON",
         )
-    refused = ""
+    refused, hint = "", ""
     can_without = mariadb or settings.get("gtid_mode") == "ON"
     spared = pipeline.dump.marks == "auto" and can_without and is_replica(connection, mariadb=mariadb)
     if pipeline.dump.marks != "none" and not spared:
@@ -83,14 +91,14 @@ def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint
             if pipeline.dump.marks == "table" or error.args[0] not in _MAY_NOT_WRITE:
                 raise
             refused = f" (the user may not write {table}: {error.args[1]})"
+            hint = f"{error.hint}; or " if isinstance(error, AccessDenied) else ""
     if mariadb:
         return Marking.SNAPSHOT
     if settings.get("gtid_mode") != "ON":
         raise PreflightError(
             f"a dump can't be marked: nothing may be written at the source, and GTIDs are off{refused}",
             where=endpoint.address,
-            hint=f"GRANT CREATE, INSERT, UPDATE ON {quoted(mark_table_of(pipeline, endpoint).schema)}.* TO the "
-            "pipeline's user, or turn gtid_mode on",
+            hint=f"{hint}turn gtid_mode on",
         )
     return Marking.GTID
 

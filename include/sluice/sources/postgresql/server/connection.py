@@ -37,7 +37,6 @@ _QUESTION: Mapping[str, str] = {
 """The deadlines of a session for questions."""
 _CANCELED = frozenset({"57014", "40001", "40P01"})
 """A deadline; at a standby a conflict with what it replays; a deadlock."""
-_NOT_READ = "42501"
 
 
 def open_session(endpoint: Endpoint, application: str = "sluice", **settings: str) -> Connection:
@@ -93,11 +92,11 @@ def _where(endpoint: Endpoint) -> str:
 
 def _ours(endpoint: Endpoint, doing: str, error: psycopg.Error) -> SluiceError:
     code, text, where = error.sqlstate or "", driver.said(error), _where(endpoint)
-    if code == _NOT_READ:
+    if code == driver.NO_RIGHT:
         return PreflightError(
             f"{doing}: the server refuses it to user {endpoint.user!r}: {text}",
             where=where,
-            hint="grant the right that it names; `sluice check PIPELINE` prints the statements",
+            hint="`sluice check PIPELINE` names every right that is missing, with its GRANT",
         )
     if driver.is_denied(error):
         return ConfigError(

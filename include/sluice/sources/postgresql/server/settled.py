@@ -48,10 +48,11 @@ def settled_end(connection: Connection, *, where: str) -> tuple[int, int]:
             hint="name that server as the source of the pipeline, or remove `complete` from its file",
         )
     if not may_ask:
+        [(user,)] = rows_of(connection, "SELECT quote_ident(current_user)")
         raise PreflightError(
             "the login does not see which statements run, so it cannot tell what is still being committed",
             where=where,
-            hint="GRANT pg_read_all_stats TO the pipeline's user",
+            hint=f"GRANT pg_read_all_stats TO {user}",
         )
     [(now,)] = rows_of(connection, _CLOCK)
     [(oldest,)] = rows_of(connection, _COMMITTING)
