@@ -137,8 +137,7 @@ def test_a_submitted_job_gets_the_connections_of_lookups(write_pipeline, tmp_pat
     )
     monkeypatch.setenv("SLUICE_RULES", str(tmp_path))
     monkeypatch.setattr(connections, "from_airflow", lambda name: Endpoint(name, "mysql", "h"))
-    given = submit._environment(str(path))
-    assert {name for name in given if name.startswith("AIRFLOW_CONN_")} == {
+    assert submit._connections(str(path)).keys() == {
         f"AIRFLOW_CONN_{name}"
         for name in ("SHOP_MYSQL", "REPORTING_MYSQL", "ARCHIVE_MYSQL", "ZOOKEEPER_DEFAULT", "DIMENSIONS")
     }

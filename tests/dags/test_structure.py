@@ -374,7 +374,7 @@ def test_a_failed_spark_submit_says_whether_to_wait(
     from airflow.sdk.exceptions import AirflowException
 
     def execute(self: SparkSubmitOperator, context: object) -> None:
-        assert json.loads(self.env_vars["AIRFLOW_CONN_SHOP_MYSQL"])["host"] == "db"
+        assert json.loads(os.environ["AIRFLOW_CONN_SHOP_MYSQL"])["host"] == "db"
         raise AirflowException(message)
 
     for name in ("SHOP_MYSQL", "REPORTING_MYSQL", "ARCHIVE_MYSQL", "ZOOKEEPER_DEFAULT"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -217,6 +218,45 @@ def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
         f"connection {endpoint.connection_id!r}: ssl_mode {mode!r} does not exist",
         hint="write disabled, preferred, required, verify_ca or verify_identity",
     )
+
+
+_PROTECTION: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "mysql": (
+        ("ssl_mode", "ssl_ca", "ssl_verify_cert", "ssl_verify_identity", "unix_socket"), "no certificate is verified",
+        '"ssl_mode": "verify_identity", "ssl_ca": "/path/of/ca.pem"',
+    ),
+    "postgresql": (
+        ("sslmode",), "no certificate is verified", '"sslmode": "verify-full", "sslrootcert": "/path/of/ca.pem"'
+    ),
+    "redis": (("ssl",), "nothing is encrypted", '"ssl": true'),
+    "rabbitmq": (("ssl",), "nothing is encrypted", '"ssl": true'),
+    "mongodb": (("tls", "ssl", "srv"), "nothing is encrypted", '"tls": true'),
+    "kafka": (("security.protocol",), "nothing is encrypted", '"security.protocol": "SASL_SSL"'),
+}  # fmt: skip
+"""Kind of server -> keys of the extra that decide about TLS, what holds without any of them, the extra to write."""
+
+
+def unprotected(kind: str, endpoint: Endpoint) -> tuple[str, str] | None:
+    """Return what is wrong on the way to a server of another machine, and the extra that protects it.
+
+    None if the extra decides about TLS, whatever it says.
+    """
+    keys, fault, extra = _PROTECTION.get(kind, ((), "", ""))
+    hosts = [host.strip().rsplit(":", 1)[0] if host.count(":") == 1 else host for host in endpoint.host.split(",")]
+    here = all(not host or host.startswith("/") or is_loopback(host) for host in hosts)
+    if here or not keys or any(endpoint.extra.get(key) not in (None, "") for key in keys):
+        return None
+    return fault, extra
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address that only this machine reaches."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip().strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def is_on(value: Any) -> bool:

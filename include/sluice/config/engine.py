@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from sluice.config import patterns
 from sluice.config.pipeline import MAX_COUNT, ConnectionId, Integer, Regex, Size, Span, StoreUri, whole
 from sluice.config.rights import Refers
 
@@ -195,7 +195,7 @@ class RuleConfig(_Model):
             )
         if self.package is not None and self.type is RuleKind.SQL:
             raise ValueError("a rule of a package is Python: type row, arrow, pandas or spark")
-        seen = {event for event in self.match.events if re.fullmatch(self.match.operation, event)}
+        seen = {event for event in self.match.events if patterns.fullmatch(self.match.operation, event)}
         if self.builtin in HIDING and (self.match.columns or not {"insert", "update"} <= seen):
             raise ValueError(
                 f"{self.builtin} must see every insert and update, because other rows pass unchanged: match no "

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sluice.config import patterns
+
 SHOWN = "***"
 """What stands for a masked value."""
 
@@ -22,7 +24,7 @@ class Masking:
     def hides(self, schema: str, table: str, column: str) -> bool:
         """Return True if values of the column must not be shown."""
         name = f"{schema}.{table}.{column}"
-        return any(re.fullmatch(pattern, name) for pattern in self.patterns)
+        return any(patterns.fullmatch(pattern, name) for pattern in self.patterns)
 
     def hidden(self, schema: str, table: str, columns: Iterable[str]) -> frozenset[str]:
         """Return those of ``columns`` that must not be shown."""

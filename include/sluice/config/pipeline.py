@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from sluice.config import patterns
 from sluice.config.connections import ENVIRONMENT
 from sluice.config.folders import local_folder
 from sluice.config.lines import Origin
@@ -53,7 +54,6 @@ MAX_GRACE = timedelta(days=7)
 """Longest time for which an announced restart keeps other installations waiting."""
 
 MAX_COUNT = 10**9
-_MAX_PATTERN = 2000
 
 
 def parse_size(value: Any) -> int:
@@ -92,19 +92,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a regular expression. Raises ValueError that says what is wrong with it."""
-    if len(pattern) > _MAX_PATTERN:
-        raise ValueError(f"a regular expression of {len(pattern):,} characters is too long: at most {_MAX_PATTERN:,}")
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{_short(pattern)} is not a regular expression: {error or type(error).__name__}") from None
-
-
 def _regex(value: Any) -> Any:
     if isinstance(value, str):
-        compiled(value)
+        patterns.compiled(value)
     return value
 
 
@@ -697,7 +687,7 @@ class TableMapping(StrictModel):
         pattern, to = self.from_, self.to
         if to.endswith(".*"):
             pattern, to = pattern.removesuffix(".*").removesuffix("\\."), to.removesuffix(".*")
-        expression = compiled(pattern)
+        expression = patterns.compiled(pattern)
         try:
             expression.sub(to, "")  # reads the whole of the template
         except (re.error, IndexError) as error:

@@ -5,7 +5,6 @@ show.
 from __future__ import annotations
 
 import base64
-import ipaddress
 import json
 import os
 import ssl
@@ -16,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import Endpoint, is_loopback
 from sluice.errors import ConfigError
 
 _EXTRA = frozenset({
@@ -72,7 +71,7 @@ class Receiver:
         host = given.host
         if "://" not in host:
             bare = f"[{host}]" if ":" in host and not host.startswith("[") else host
-            scheme = given.schema or ("http" if _is_loopback(bare) and given.kind != "https" else "https")
+            scheme = given.schema or ("http" if is_loopback(bare) and given.kind != "https" else "https")
             host = f"{scheme}://{bare}"
         try:
             parts = urlsplit(host)
@@ -177,7 +176,7 @@ class Receiver:
 
     def _require_encrypted(self, address: str) -> None:
         parts = urlsplit(address)
-        if parts.scheme == "http" and not _is_loopback(parts.hostname or "") and not self._flag("plain_http"):
+        if parts.scheme == "http" and not is_loopback(parts.hostname or "") and not self._flag("plain_http"):
             raise self._wrong(
                 f"{parts.hostname} is asked without TLS",
                 'write schema: https; or "plain_http": true into its extra, if everybody on the way may read rows and logins',  # noqa: E501
@@ -210,15 +209,6 @@ def _tls(files: tuple[str, ...], changed: tuple[int, ...]) -> ssl.SSLContext:
     if cert:
         found.load_cert_chain(cert, key or None)
     return found
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def shown(value: Any) -> str:

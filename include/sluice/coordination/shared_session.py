@@ -16,7 +16,7 @@ from sluice.config.connections import Endpoint
 from sluice.coordination.connecting import connect
 from sluice.coordination.leader_election import BEAT_S
 from sluice.coordination.port import Conflict, Put, Znodes
-from sluice.errors import SluiceError
+from sluice.errors import CoordinationUnavailable, SluiceError
 
 _log = structlog.get_logger()
 
@@ -91,31 +91,48 @@ class SharedSessions:
     """The sessions of a process, one an ensemble, login and session timeout."""
 
     def __init__(self) -> None:
+        self._connecting = threading.Lock()
+        """Held for as long as ZooKeeper may take to answer: :meth:`close` does not wait for it."""
         self._lock = threading.Lock()
+        self._closed = False
         self._open: dict[tuple[str, int | None, str, str, float], SharedSession] = {}
 
     def get(self, endpoint: Endpoint, session_timeout_s: float) -> SharedSession:
         """Return the session, opened now if there is none that lives. Raises CoordinationUnavailable."""
         key = (endpoint.host, endpoint.port, endpoint.user, endpoint.password, session_timeout_s)
-        with self._lock:
-            found = self._open.get(key)
-            if found is not None and found.alive:
-                return found
-            if found is not None:
-                del self._open[key]
-                found.close()
+        with self._connecting:
+            with self._lock:
+                session = self._open.get(key)
+                if session is not None and session.alive:
+                    return session
+                if session is not None:
+                    del self._open[key]
+                    session.close()
+                self._require_open(endpoint)
             opened = ExitStack()
             znodes = opened.enter_context(connect(endpoint, session_timeout_s=session_timeout_s))
-            self._open[key] = SharedSession(znodes, opened)
+            session = SharedSession(znodes, opened)
+            with self._lock:
+                try:
+                    self._require_open(endpoint)
+                except CoordinationUnavailable:
+                    session.close()
+                    raise
+                self._open[key] = session
             _log.info("zookeeper_session_opened", zookeeper=endpoint.address)
-            return self._open[key]
+            return session
+
+    def _require_open(self, endpoint: Endpoint) -> None:
+        if self._closed:
+            raise CoordinationUnavailable(f"no session is opened at {endpoint.address}: the process ends")
 
     def __len__(self) -> int:
         return len(self._open)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all of them; no more are opened."""
         with self._lock:
+            self._closed = True
             for session in self._open.values():
                 session.close()
             self._open.clear()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.config import patterns
 from sluice.config.pipeline import ColumnConversion, RowFiles, TableMapping
 from sluice.errors import MappingError
 from sluice.mapping.changed import only_changed
@@ -182,15 +183,16 @@ class Mapping:
         for line in self._lines:
             if line.from_.endswith(".*") and line.to.endswith(".*"):
                 schema = line.to.removesuffix(".*")
-                match = re.fullmatch(line.from_.removesuffix(".*").removesuffix("\\."), source.schema)
-                if match is not None:
-                    target = TableId(match.expand(schema), source.table)
+                pattern = line.from_.removesuffix(".*").removesuffix("\\.")
+                expanded = patterns.expand(pattern, source.schema, schema)
+                if expanded is not None:
+                    target = TableId(expanded, source.table)
                     return line, replace(_route(line, source, target), shared=not _GROUP.search(schema))
                 continue
-            match = re.fullmatch(line.from_, str(source))
-            if match is not None:
+            expanded = patterns.expand(line.from_, str(source), line.to)
+            if expanded is not None:
                 shared = not _GROUP.search(line.to.partition(".")[2])
-                return line, replace(_route(line, source, _table_id(match.expand(line.to))), shared=shared)
+                return line, replace(_route(line, source, _table_id(expanded)), shared=shared)
         return None
 
 

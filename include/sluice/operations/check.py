@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,8 +12,9 @@ from typing import Any
 
 import structlog
 
+from sluice.config import patterns
 from sluice.config.channel import Channels
-from sluice.config.connections import ConnectionResolver
+from sluice.config.connections import ConnectionResolver, unprotected
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.config.pipeline import SNAPSHOT, PipelineConfig, RowFiles
@@ -122,6 +122,7 @@ def check(runtime: Runtime) -> CheckReport:
         *_guard("pipeline", lambda: _places(runtime)),
         *_guard("channel", lambda: _channel(runtime.name, runtime.resolver)),
         *_guard("alerts", lambda: _notifiers(pipeline)),
+        *_unprotected(runtime),
     ]
     for one in asked[:3]:
         findings += one.findings()
@@ -163,6 +164,22 @@ def _notifiers(pipeline: PipelineConfig) -> list[Finding]:
     for one in pipeline.alert_notifiers:
         notifier_class(one)
     return [_finding("ok", "alerts", "notifiers", name, "the class exists") for name in notifier_names(pipeline)]
+
+
+def _unprotected(runtime: Runtime) -> list[Finding]:
+    """Warn of each connection to another machine whose TLS is left to a default that protects nothing."""
+    pipeline, found = runtime.pipeline, []
+    uses = [("source", pipeline.source.type, name) for name in pipeline.source.servers]
+    uses += [(f"target {target.name}", target.type, name) for target in pipeline.targets for name in target.servers]
+    for part, kind, name in uses:
+        with suppress(SluiceError):  # the check of the server reports what the connection lacks
+            if fault := unprotected(kind, endpoint := runtime.resolver(name)):
+                why = f"{fault[0]} on the way to {endpoint.address}: who is on it reads the login and all rows"
+                if "certificate" in fault[0]:
+                    why = f"{fault[0]} on the way to {endpoint.address}: who is on it can answer in the server's place"
+                fix = f"write into the connection's extra: {fault[1]}; any mode that the extra names ends this warning"
+                found.append(_finding("warning", part, "TLS", f"connection {name}", why, fix))
+    return found
 
 
 ANSWER_S = 15.0
@@ -581,7 +598,9 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Findi
 
 def _unseen(runtime: Runtime, tables: list[TableId]) -> list[Finding]:
     """Warn of each pattern that matches no table if there may be tables that the source's login cannot see."""
-    lost = [p for p in runtime.pipeline.capture.include if not any(re.fullmatch(p, str(table)) for table in tables)]
+    lost = [
+        p for p in runtime.pipeline.capture.include if not any(patterns.fullmatch(p, str(table)) for table in tables)
+    ]
     if not lost:
         return []
     with runtime.source.open() as source:

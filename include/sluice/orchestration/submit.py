@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +37,10 @@ _TERMINAL, _HELD = 65, 69
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     """Runs ``spark_jobs/{stage}.py`` with the pipeline file, the target or rule if there is one, and the batch number.
 
-    The job resolves the pipeline's connections from its environment, into which this operator puts those that Airflow
-    knows. The job's log holds the error, in one message; this task only says that it is there.
+    The job resolves the pipeline's connections from its environment. spark-submit inherits them from this task, and so
+    does a driver in client mode. A driver in cluster mode has those that its cluster gives it: ``env_vars`` would write
+    them into ``--conf``, which the process list and Spark's UI show. The job's log holds the error, in one message;
+    this task only says that it is there.
     """
 
     def __init__(
@@ -57,10 +62,12 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     def execute(self, context: Context) -> None:
         """Submit the job, wait for its end, and raise what its exit code means."""
         with boundary():
-            self.env_vars: dict[str, str] = _environment(self.pipeline)
+            connections = _connections(self.pipeline)
+        self.env_vars: dict[str, str] = {"SLUICE_OWNER": owner()}  # the job works for this installation
         self._wait_while_paused()
         try:
-            super().execute(context)
+            with _inherited(connections):
+                super().execute(context)
         except AirflowException as error:
             self.log.debug("trace", exc_info=True)
             code = _exit_code(str(error))
@@ -72,8 +79,8 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
                 ) from None
             self._wait_while_paused()
             raise TaskError(
-                f"spark-submit of {self.stage} failed{'' if code is None else f' with code {code}'}; the cause is in "
-                "the log above",
+                f"spark-submit of {self.stage} failed{f' ({error})' if code is None else f' with code {code}'}; the "
+                "cause is in the log above, or in the driver's own log where deploy-mode is cluster",
                 kind="SparkSubmit",
                 may_pass=code != _TERMINAL,
             ) from None
@@ -115,7 +122,22 @@ def _exit_code(message: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _environment(path: str) -> dict[str, str]:
+@contextmanager
+def _inherited(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables that processes started in the block inherit."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _connections(path: str) -> dict[str, str]:
     """Return ``AIRFLOW_CONN_*`` for all connections of the pipeline, for a process that has no Airflow."""
     from sluice.config.connections import ENVIRONMENT
     from sluice.config.loading import load_pipeline
@@ -126,8 +148,7 @@ def _environment(path: str) -> dict[str, str]:
     here = {"spark.connection", "alert_connection"}  # this task uses them, and no job
     ids = {pipeline.coordination.connection, *connections(pipeline, but=here)}
     named = sorted(ids - {ENVIRONMENT})
-    resolved = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in named}
-    return {**resolved, "SLUICE_OWNER": owner()}  # the job works for this installation
+    return {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in named}
 
 
 def _as_json(endpoint: Endpoint) -> str:

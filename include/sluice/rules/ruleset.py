@@ -11,7 +11,6 @@ Rows may come out for another table; later rules see them there. Tables that no 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.config import patterns
 from sluice.config.engine import EngineConfig, OnError
 from sluice.config.loading import load_model_with_lines, read_text
 from sluice.config.masking import Masking
@@ -315,19 +315,21 @@ def _keyed(column: pa.Field, key: Sequence[str]) -> pa.Field:
 def matches(rule: Rule, table: TableId) -> bool:
     """Return True if the rule may apply to rows of ``table``."""
     match = rule.config.match
-    return bool(re.fullmatch(match.schema_, table.schema) and re.fullmatch(match.table, table.table))
+    return patterns.fullmatch(match.schema_, table.schema) and patterns.fullmatch(match.table, table.table)
 
 
 def sees(rule: Rule, rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return a mask of the rows that the rule applies to, by operation and by changed columns."""
     match = rule.config.match
-    events = [event[0] for event in match.events if re.fullmatch(match.operation, event)]
+    events = [event[0] for event in match.events if patterns.fullmatch(match.operation, event)]
     mask = pc.is_in(rows["_op"], pa.array(events, pa.string()))
     if match.columns:
         changed = pc.not_equal(rows["_op"], "u")
         before = {child.name for child in rows.schema.field("_before").type}
         for column in rows.schema:
-            if column.name in before and any(re.fullmatch(pattern, true_name(column)) for pattern in match.columns):
+            if column.name in before and any(
+                patterns.fullmatch(pattern, true_name(column)) for pattern in match.columns
+            ):
                 changed = pc.or_(changed, images.changed(rows, column.name))
         mask = pc.and_(mask, changed)
     return np.asarray(mask.to_numpy(), dtype=np.bool_)

@@ -105,12 +105,13 @@ def _opened() -> duckdb.DuckDBPyConnection:
         os.getcwd()
     except FileNotFoundError:  # a Spark worker that is used again after its session: DuckDB would open nothing
         os.chdir(tempfile.gettempdir())
-    config: dict[str, Any] = {"threads": 1, "memory_limit": MEMORY_LIMIT, "autoinstall_known_extensions": False}
+    config: dict[str, Any] = {
+        "threads": 1, "memory_limit": MEMORY_LIMIT, "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False, "enable_external_access": False,
+        "temp_directory": "",  # DuckDB lets a query read and write files there, also without external access
+    }  # fmt: skip
     connection = duckdb.connect(config=config)
-    connection.execute(
-        "SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false; SET "
-        "lock_configuration = true"
-    )
+    connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET lock_configuration = true")
     return connection
 
 

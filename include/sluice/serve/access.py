@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import re
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from sluice.config import patterns
 from sluice.config.readers import hashed, load_readers
 from sluice.errors import AccessDenied, ConfigError, StorageUnavailable
 from sluice.model.tables import TableId
@@ -41,7 +39,7 @@ class Reader:
         """Return True if the reader may read rows of the table, under the name they are read by."""
         if self.pipelines is None:
             return True
-        return any(re.fullmatch(pattern, str(table)) for pattern in self.pipelines.get(pipeline, ()))
+        return any(patterns.fullmatch(pattern, str(table)) for pattern in self.pipelines.get(pipeline, ()))
 
 
 ANYBODY = Reader("anybody")
@@ -94,10 +92,3 @@ class Readers:
                 config = load_readers(self._path)
                 self._known = [(one.token_sha256, Reader(one.name, one.may_read)) for one in config.readers]
                 self._version = version
-
-
-def is_loopback(host: str) -> bool:
-    """Return True for an address that only this machine reaches."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"

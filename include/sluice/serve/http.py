@@ -35,12 +35,13 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from sluice import __version__
+from sluice.config.connections import is_loopback
 from sluice.config.pipeline import IDENTIFIER
 from sluice.config.problems import problems_of, shown
 from sluice.errors import AccessDenied, BatchesGone, ConfigError, SluiceError, TooManyReads
 from sluice.formats import FORMATS
 from sluice.model.nearest import meant
-from sluice.serve.access import ANYBODY, Reader, Readers, is_loopback
+from sluice.serve.access import ANYBODY, Reader, Readers
 from sluice.serve.documents import DocumentShape
 from sluice.serve.http_connections import KEEP_ALIVE_S, REQUEST_S, Connection, notice_lost_peers
 from sluice.serve.http_streams import Pull, PulledResponse, about, encoding_of, events, lines

@@ -22,6 +22,9 @@ EVERY_S = 5.0
 PIPELINES_S = 60.0
 """How soon a new pipeline file is seen."""
 
+_PATIENCE_S = 5.0
+"""How long the end of the service waits for ZooKeeper; the end of the session removes the nodes as well."""
+
 
 class Registration:
     """The registration of a service that clients reach at ``address`` (``grpc://host:port``). Begins at once."""
@@ -39,12 +42,10 @@ class Registration:
     def stop(self) -> None:
         """Take it back, so that no new client comes."""
         self._over.set()
-        self._thread.join()
-        with suppress(SluiceError):  # the session's end does the same
-            for servers, _ in self._servers():
-                servers.forget(self._name)
+        self._thread.join(_PATIENCE_S)
 
     def _keep(self) -> None:
+        registered = False
         while not self._over.is_set():
             try:
                 if time.monotonic() - self._seen_at > PIPELINES_S:
@@ -52,9 +53,14 @@ class Registration:
                     self._seen_at = time.monotonic()
                 for servers, names in self._servers():
                     servers.keep(self._name, ServerEntry(self._address, tuple(names)))
+                    registered = True
             except SluiceError as error:
                 _log.warning("registration_failed", error=str(error))
             self._over.wait(EVERY_S)
+        if registered:
+            with suppress(SluiceError):
+                for servers, _ in self._servers():
+                    servers.forget(self._name)
 
     def _servers(self) -> Iterator[tuple[Servers, list[str]]]:
         for place, names in self._places.items():

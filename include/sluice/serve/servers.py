@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sluice.config.connections import is_loopback
 from sluice.config.loading import read_text
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
-from sluice.serve.access import Readers, is_loopback
+from sluice.serve.access import Readers
 from sluice.serve.flight import FlightServer
 from sluice.serve.registration import Registration
 from sluice.serve.service import Service, Slots

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from sluice.config.patterns import compiled, fullmatch
 from sluice.config.pipeline import CaptureConfig, Event
 from sluice.model.row_ops import OP_DELETE, OP_INSERT, OP_UPDATE
 from sluice.model.tables import TableId
@@ -24,8 +25,8 @@ class Selection:
     other than a catch-all names them with their underscore.
     """
 
-    include: tuple[re.Pattern[str], ...]
-    exclude: tuple[re.Pattern[str], ...]
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
     events: frozenset[Event]
     shadows: bool = False
     _seen: dict[TableId, bool] = field(default_factory=dict, repr=False, compare=False)
@@ -34,8 +35,8 @@ class Selection:
     def compile(cls, config: CaptureConfig) -> Selection:
         """Compile the pipeline's ``capture``."""
         return cls(
-            tuple(re.compile(p) for p in config.include),
-            tuple(re.compile(p) for p in config.exclude),
+            config.include,
+            config.exclude,
             frozenset(config.events),
             config.shadow_tables == "capture",
         )
@@ -51,10 +52,10 @@ class Selection:
         if table.schema.lower() in SYSTEM_SCHEMAS or table.table.startswith(OWN_TABLES):
             return False
         name = str(table)
-        matching = [p for p in self.include if p.fullmatch(name)]
+        matching = [p for p in self.include if fullmatch(p, name)]
         if _SHADOW.match(table.table) and (not self.shadows or table.table.startswith("#sql")):
-            matching = [p for p in matching if "_" in p.pattern.partition(r"\.")[2][:2] or "gho" in p.pattern]
-        return bool(matching) and not any(p.fullmatch(name) for p in self.exclude)
+            matching = [p for p in matching if "_" in p.partition(r"\.")[2][:2] or "gho" in p]
+        return bool(matching) and not any(fullmatch(p, name) for p in self.exclude)
 
     def looks_like_shadow(self, table: TableId) -> bool:
         """Return True if the patterns fit, and the table is not captured because of its name alone."""
@@ -68,7 +69,7 @@ class Selection:
         """Return True if tables of this schema may be captured: then statements about the schema itself matter."""
         if schema.lower() in SYSTEM_SCHEMAS:
             return False
-        return any(_schema_part(p).fullmatch(schema) for p in self.include)
+        return any(fullmatch(_schema_part(p), schema) for p in self.include)
 
     @property
     def row_events(self) -> int:
@@ -85,15 +86,15 @@ class Selection:
         return Event.DDL in self.events
 
 
-def _schema_part(pattern: re.Pattern[str]) -> re.Pattern[str]:
+def _schema_part(pattern: str) -> str:
     """Return the part of a pattern before its dot; any schema if the dot may be missing, or is that of one
     alternative.
     """
-    head, dot, tail = pattern.pattern.partition(r"\.")
+    head, dot, tail = pattern.partition(r"\.")
     try:
-        return re.compile(head if dot and tail[:1] not in tuple("?*{") and not _has_alternative(tail) else r".*")
-    except re.error:
-        return re.compile(r".*")
+        return compiled(head).pattern if dot and tail[:1] not in tuple("?*{") and not _has_alternative(tail) else ".*"
+    except ValueError:
+        return ".*"
 
 
 def _has_alternative(pattern: str) -> bool:

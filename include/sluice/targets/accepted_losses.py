@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sluice.config import patterns
 from sluice.config.pipeline import SNAPSHOT, TargetConfig
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedTable
@@ -49,7 +50,7 @@ def _name(finding: TableFinding) -> str:
 
 
 def _is_accepted(config: TargetConfig, finding: TableFinding) -> bool:
-    return any(re.fullmatch(pattern, _name(finding)) for pattern in config.accept_loss)
+    return any(patterns.fullmatch(pattern, _name(finding)) for pattern in config.accept_loss)
 
 
 def _refused(config: TargetConfig, finding: TableFinding, missing: Sequence[str]) -> TableFinding:

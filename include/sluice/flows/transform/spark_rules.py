@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sluice.config import patterns
 from sluice.config.masking import Masking
 from sluice.errors import RuleError, SluiceError
 from sluice.flows.transform.stage_manifest import StageManifest, StageTable
@@ -161,8 +162,8 @@ def run_frames(
 def _may_pass(rule: Rule) -> bool:
     """Return True if rows of a matching table may not match the rule."""
     match = rule.config.match
-    every = {"insert", "update", "delete"}
-    return bool(match.columns) or {e for e in every if e in match.events and re.fullmatch(match.operation, e)} != every
+    seen = {event for event in match.events if patterns.fullmatch(match.operation, event)}
+    return bool(match.columns) or not {"insert", "update", "delete"} <= seen
 
 
 def _read(

@@ -7,10 +7,9 @@
 Shards whose keys may collide need `shard_in_key`: the shard's name becomes a part of the key.
 """
 
-import re
-
 import pyarrow as pa
 
+from sluice.config import patterns
 from sluice.rules.columns import append, repeated
 from sluice.rules.context import RuleContext
 
@@ -37,10 +36,10 @@ def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
     own = f"{context.schema}.{context.table}"
     to = p.to
     if p.pattern is not None:
-        match = re.fullmatch(p.pattern, own)
-        if match is None:
+        expanded = patterns.expand(p.pattern, own, p.to)
+        if expanded is None:
             return rows
-        to = match.expand(p.to)
+        to = expanded
     if p.shard_in_key and p.shard_column is None:
         raise ValueError("shard_in_key needs shard_column")
     if p.shard_column:
