@@ -146,23 +146,52 @@ def test_announcements_are_kept_by_target(one: Pipe) -> None:
         assert kept.read("other").last is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "endpoint", "uri"),
-    [
-        ("mysql", Endpoint("c", "mysql", "db1", None, "u", "p", "x"), "mysql://db1:3306/shop/orders"),
-        ("mysql", Endpoint("c", "mysql", "db1", 3307), "mysql://db1:3307/shop/orders"),
-        ("postgresql", Endpoint("c", "postgres", "pg", None, "u", "p", "dwh"), "postgres://pg:5432/dwh/shop/orders"),
-        ("clickhouse", Endpoint("c", "http", "https://ch.example.com", 8443), "clickhouse://ch.example.com:8443/shop/orders"),
-        ("mongodb", Endpoint("c", "mongo", "a:1,b:2"), "mongodb://a:1/shop/orders"),
-        ("mystore", Endpoint("c", "", ""), "mystore://localhost/shop/orders"),
-    ],
-)  # fmt: skip
-def test_addresses_are_as_openlineage_names_them(kind: str, endpoint: Endpoint, uri: str) -> None:
-    assert uri_of(kind, endpoint, None, ORDERS) == uri
+ADDRESSES: list[tuple[str, Endpoint, dict[str, Any], str]] = [
+    ("mysql", Endpoint("c", "mysql", "db1", None, "u", "p", "x"), {}, "mysql://db1:3306/shop/orders"),
+    ("mysql", Endpoint("c", "mysql", "db1", 3307), {}, "mysql://db1:3307/shop/orders"),
+    ("postgresql", Endpoint("c", "postgres", "pg", None, "u", "p", "dwh"), {}, "postgres://pg:5432/dwh/shop/orders"),
+    ("oracle", Endpoint("c", "oracle", "ora", None, "u", "p", "PDB1"), {}, "oracle://ora:1521/PDB1/shop/orders"),
+    ("oracle", Endpoint("c", "oracle", "ora", None, "u", "p", "PDB2"), {}, "oracle://ora:1521/PDB2/shop/orders"),
+    ("redis", Endpoint("c", "redis", "r"), {}, "redis://r:6379/shop/orders"),
+    ("redis", Endpoint("c", "redis", "r", extra={"db": 2}), {}, "redis://r:6379/2/shop/orders"),
+    ("redis", Endpoint("c", "redis", "r"), {"key": "{schema}-{table}:{key}"}, "redis://r:6379/shop-orders%3A"),
+    ("rabbitmq", Endpoint("c", "amqp", "q"), {"create": "needed"}, "rabbitmq://q:5672/shop/orders"),
+    ("rabbitmq", Endpoint("c", "amqp", "q", schema="a"), {"create": "needed"}, "rabbitmq://q:5672/a/shop/orders"),
+    ("clickhouse", Endpoint("c", "http", "https://ch.example.com", 8443), {}, "clickhouse://ch.example.com:8443/shop/orders"),
+    ("elasticsearch", Endpoint("c", "http", "es"), {}, "elasticsearch://es:9200/shop/orders"),
+    ("elasticsearch", Endpoint("c", "http", "es"), {"index": "a-{schema}.{table}"}, "elasticsearch://es:9200/a-shop.orders"),
+    ("mongodb", Endpoint("c", "mongo", "a:1,b:2"), {}, "mongodb://a:1/shop/orders"),
+    ("mongodb", Endpoint("c", "mongo", "m"), {"database": "x_{schema}"}, "mongodb://m:27017/x_shop/orders"),
+    ("http", Endpoint("c", "http", "https://h.example.com/in/a"), {}, "http://h.example.com/in/a/shop/orders"),
+    ("http", Endpoint("c", "http", "https://h.example.com"), {"path": "/b/{table}"}, "http://h.example.com/b/%7Btable%7D/shop/orders"),
+]  # fmt: skip
+
+
+def opened(kind: str, endpoint: Endpoint, options: dict[str, Any]) -> Any:
+    from sluice.config.pipeline import TargetConfig
+    from sluice.targets.registry import kind_of
+
+    config = TargetConfig.model_validate({"name": "t", "type": kind, "connection": "c", "options": options})
+    return kind_of(kind).load()(config, endpoint, "p")
+
+
+@pytest.mark.parametrize(("kind", "endpoint", "options", "uri"), ADDRESSES, ids=[one[3] for one in ADDRESSES])
+def test_each_store_of_a_server_has_an_address_of_its_own(
+    kind: str, endpoint: Endpoint, options: dict[str, Any], uri: str
+) -> None:
+    assert uri_of(kind, endpoint, opened(kind, endpoint, options), ORDERS) == uri
+
+
+def test_every_kind_says_where_its_tables_are() -> None:
+    from sluice.targets.registry import KINDS, kind_of
+
+    assert all(hasattr(kind_of(name).load(), "location_of") for name in KINDS if name != "memory")
+    assert uri_of("mystore", Endpoint("c", "", ""), None, ORDERS) == "mystore://localhost/shop/orders"
 
 
 def test_odd_names_stay_one_part_of_the_address() -> None:
-    made = uri_of("mysql", Endpoint("c", "mysql", "db"), None, TableId("a/b", "c d?"))
+    endpoint = Endpoint("c", "mysql", "db")
+    made = uri_of("mysql", endpoint, opened("mysql", endpoint, {}), TableId("a/b", "c d?"))
     assert made == "mysql://db:3306/a%2Fb/c%20d%3F"
 
 

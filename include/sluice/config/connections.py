@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from sluice.errors import ConfigError, MissingConnection
 
@@ -33,6 +33,18 @@ class Endpoint:
     def address(self) -> str:
         """``host:port`` for messages."""
         return f"{self.host}:{self.port}" if self.port else self.host
+
+    def uri(self, scheme: str, port: int | None, *parts: str) -> str:
+        """Return the address of something at the server, without credentials, as OpenLineage names data sets.
+
+        Args:
+            port: where the connection names none.
+            parts: of the path; empty ones are left out.
+        """
+        first = (self.host.partition("://")[2] or self.host).split(",")[0].partition("/")[0] or "localhost"
+        number = self.port or port
+        address = first if ":" in first or number is None else f"{first}:{number}"
+        return f"{scheme}://{address}/{'/'.join(quote(part, safe='') for part in parts if part)}"
 
 
 class ConnectionResolver(Protocol):

@@ -262,7 +262,7 @@ class Rows:
         before, after = self._images()
         us = _whole(rows["_commit_ts"]).view(pa.int64())
         ms = numbers(pa.array(np.floor_divide(us.to_numpy(zero_copy_only=False), 1000)))
-        micros, nanos = numbers(us), numbers(pc.multiply(us, 1000))
+        micros, nanos = numbers(us), numbers(pc.multiply_checked(us, 1000))
         ops = _whole(rows["_op"])
         op = _mapped(ops, lambda one: f'"{_OPS[Op(one)]}"')
         read = _mapped(ops, lambda one: '"true"' if one == Op.READ else '"false"')

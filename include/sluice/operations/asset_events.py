@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 from sluice.config.connections import Endpoint
 from sluice.model.batches import Batch
@@ -16,18 +15,6 @@ from sluice.model.tables import TableId
 from sluice.segments.changeset import read_changeset
 from sluice.segments.store import SegmentStore
 from sluice.targets.port import Located
-
-_SCHEMES: Mapping[str, tuple[str, int | None]] = {
-    "mysql": ("mysql", 3306),
-    "postgresql": ("postgres", 5432),
-    "kafka": ("kafka", 9092),
-    "clickhouse": ("clickhouse", 8123),
-    "elasticsearch": ("elasticsearch", 9200),
-    "mongodb": ("mongodb", 27017),
-    "rabbitmq": ("rabbitmq", 5672),
-    "redis": ("redis", 6379),
-}
-"""Kind of target -> the scheme of its assets' URIs, and the port where the connection names none."""
 
 READERS = 8
 """Changesets that are read at the same time."""
@@ -43,18 +30,10 @@ class TableEvent:
 
 
 def uri_of(kind: str, endpoint: Endpoint, target: object, table: TableId) -> str:
-    """Return the address of a table, as OpenLineage names data sets: without credentials."""
+    """Return the address of a table at a target, or of one at a source: its own, else server, schema and table."""
     if isinstance(target, Located) and (where := target.location_of(table)):
         return where
-    scheme, port = _SCHEMES.get(kind, (kind, None))
-    host = endpoint.host.partition("://")[2] or endpoint.host
-    first = host.split(",")[0].partition("/")[0] or "localhost"
-    port = endpoint.port or port
-    address = first if ":" in first or port is None else f"{first}:{port}"
-    parts = [table.schema, table.table] if table.schema else [table.table]
-    if kind == "postgresql" and endpoint.schema:
-        parts = [endpoint.schema, *parts]
-    return f"{scheme}://{address}/{'/'.join(quote(part, safe='') for part in parts)}"
+    return endpoint.uri(kind, None, table.schema, table.table)
 
 
 def table_events(

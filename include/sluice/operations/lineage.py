@@ -158,7 +158,7 @@ def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list
             output = data_set(uri_of(opened.config.type, at, opened, table.target))
             made = found.setdefault(output, TableLineage(output))
             of = TableId(table.source_schema, table.source_table)
-            given = data_set(uri_of(source.type, source_at, None, of))
+            given = data_set(uri_of(source.type, source_at, runtime.source, of))
             if given not in made.inputs:
                 made.inputs.append(given)
             if (defined := definitions.find(of) if definitions is not None else None) is not None:

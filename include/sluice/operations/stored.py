@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from sluice.config.masking import Masking
 from sluice.errors import ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import stored_manifest
 from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
+from sluice.model.changes import Change
+from sluice.model.fields import true_name
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.operations.rule_stats import in_words, rules_of
@@ -99,9 +103,11 @@ def _verify_changeset(store: SegmentStore, record: Batch | None) -> None:
         )
 
 
-def documents(store: SegmentStore, manifest: SegmentManifest, chosen: Format, source: str) -> Iterator[str]:
+def documents(
+    store: SegmentStore, manifest: SegmentManifest, chosen: Format, source: str, masking: Masking
+) -> Iterator[str]:
     """Yield a batch as documents of a format: its changes in log order, and each statement before the first change that
-    follows it.
+    follows it. Masked columns are left out, as the subscription service leaves them out.
     """
     statements = iter(sorted(manifest.ddl, key=lambda record: record.seq))
     waiting = next(statements, None)
@@ -109,10 +115,27 @@ def documents(store: SegmentStore, manifest: SegmentManifest, chosen: Format, so
         while waiting is not None and waiting.seq <= change.seq:
             yield from chosen.statement(_statement(waiting), source)
             waiting = next(statements, None)
-        yield from chosen.row(change, source)
+        yield from chosen.row(_without_masked(change, masking), source)
     while waiting is not None:
         yield from chosen.statement(_statement(waiting), source)
         waiting = next(statements, None)
+
+
+def _without_masked(change: Change, masking: Masking) -> Change:
+    hidden = masking.hidden(change.table.schema, change.table.table, map(true_name, change.fields))
+    if not hidden:
+        return change
+    before, after = (
+        image and {name: value for name, value in image.items() if name not in hidden}
+        for image in (change.before, change.after)
+    )
+    return replace(
+        change,
+        before=before,
+        after=after,
+        fields=tuple(one for one in change.fields if true_name(one) not in hidden),
+        key=tuple(name for name in change.key if name not in hidden),
+    )
 
 
 def _statement(record: DdlRecord) -> Statement:
@@ -131,12 +154,12 @@ def _statement(record: DdlRecord) -> Statement:
 
 def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: bool = True) -> Iterator[str]:
     """Yield captured changes and statements as JSON lines in log order; ``from_batch`` None: only batches captured
-    after the call.
+    after the call. Columns in ``masked`` are left out.
     """
     if fmt not in FORMATS:
         raise ConfigError(f"{fmt!r} is not a format", hint=f"choose one of {', '.join(sorted(FORMATS))}")
     chosen = FORMATS[fmt]
-    store = runtime.store
+    store, masking = runtime.store, Masking(runtime.pipeline.masked)
     with runtime.state() as state:
         cursor = state.cursor()
         following = from_batch if from_batch is not None else cursor.next_batch if cursor else 1
@@ -149,7 +172,7 @@ def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: b
                         f"batch {following} is no longer stored",
                         hint=f"`sluice segments {runtime.name}` lists those that are",
                     )
-                yield from documents(store, manifest, chosen, runtime.name)
+                yield from documents(store, manifest, chosen, runtime.name, masking)
                 following += 1
             if not follow:
                 return

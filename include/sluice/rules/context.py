@@ -30,8 +30,8 @@ class RuleContext:
         lookups: the rule's dimension tables by name, see :class:`sluice.rules.lookups.Lookup`.
         op: insert, update or delete, after the batch was merged. For rules of type row; others have a column ``_op``
             (i, u, d).
-        before: the row as it was before the batch (dict), None for an insert. For rules of type row; others have
-            ``_before``.
+        before: the row as it was before the batch (dict), None for an insert; in the image ``before`` that row itself.
+            For rules of type row; others have ``_before``.
         commit_time: when the source committed the change, UTC. For rules of type row; others have ``_commit_ts``.
         origin: where the change was made: the id of a server, or the number of the pipeline that loaded it
             (`sluice channel show`); 0: not known. For rules of type row; others have ``_origin``.

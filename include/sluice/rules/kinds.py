@@ -191,9 +191,8 @@ def _row(work: Run, rows: pa.Table) -> Tables:
     function = rule.function()
     fields = {true_name(f): f for f in rows.schema if f.name not in images.INTERNAL}
     dicts = to_rows(list(fields), [rows[f.name] for f in fields.values()])
-    before_type = rows.schema.field("_before").type
-    struct = rows["_before"].combine_chunks()
-    befores = to_rows([true_name(f) for f in before_type], struct.flatten())
+    struct = views.before_images(rows)
+    befores = to_rows([true_name(f) for f in struct.type], struct.flatten())
     existed = struct.is_valid().to_pylist()
     ops, commits = rows["_op"].to_pylist(), to_python(rows["_commit_ts"])
     kinds, origins = rows["_image"].to_pylist(), rows["_source_row"].to_pylist()
@@ -205,7 +204,7 @@ def _row(work: Run, rows: pa.Table) -> Tables:
             continue
         context.op = _EVENTS[ops[index]]  # type: ignore[assignment]
         context.image = "before" if kinds[index] == images.SHADOW else "after"
-        context.before = befores[index] if existed[index] and context.image == "after" else None
+        context.before = befores[index] if existed[index] else None
         context.commit_time = commits[index]
         context.origin = made_at[index]
         key = {name: row.get(name) for name in context.key}

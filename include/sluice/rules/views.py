@@ -3,7 +3,7 @@
 =============  ===================================================================================================
 ``_row``       number of the row; has to stay, since it says what row a result came from
 ``_op``        i, u or d, after the batch was merged
-``_before``    struct: the row as it was before the batch; null for inserts, and where ``_image`` is ``before``
+``_before``    struct: the row as it was before the batch; null for inserts; where ``_image`` is ``before``, that row
 ``_image``     ``after``, or ``before`` for the row that the rule is shown as it was (see RuleContext.image)
 ``_commit_ts`` when the source committed the last change, UTC; ``_seq`` its number in the batch
 ``_origin``    where the last change was made: a server's id, or the number of the pipeline that loaded it; 0: not known
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, one_chunk
 from sluice.rules import images
 
 _KEPT = ("_op", "_seq", "_commit_ts", "_origin")
@@ -26,28 +26,43 @@ _KEPT = ("_op", "_seq", "_commit_ts", "_origin")
 def view(rows: pa.Table) -> pa.Table:
     """Return IMAGE_ROWS as a rule sees them."""
     rows = with_origin(rows).combine_chunks()
-    shadow = pc.equal(rows["_image"], images.SHADOW)
-    before = rows["_before"].combine_chunks()
-    struct = rows.schema.field("_before").type
-    children = [before.field(i) for i in range(struct.num_fields)]
-    hidden = pc.or_(pc.is_null(before), shadow.combine_chunks() if isinstance(shadow, pa.ChunkedArray) else shadow)
-    shown = pa.StructArray.from_arrays(children, fields=list(struct), mask=hidden) if children else before
+    before = before_images(rows)
     columns = {name: rows[name] for name in (*images.user_columns(rows.schema), *_KEPT)}
     fields = [rows.schema.field(name) for name in columns]
     return pa.table(
         [
             *columns.values(),
-            shown,
-            pc.if_else(shadow, "before", "after"),
+            before,
+            pc.if_else(pc.equal(rows["_image"], images.SHADOW), "before", "after"),
             pa.array(np.arange(rows.num_rows, dtype=np.int64)),
         ],
         schema=pa.schema([
             *fields,
-            pa.field("_before", struct),
+            pa.field("_before", before.type),
             pa.field("_image", pa.string()),
             pa.field("_row", pa.int64()),
         ]),
     )
+
+
+def before_images(rows: pa.Table) -> pa.StructArray:
+    """Return each row as it was before the batch, as a rule sees it.
+
+    The image ``before`` has itself there, so that a rule which passes only what changed passes no such image: nothing
+    leaves the target. A column that an earlier rule took away, or gave another type, is null there.
+    """
+    before = one_chunk(rows["_before"])
+    shadow = one_chunk(pc.equal(rows["_image"], images.SHADOW))
+    if not pc.any(shadow).as_py() or not before.type.num_fields:
+        return before
+    children = []
+    for number, known in enumerate(before.type):
+        place = rows.schema.get_field_index(known.name)
+        same = place >= 0 and rows.schema.field(place).type == known.type
+        own = one_chunk(rows.column(place)) if same else pa.nulls(len(before), known.type)
+        children.append(pc.if_else(shadow, own, before.field(number)))
+    absent = pc.and_not(before.is_null(), shadow)
+    return pa.StructArray.from_arrays(children, fields=list(before.type), mask=absent)
 
 
 def with_origin(rows: pa.Table) -> pa.Table:

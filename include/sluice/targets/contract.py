@@ -74,6 +74,7 @@ from sluice.targets.port import (
 )
 from sluice.targets.registry import KINDS
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
+from sluice.targets.schema.conversions import effects_at
 
 Row = dict[str, Any]
 _STRICT, _CUTS_TIME = 1 << 22, 1 << 32
@@ -662,9 +663,12 @@ class _Letters:
 
     look: Callable[[], None]
     kept: list[Rejection] = field(default_factory=list)
+    parts: set[tuple[str, TableId]] = field(default_factory=set)
 
     def __call__(self, part: str, table: TableId, rejected: Sequence[Rejection]) -> None:
         self.look()
+        assert (part, table) not in self.parts, f"{part}: a second part of that name replaces the first one's letters"
+        self.parts.add((part, table))
         self.kept += rejected
 
 
@@ -1301,6 +1305,8 @@ CONVERSIONS: tuple[Conversion, ...] = (
     Conversion("decimal(10,3)", "varchar(20)", ((Decimal(7), "7.000"), (Decimal("-0.5"), "-0.500"))),
     Conversion("date", "datetime", ((dt.date(2024, 7, 1), _day("2024-07-01")),
         (dt.date(1960, 1, 1), _day("1960-01-01")))),
+    Conversion("float", "double", ((0.10000000149011612, 0.10000000149011612), (0.5, 0.5))),
+    Conversion("int", "decimal(12,2)", ((7, Decimal("7.00")),)),
     Conversion("int", "bigint", ((1, 1), (-5, -5))),
     Conversion("varchar(10)", "varchar(20)", (("a", "a"), ("ab  ", "ab  "))),
     Conversion("int", "int", ((7, 7), (0, 0)), 0, required=True),
@@ -1383,7 +1389,8 @@ def _conversion(pipe: Pipe, table: TableId, one: Conversion) -> SchemaChange:
     kinds = tuple(part.kind for part in column_changes(before, after))
     change = _schema_change(pipe, 0, sql, kinds, before, after)
     ran = Ran(sql, table.schema, one.mode)
-    effects = tuple(e for e in row_effects(change.tables[0], ran, mariadb=False) if not e.same)
+    one_table, held = change.tables[0], pipe.target.capabilities.held
+    effects = tuple(effects_at(held, change, one_table, row_effects(one_table, ran, mariadb=False)))
     statement = SourceStatement(pipe.bench.dialect, sql, table.schema, one.mode)
     return replace(change, statement=statement, effects=effects, consumer=pipe.name)
 

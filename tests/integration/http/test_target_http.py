@@ -9,6 +9,7 @@ import hmac
 import itertools
 import json
 import os
+import re
 import signal
 import ssl
 import threading
@@ -101,6 +102,40 @@ def test_a_refused_row_is_a_dead_letter_and_the_others_arrive(receiver: Receiver
     assert letters.parts == ["http-shop.people"]
     assert Counter(ids(receiver.taken)) == Counter(n for n in range(20) if n not in {3, 17})
     assert pipe.held == 1
+
+
+STREAM_LOAD: dict[str, Any] = {
+    "idempotency_header": "label", "idempotency_form": "label", "success": {"field": "Status", "equals": ["Success"]}
+}  # fmt: skip
+
+
+def test_a_refusal_with_200_is_told_by_the_body(receiver: Receiver) -> None:
+    """As a stream load answers: 200, and its Status."""
+
+    def answer(got: Got) -> Reply:
+        status = "Fail" if "bad" in emails(got) else "Success"
+        return Reply(200, body=json.dumps({"Status": status, "Message": "bad email"}).encode())
+
+    receiver.answer = answer
+    rows = [new(n, "bad" if n == 7 else "m", n) for n in range(20)]
+    _, pipe, batch, _ = made_of(receiver, rows, **STREAM_LOAD)
+    letters = Letters()
+    pipe.write(batch, rejected=letters)
+    assert [(one.row["id"][0].as_py(), one.where) for one in letters.kept] == [(7, "200")]
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,128}", got.headers["label"]) for got in receiver.asked)
+    assert len({got.headers["label"] for got in receiver.asked}) == len({got.body for got in receiver.asked})
+    _, pipe, batch, _ = made_of(receiver, rows, **STREAM_LOAD)
+    with pytest.raises(LoadError, match=r'a row of shop\.people is refused, key \{"id":7\}: the receiver answers 200'):
+        pipe.write(batch)
+
+
+@pytest.mark.parametrize("body", [b"", b"Success", b"[]", b'{"Status": null}', b'{"status": "Success"}'])
+def test_an_answer_that_does_not_say_it_is_a_refusal(receiver: Receiver, body: bytes) -> None:
+    receiver.answer = lambda got: Reply(200, body=body)
+    _, pipe, batch, _ = made_of(receiver, [new(1, "a", 1)], **STREAM_LOAD)
+    with pytest.raises(LoadError, match="is refused"):
+        pipe.write(batch)
+    assert pipe.held == 0
 
 
 def test_without_dead_letters_a_refused_row_stops_the_batch_and_is_named(receiver: Receiver) -> None:

@@ -5,10 +5,12 @@ of the server.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,32 @@ def test_rows_go_at_the_time_of_a_column(redis_server: Any) -> None:
     assert isinstance(rows, RowsInMemory)
     found = comparer.compare(planned_table(table), rows.data, None)
     assert (found.missing, found.different) == ((), ()), "a row that has expired is not missing"
+
+
+@pytest.mark.parametrize(
+    ("column", "latest", "past"),
+    [
+        (Column("ends", ColumnKind.BIGINT, "bigint"), 2**63 - 1, 1),
+        (Column("ends", ColumnKind.BIGINT, "bigint unsigned", unsigned=True), 2**64 - 1, 1),
+        (
+            Column("ends", ColumnKind.DECIMAL, "decimal(65,3)", precision=65, scale=3),
+            Decimal("9" * 62 + ".999"),
+            Decimal("1.5"),
+        ),
+    ],
+    ids=["bigint", "unsigned", "decimal"],
+)
+def test_a_row_that_goes_after_all_time_never_goes(redis_server: Any, column: Column, latest: Any, past: Any) -> None:
+    columns = (Column("id", ColumnKind.INT, "int", nullable=False), column)
+    table = TableSchema(TableId("s", "sessions"), columns, ("id",))
+    bench, table, pipe = made(redis_server, {"expire": {"column": "ends"}}, table)
+    soon = type(past)(int(time.time()) + 3_600)
+    pipe.deliver((table, [new(1, latest), new(2, soon), new(3, past)]))
+    with bench.client as client:
+        left = [client.pttl(f"{bench.schema}.sessions:{number}") for number in (1, 2, 3)]
+    assert left[0] == -1
+    assert 0 < left[1] <= 3_600_000
+    assert left[2] == -2
 
 
 def test_rows_go_some_time_after_they_were_written(redis_server: Any) -> None:

@@ -82,6 +82,30 @@ def outcomes(shop: Case, *ids: str) -> list[str]:
     return [done.outcome for done in replay(shop.runtime(), ids, by="test")]
 
 
+def test_letters_in_folders_are_found_and_outlive_the_skip_of_their_batch(loading: Case) -> None:
+    """Version 0.2 took the path of a batch's file, with its folders, into the name of a letter's file."""
+    source(loading, "INSERT INTO {t} VALUES (1, 'a', 'too long', 1), (2, 'b', 'fine', 2)")
+    store = loading.runtime().store
+    [letter] = letters(loading.runtime())
+    folder, _, name = letter.path.rpartition("/")
+    older = f"{folder}/{name.rpartition('-')[0]}-elasticsearch-batches/{letter.batch:010d}/x.customers/1.parquet"
+    store.write_bytes(older, store.read_bytes(letter.path))
+    store.delete(letter.path)
+    loading.path.write_text(loading.path.read_text().replace("on_error: dead_letter", "on_error: stop"))
+    with pytest.raises(LoadError):
+        source(loading, "INSERT INTO {t} VALUES (3, 'c', 'too long', 3)")
+    skip(loading.runtime(), "copy", letter.batch + 1, by="test", reason="", dry_run=False)
+    beside = older.replace(f"batch={letter.batch:010d}", f"batch={letter.batch + 1:010d}")
+    store.write_bytes(beside, store.read_bytes(older))  # of an attempt before the skip
+    rows, skipped = sorted(letters(loading.runtime()), key=lambda one: one.stage)
+    assert (rows.id, rows.waiting, skipped.stage) == (letter.id, ("copy",), "skip")
+    store.delete(older)
+    discard(loading.runtime(), [skipped.id], by="test", reason="")
+    assert prune_letters(loading.runtime(), older_than_s=-9) == 1
+    assert [one.path for one in letters(loading.runtime(), everything=True)] == [beside]
+    assert store.list_files(skipped.path.rpartition("/")[0]) == [beside]
+
+
 # rules
 # -------------------------------------------------------------------------------------------------------------------
 

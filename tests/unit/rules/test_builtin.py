@@ -204,3 +204,54 @@ def test_mistakes_guess_what_was_meant(use) -> None:
 def test_dates(use) -> None:
     got = applied(use("cast", "{columns: {email: date}}"), row(email="2024-02-29"))[0]
     assert got["email"] == dt.date(2024, 2, 29)
+
+
+NATURAL = {
+    "row": "def transform(row, context):\n"
+    "    return row if context.op != 'update' or row['paid'] != context.before['paid'] else None\n",
+    "arrow": "import pyarrow.compute as pc\n"
+    "def transform(rows, context):\n"
+    "    was = pc.struct_field(rows['_before'], 'paid')\n"
+    "    return rows.filter(pc.or_kleene(pc.not_equal(rows['_op'], 'u'), pc.not_equal(rows['paid'], was)))\n",
+    "pandas": "def transform(frame, context):\n"
+    "    was = [b['paid'] if isinstance(b, dict) else None for b in frame['_before']]\n"
+    "    return frame[(frame['_op'] != 'u') | (frame['paid'] != was)]\n",
+    "sql": "SELECT * FROM rows WHERE _op <> 'u' OR paid IS DISTINCT FROM _before.paid",
+    "filter": "_op <> 'u' OR paid IS DISTINCT FROM _before.paid",
+    "only_changes": "",
+}
+
+
+@pytest.mark.parametrize("kind", NATURAL)
+@pytest.mark.parametrize("each", [False, True], ids=["merged", "each"])
+def test_a_rule_that_looks_for_changes_leaves_out_the_change_and_not_the_row(tmp_path, kind: str, each: bool) -> None:
+    if kind in {"filter", "only_changes"}:
+        params = "{columns: [paid]}" if kind == "only_changes" else f'{{where: "{NATURAL[kind]}"}}'
+        rules = engine(tmp_path, f"  - name: mine\n    builtin: {kind}\n    params: {params}\n")
+    else:
+        suffix = "sql" if kind == "sql" else "py"
+        (tmp_path / f"mine.{suffix}").write_text(NATURAL[kind])
+        rules = engine(tmp_path, f"  - {{name: mine, path: mine.{suffix}, type: {kind}}}\n")
+    items = (
+        row(),
+        row("u", {"email": "other"}, id=2),  # paid as it was
+        row("u", {"paid": Decimal(9)}, id=3),
+        row("d", {}, id=4),
+    )
+    ruled = rules.apply(rows(*items), TABLE, each=each)
+    kept = [(r["id"], "d" if r["_op"] == "d" else "put") for r in result(ruled)]
+    assert sorted(kept) == [(1, "put"), (3, "put"), (4, "d")]
+
+
+def test_only_changes_counts_the_key_and_keeps_the_old_one(tmp_path) -> None:
+    rules = engine(tmp_path, "  - {name: mine, builtin: only_changes, params: {columns: [paid]}}\n")
+    moved = row("u", {"id": 2}, id=3)
+    [left, one] = result(rules.apply(rows(moved), TABLE))
+    assert (one["id"], one["_op"], left["id"], left["_op"]) == (3, "i", 2, "d")
+    after = engine(
+        tmp_path,
+        "  - {name: new, builtin: rename, order: 1, params: {columns: {paid: price}}}\n"
+        "  - {name: mine, builtin: only_changes, order: 2, params: {columns: [price]}}\n",
+    )
+    with pytest.raises(RuleError, match=r"column 'price' is of an earlier rule: let only_changes run before"):
+        after.apply(rows(row("u", {"paid": Decimal(2)}, id=1)), TABLE)

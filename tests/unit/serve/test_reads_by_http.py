@@ -52,6 +52,18 @@ def truth(made: Case, columns: str = "id, v, note") -> dict[Any, dict[str, Any]]
     return {row[0]: dict(zip(columns.split(", "), row, strict=True)) for row in rows}
 
 
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_tail_prints_no_masked_column(shop: Case, name: str) -> None:
+    """Nor its type; a masked key, too."""
+    write_orders(shop)
+    with shop.path.open("a", encoding="utf-8") as file:
+        file.write('masked: [".*\\\\.orders\\\\.(id|note)"]\n')
+    lines = list(tail(shop.runtime(), fmt=name, from_batch=1, follow=False))
+    assert any('"v":20' in line.replace(" ", "") or '"v":"20"' in line.replace(" ", "") for line in lines)
+    rows = [line for line in lines if "CREATE" not in line]
+    assert not any('"note"' in line or '"id":9' in line.replace(" ", "") or '"é' in line for line in rows)
+
+
 def test_every_format_says_what_tail_says(shop: Case) -> None:
     write_orders(shop)
     with by_http(shop) as client:

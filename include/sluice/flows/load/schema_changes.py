@@ -17,7 +17,8 @@ from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
 from sluice.targets.feature_check import require_kinds, to_ignore
-from sluice.targets.port import Capabilities, Feature, SchemaChange, SourceStatement
+from sluice.targets.port import Capabilities, Feature, Held, SchemaChange, SourceStatement
+from sluice.targets.schema.conversions import effects_at
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
 """What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
@@ -87,7 +88,7 @@ def plan_ddl(
                 where=change.where,
                 hint="internal error: please report it",
             )
-        effects = _effects(change, routes, target, row_effects)
+        effects = _effects(change, routes, target, row_effects, offered.held)
         change = replace(change, effects=effects)
         change = replace(change, copies=_copies(change, target, offered, copied_again, converted_otherwise))
         require_kinds(target, offered, change)
@@ -168,9 +169,9 @@ _NEW_OR_GONE = frozenset({_K.CREATE_TABLE, _K.DROP_TABLE})
 
 
 def _effects(
-    change: SchemaChange, routes: Mapping, target: TargetConfig, row_effects: RowEffects
+    change: SchemaChange, routes: Mapping, target: TargetConfig, row_effects: RowEffects, held: Held
 ) -> tuple[ColumnEffect, ...]:
-    """Return what the statement did to rows that the target has, but for values that stay the same.
+    """Return what the statement did to rows that the target has, but for values that stay the same there.
 
     Of a target with ``changes: all``, and where the policy is to ignore changes of columns, nothing: old rows stay as
     they were.
@@ -184,10 +185,8 @@ def _effects(
             continue
         route = routes.route(one.table)
         stays = {name for name, _ in route.convert}
-        for effect in row_effects(one, ran):
-            if effect.same or (
-                route.target_name(effect.old.name) is None and route.target_name(effect.new.name) is None
-            ):
+        for effect in effects_at(held, change, one, row_effects(one, ran)):
+            if route.target_name(effect.old.name) is None and route.target_name(effect.new.name) is None:
                 continue
             if {effect.old.name, effect.new.name} & stays:
                 effect = replace(effect, unknown="mapping.columns.convert makes another type of it at the target")

@@ -3,7 +3,7 @@
 Below the pipeline's folder, never touched by the retention of batches::
 
     dead-letters/_rules/batch=0000000042/{attempt}-{part}.parquet     rows rejected by a rule; missing in every target
-    dead-letters/{target}/batch=0000000042/{table}-{part}.parquet     rows that the target refused
+    dead-letters/{target}/batch=0000000042/{table}-{part}.parquet     rows that the target refused; part: a digest
     dead-letters/{target}/batch=0000000042/skipped.json …             a whole batch that a person skipped, with its segment files
     dead-letters/_settled/{time}-{random}.json                        what became of them: replayed, superseded, discarded
 
@@ -144,7 +144,7 @@ class RefusedRows:
     Picklable: it is sent with the units.
 
     Each part has one file, of the same name in every attempt: a repeated attempt replaces it, or deletes it if nothing
-    is refused any more.
+    is refused any more. The name holds a digest of the part, as a target may name a part by the path of a file.
 
     Attributes:
         segments: path of the batch's segment manifest.
@@ -159,7 +159,8 @@ class RefusedRows:
     def __call__(self, part: str, table: TableId, rejected: Sequence[Rejection]) -> None:
         """See :class:`sluice.targets.port.RejectedRows`."""
         store = SegmentStore(self.store_uri, self.pipeline)
-        path = f"{place_folder(self.target, self.batch)}/{quoted(table.schema)}.{quoted(table.table)}-{part}.parquet"
+        name = f"{quoted(table.schema)}.{quoted(table.table)}-{hashlib.sha256(part.encode()).hexdigest()[:16]}"
+        path = f"{place_folder(self.target, self.batch)}/{name}.parquet"
         if not rejected:
             store.delete(path)
             return

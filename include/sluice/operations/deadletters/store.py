@@ -122,13 +122,16 @@ def letters(runtime: Runtime, *, everything: bool = False) -> list[DeadLetter]:
     masking = Masking(runtime.pipeline.masked)
     targets = tuple(t.name for t in runtime.pipeline.targets)
     found: dict[tuple[str, str], DeadLetter] = {}
-    for path in _files(store):
-        if path.endswith(".parquet") and not _is_orphan(runtime, path):
+    paths = _files(store)
+    skips = [path for path in paths if path.endswith("/skipped.json")]
+    segments = {file for path in skips for file in _skipped_files(store, path)}
+    for path in skips:
+        letter = _read_skipped(store, path, settled)
+        found[letter.stage, letter.id] = letter
+    for path in paths:
+        if path.endswith(".parquet") and path not in segments and not _is_orphan(runtime, path):
             for letter in _read_rows(store, path, targets, settled, masking):
                 found[letter.stage, letter.id] = letter
-        elif path.endswith("skipped.json"):
-            letter = _read_skipped(store, path, settled)
-            found[letter.stage, letter.id] = letter
     ordered = sorted(found.values(), key=lambda letter: (letter.batch, letter.seq, letter.id))
     return [letter for letter in ordered if everything or letter.waiting]
 
@@ -182,8 +185,12 @@ def read_row(store: SegmentStore, one: DeadLetter) -> pa.Table:
 
 def skipped_manifest(store: SegmentStore, one: DeadLetter) -> SegmentManifest:
     """Return the manifest of a skipped batch as it was when the batch was skipped."""
-    note = json.loads(store.read_bytes(one.path))
-    return SegmentManifest.from_json(json.dumps(note["manifest"]).encode(), where=one.path)
+    return _manifest(store, one.path)
+
+
+def _manifest(store: SegmentStore, path: str) -> SegmentManifest:
+    note = json.loads(store.read_bytes(path))
+    return SegmentManifest.from_json(json.dumps(note["manifest"]).encode(), where=path)
 
 
 def skipped_tables(store: SegmentStore, one: DeadLetter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
@@ -228,11 +235,16 @@ def prune_letters(runtime: Runtime, *, older_than_s: float, dry_run: bool = Fals
     done = sorted({one.path for one in every if one.path not in waiting and one.at < limit})
     if not dry_run:
         for path in done:
-            folder = path.rsplit("/", 1)[0]
-            for file in runtime.store.list_files(folder) if path.endswith("skipped.json") else [path]:
-                if file.endswith("skipped.json") or file == path or file.rsplit("/", 1)[0] != folder:
-                    runtime.store.delete(file)
+            for file in _skipped_files(runtime.store, path) if path.endswith("/skipped.json") else ():
+                runtime.store.delete(file)
+            runtime.store.delete(path)  # last: it names the others
     return len(done)
+
+
+def _skipped_files(store: SegmentStore, path: str) -> list[str]:
+    """Return the segment files that belong to the note of a skipped batch."""
+    folder = path.rsplit("/", 1)[0]
+    return [f"{folder}/{copy_of(file)}" for file in _manifest(store, path).files]
 
 
 def _files(store: SegmentStore) -> list[str]:
@@ -248,12 +260,15 @@ def _settlements(store: SegmentStore) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def _is_orphan(runtime: Runtime, path: str) -> bool:
-    """Return True for segment files of a skipped batch, and for files of a merge attempt that was never recorded."""
-    match = re.match(rf"{FOLDER}/([^/]+)/batch=(\d+)/([^/]+)$", path)
+    """Return True for files of a skip that did not end, and of a merge attempt that was never recorded.
+
+    Letters of a target lie in folders, too, where version 0.2 named a part by the path of a file.
+    """
+    match = re.match(rf"{FOLDER}/([^/]+)/batch=(\d+)/(.+)$", path)
     if match is None:
         return True
     if match[1] != RULES:
-        return False
+        return "/" in match[3] and METADATA not in (_read_schema(runtime.store, path).metadata or {})
     with runtime.state() as state:
         record = state.batches.get(int(match[2]))
     if record is None or not record.changeset:
@@ -262,6 +277,13 @@ def _is_orphan(runtime: Runtime, path: str) -> bool:
         return path not in read_changeset(runtime.store, record.changeset).manifest.dead_letters
     except SegmentError:
         return False
+
+
+def _read_schema(store: SegmentStore, path: str) -> pa.Schema:
+    try:
+        return pq.read_schema(pa.BufferReader(store.read_bytes(path)))
+    except (pa.ArrowException, OSError) as error:
+        raise SegmentError("a file of the dead-letter store is damaged", where=path) from error
 
 
 def _read(store: SegmentStore, path: str) -> tuple[pa.Table, Origin]:

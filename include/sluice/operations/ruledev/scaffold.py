@@ -161,6 +161,7 @@ changes:
 
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "filter": {"where": "id > 0"},
+    "only_changes": {"columns": ["email"]},
     "rename": {"columns": {"email": "mail"}},
     "mask": {"columns": ["email"], "keep_first": 1},
     "hash": {"columns": ["email"], "length": 40},

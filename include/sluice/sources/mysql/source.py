@@ -140,6 +140,10 @@ class MySQLSource:
         """``host:port`` of the server."""
         return self.endpoint.address
 
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table, as lineage names it."""
+        return self.endpoint.uri("mysql", 3306, table.schema, table.table)
+
     @property
     def keys(self) -> MySQLKeyText:
         """The writer of keys as SQL literals."""

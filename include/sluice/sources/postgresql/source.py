@@ -106,6 +106,10 @@ class PostgreSQLSource:
         """``host:port`` of the server."""
         return self.endpoint.address
 
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table, as lineage names it."""
+        return self.endpoint.uri("postgres", 5432, self.endpoint.schema, table.schema, table.table)
+
     @property
     def keys(self) -> PostgresKeyText:
         """The writer of keys."""

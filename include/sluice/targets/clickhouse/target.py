@@ -15,6 +15,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.config.receiver import Receiver
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
 from sluice.targets.clickhouse.checkpoint import ClickHouseCheckpoints
 from sluice.targets.clickhouse.compare import ClickHouseComparer
 from sluice.targets.clickhouse.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED
@@ -85,6 +86,10 @@ class ClickHouseTarget:
     def open(self, epoch: int) -> Iterator[ClickHouseSession]:
         """See :meth:`sluice.targets.port.Target.open`."""
         yield ClickHouseSession(self, epoch)
+
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table."""
+        return self.place.receiver.endpoint.uri("clickhouse", 8123, table.schema, table.table)
 
     def schema(self) -> ClickHouseSchema:
         """Return what compares the tables."""

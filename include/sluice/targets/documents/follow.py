@@ -156,7 +156,8 @@ class Follower(ABC):
         given = held.definition(step.table)
         assert given is not None  # the plan saw it
         for effect in effects_on(self.change, step.source):
-            raise not_converted(self.change, effect, step.table, f"a target of type {self.KIND} converts no rows")
+            why = effect.unknown or f"a target of type {self.KIND} converts no rows"
+            raise not_converted(self.change, effect, step.table, why)
         definition = replace(given, columns=step.columns_after(given.columns), key=step.key_after(given.key))
         if step.copied:
             self.make_anew(step, definition)

@@ -15,6 +15,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.config.receiver import Receiver
 from sluice.errors import ConfigError
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
 from sluice.targets.documents.changes import FOLLOWED_CHANGES, ChangeWriter
 from sluice.targets.documents.writer import DocumentWriter
 from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, found_record
@@ -32,6 +33,7 @@ from sluice.targets.port import (
     Feature,
     Fence,
     Guarantee,
+    Held,
     Input,
     Ordering,
     OtherWriter,
@@ -52,6 +54,7 @@ def _capabilities(changes: Input) -> Capabilities:
         guarantee=Guarantee.IDEMPOTENT,
         ordering=frozenset({Ordering.TABLE if every else Ordering.KEY}),
         consistency=frozenset({Consistency.ROW}),
+        held=Held.TEXTS,
         schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_BY_NAME,
         features=frozenset({Feature.DELETE, Feature.KEYLESS} if every else by_key),
         max_writers=1 if every else None,
@@ -103,6 +106,11 @@ class ElasticsearchTarget:
     def open(self, epoch: int) -> Iterator[ElasticsearchSession]:
         """See :meth:`sluice.targets.port.Target.open`."""
         yield ElasticsearchSession(self, epoch)
+
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table: that of its index, if an option names it otherwise."""
+        own = (self.place.index_of(table),) if "index" in self.options.model_fields_set else (table.schema, table.table)
+        return self.place.receiver.endpoint.uri("elasticsearch", 9200, *own)
 
     def schema(self) -> ElasticsearchSchema:
         """Return what compares tables with their indexes."""

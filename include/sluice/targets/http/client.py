@@ -68,7 +68,9 @@ class HttpClient(WebClient):
 
         Raises ConfigError, LoadError.
         """
-        status = answer.status
+        status, success = answer.status, self.options.success
+        if status // 100 == 2 and success is not None and not success.said_by(answer.body):
+            return Refusal(status, self.said(answer, request))
         if status // 100 == 2 or (request.method == "DELETE" and status in {404, 410} and request.names_row):
             return None
         self.require_accepted(answer, request)

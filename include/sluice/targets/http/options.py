@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 from enum import StrEnum
@@ -77,6 +78,24 @@ class Signature(BaseModel):
         return _header_name(name) if name else name
 
 
+class Success(BaseModel):
+    """What the JSON of an answer 2xx says if the request was taken, of a receiver that answers a refusal with 200."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    field: str = Field(min_length=1, description="Name in the answer's object.")
+    equals: tuple[str, ...] = Field(min_length=1, description="Its values that say so, as texts.")
+
+    def said_by(self, body: bytes) -> bool:
+        """Return True if an answer with this body says that the request was taken."""
+        try:
+            found = json.loads(body)
+        except ValueError:
+            return False
+        value = found.get(self.field) if isinstance(found, dict) else None
+        return (value if isinstance(value, str) else json.dumps(value)) in self.equals
+
+
 class HttpOptions(BaseModel):
     """The ``options:`` of a target of type http."""
 
@@ -104,6 +123,13 @@ class HttpOptions(BaseModel):
     )
     idempotency_header: str = Field(
         "Idempotency-Key", description="Header with the request's key, the same in each repeat."
+    )
+    idempotency_form: Literal["path", "label"] = Field(
+        "path",
+        description="path: parts with slashes; label: letters, digits, - and _ alone, as labels of stream loads.",
+    )
+    success: Success | None = Field(
+        None, description="What an answer 2xx must say, {field: Status, equals: [Success]}; else the rows are refused."
     )
     signature: Signature | None = Field(None, description="HMAC of each request.")
     ordering: Ordering = Field(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from sluice.targets.port import ChangePiece, Fence
 from sluice.targets.web.client import Request
 
 _OPS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.READ: "read"}
-_LONGEST_KEY = 200
+_LONGEST_KEY, _LONGEST_LABEL = 200, 128
 """Characters of an idempotency key; many receivers store 255."""
 
 
@@ -145,6 +146,8 @@ class Sending:
         readable = "/".join(
             quote(str(word), safe=".-_~") for word in (self.pipeline, self.target, self.fence.batch, unit)
         )
+        if self.options.idempotency_form == "label":
+            return re.sub(r"[^A-Za-z0-9_-]", "-", f"{readable[: _LONGEST_LABEL - len(digest) - 1]}/{digest}")
         return f"{readable[: _LONGEST_KEY - len(digest) - 1]}/{digest}"
 
     def _said(self, one: Document) -> tuple[str, str, tuple[tuple[str, str], ...]]:

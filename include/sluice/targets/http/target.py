@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.config.receiver import Receiver
+from sluice.model.tables import TableId
 from sluice.targets.http.options import HttpOptions
 from sluice.targets.http.options import Ordering as Ordered
 from sluice.targets.http.schema import HttpSchema
@@ -86,6 +87,13 @@ class HttpTarget:
     def open(self, epoch: int) -> Iterator[HttpSession]:
         """See :meth:`sluice.targets.port.Target.open`."""
         yield HttpSession(self, epoch)
+
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table below the path to which its rows are sent."""
+        endpoint, path = self.place.receiver.endpoint, self.options.path
+        base = (endpoint.host.partition("://")[2] or endpoint.host).partition("/")[2]
+        own = path if "path" in self.options.model_fields_set else ""
+        return endpoint.uri("http", None, *base.split("/"), *own.split("/"), table.schema, table.table)
 
     def schema(self) -> HttpSchema:
         """Return what says where rows go."""

@@ -144,7 +144,7 @@ class HttpUnit:
             result += sent_rows(rows, left_out)
             refused += [Rejection(rows.slice(n, 1), one.said, str(one.status)) for n, one in sorted(left_out.items())]
         if rejected is not None:
-            rejected(f"http-{table.target}", table.target, refused)
+            rejected(f"http-{table.plan.source}", table.target, refused)
         return result
 
 

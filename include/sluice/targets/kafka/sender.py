@@ -206,7 +206,7 @@ class BatchSender:
         for rows in merged_parts(self._rows.reader, table.files, _ROWS):
             refused += self._merged_rows(table, rows)
         if self._rejected is not None:
-            self._rejected(f"kafka-{table.target}", table.target, refused)
+            self._rejected(f"kafka-{table.plan.source}", table.target, refused)
 
     def _record_batches(self, piece: ChangePiece, *, only_keys: bool = False) -> dict[int, str]:
         """Send rows in Arrow's form; what is left out and why, as :meth:`_too_large` says it.

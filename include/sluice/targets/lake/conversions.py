@@ -84,8 +84,8 @@ def _time_rounded(values: pa.Array, step: Step) -> pa.Array:
     unit = 10 ** (_DIGITS - step.number)
     if pa.types.is_timestamp(values.type):  # the fraction of a point in time is never negative
         return _floor(values, unit, unit // 2)
-    half = pc.multiply(pc.sign(values), unit // 2)
-    return _toward_zero(pc.add(values, half.cast(pa.int64())), unit)
+    half = pc.multiply_checked(pc.sign(values), unit // 2)
+    return _toward_zero(pc.add_checked(values, half.cast(pa.int64())), unit)
 
 
 def _time_cut(values: pa.Array, step: Step) -> pa.Array:
@@ -94,14 +94,14 @@ def _time_cut(values: pa.Array, step: Step) -> pa.Array:
 
 
 def _floor(values: pa.Array, unit: int, add: int) -> pa.Array:
-    numbers = pc.add(values.cast(pa.int64()), add)
+    numbers = pc.add_checked(values.cast(pa.int64()), add)
     cut = _toward_zero(numbers, unit)
     below = pc.less(numbers, cut)
-    return pc.if_else(below, pc.subtract(cut, unit), cut).cast(values.type)
+    return pc.if_else(below, pc.subtract_checked(cut, unit), cut).cast(values.type)
 
 
 def _toward_zero(numbers: pa.Array, unit: int) -> pa.Array:
-    return pc.multiply(pc.divide(numbers, unit), unit)
+    return pc.multiply_checked(pc.divide(numbers, unit), unit)
 
 
 def _padded(values: pa.Array, step: Step) -> pa.Array:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
 from sluice.targets.documents.changes import FOLLOWED_CHANGES, ChangeWriter
 from sluice.targets.documents.writer import DocumentWriter
 from sluice.targets.mongodb.checkpoint import MongoCheckpoints, found_record
@@ -31,6 +32,7 @@ from sluice.targets.port import (
     Feature,
     Fence,
     Guarantee,
+    Held,
     Input,
     Ordering,
     OtherWriter,
@@ -46,6 +48,7 @@ def _capabilities(changes: Input) -> Capabilities:
         guarantee=Guarantee.IDEMPOTENT,
         ordering=frozenset({Ordering.TABLE if every else Ordering.KEY}),
         consistency=frozenset({Consistency.ROW}),
+        held=Held.NUMBERS,
         schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_BY_NAME,
         features=frozenset({Feature.DELETE, Feature.KEYLESS} if every else by_key),
         max_writers=1 if every else None,
@@ -82,6 +85,11 @@ class MongoTarget:
     def open(self, epoch: int) -> Iterator[MongoSession]:
         """See :meth:`sluice.targets.port.Target.open`."""
         yield MongoSession(self, epoch)
+
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table's collection."""
+        found = self.place.namespace(table)
+        return self.place.endpoint.uri("mongodb", 27017, found.database, found.collection)
 
     def schema(self) -> MongoSchema:
         """Return what compares tables with their definitions."""

@@ -169,6 +169,10 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
             info = read_tables(session.cursor, [plan.target]).get(plan.target)
             return range_delete.replaceable(plan, info, mariadb=session.mariadb)
 
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table."""
+        return self.endpoint.uri("mysql", 3306, table.schema, table.table)
+
     def comparer(self) -> MySQLComparer:
         """See :class:`sluice.targets.port.Comparer`."""
         return MySQLComparer(self)

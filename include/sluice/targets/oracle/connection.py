@@ -88,6 +88,13 @@ def settings_of(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
+def location_of(endpoint: Endpoint, *names: str) -> str:
+    """Return the URI of something in the service of a connection, without credentials."""
+    found = settings_of(endpoint)
+    service = str(found.get("service_name") or found.get("sid") or found.get("dsn"))
+    return endpoint.uri("oracle", found.get("port"), service, *names)
+
+
 def connect(endpoint: Endpoint, program: str = "sluice", call_s: int = CALL_S) -> Any:
     """Open a session in UTC that compares texts byte by byte.
 

@@ -15,6 +15,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.targets.oracle import connection as oracle_connection
 from sluice.targets.oracle import range_delete
 from sluice.targets.oracle.ack_table import AckTable
 from sluice.targets.oracle.catalog import TableInfo, Wanted, compare_all, read_tables, review
@@ -140,6 +141,10 @@ class OracleTarget(FoldingTarget[Session, OracleOptions, AckTable]):
         found = read_tables(session.cursor, places)
         session.rollback()  # a query began a transaction
         return found
+
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table in its service, or pluggable database."""
+        return oracle_connection.location_of(self.endpoint, table.schema, table.table)
 
     def comparer(self) -> OracleComparer:
         """See :class:`sluice.targets.port.Comparer`."""

@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from sluice.model.schema_changes import ChangeKind
 from sluice.targets.port.batch import BatchInput, NoFacts, SourceFacts, StatementRunner
-from sluice.targets.port.capabilities import Capabilities, Consistency, Execution, Feature, Guarantee, Input, Ordering
+from sluice.targets.port.capabilities import (
+    Capabilities,
+    Consistency,
+    Execution,
+    Feature,
+    Guarantee,
+    Held,
+    Input,
+    Ordering,
+)
 from sluice.targets.port.checkpoint import Agrees, Checkpoint, CheckpointStore, Fence
 from sluice.targets.port.compare import (
     MOST_EXTRA,
@@ -107,6 +116,7 @@ __all__ = [
     "Fence",
     "Finding",
     "Guarantee",
+    "Held",
     "Input",
     "KeepsDigests",
     "KeepsVersions",

@@ -59,6 +59,17 @@ class Execution(StrEnum):
     """Large tables are written by Spark itself, through :class:`StatementRunner`; small ones by units."""
 
 
+class Held(StrEnum):
+    """The form in which values are stored. It says which of the source's conversions change them."""
+
+    TYPED = "typed"
+    """In columns that have the source's types, or such of their own; generated columns are not sent, or computed."""
+    TEXTS = "texts"
+    """As texts with as many digits as the column has; generated columns like others."""
+    NUMBERS = "numbers"
+    """Like texts; what is too exact for the target's numbers and dates is a text."""
+
+
 class Feature(StrEnum):
     """An ability beyond inserts and updates of whole rows by key."""
 
@@ -93,6 +104,7 @@ class Capabilities:
     Attributes:
         schema_changes: the kinds of schema changes that it can follow.
         conversions: conversion steps that it applies to existing rows.
+        held: the form in which it stores values.
         max_writers: units at a time; 1: a single writer, which a global order needs.
         compares: it has ``comparer()``, see :class:`~sluice.targets.port.compare.Comparer`.
         compares_in_one_process: its comparer remembers what it read, so that workers do not get one each.
@@ -115,6 +127,7 @@ class Capabilities:
     consistency: frozenset[Consistency] = frozenset({Consistency.ROW})
     schema_changes: frozenset[ChangeKind] = frozenset()
     conversions: frozenset[StepKind] = frozenset()
+    held: Held = Held.TYPED
     features: frozenset[Feature] = frozenset({Feature.DELETE})
     execution: Execution = Execution.UNITS
     max_writers: int | None = None
@@ -140,6 +153,7 @@ class Capabilities:
             "consistency": sorted(self.consistency),
             "schema_changes": sorted(self.schema_changes),
             "conversions": sorted(self.conversions),
+            "held": str(self.held),
             "features": sorted(self.features),
             "execution": str(self.execution),
             "max_writers": self.max_writers,

@@ -144,7 +144,7 @@ class TargetSession(Protocol):
 
 @runtime_checkable
 class Located(Protocol):
-    """A target whose tables have addresses of their own, other than server, schema and table."""
+    """A target, or a source, that says where its tables are. Two tables of one server have two addresses."""
 
     def location_of(self, table: TableId) -> str:
         """Return the URI of a table, without credentials; "" for the usual one."""

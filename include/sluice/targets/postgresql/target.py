@@ -160,6 +160,10 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
         place = self.naming.table(plan.target)
         return range_delete.replaceable(plan, read_tables(session.cursor, [place]).get(place), listed=listed)
 
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table in its database."""
+        return self.endpoint.uri("postgres", 5432, self.endpoint.schema, table.schema, table.table)
+
     def comparer(self) -> PostgreSQLComparer:
         """See :class:`sluice.targets.port.Comparer`."""
         return PostgreSQLComparer(self, self.options.zero_dates)

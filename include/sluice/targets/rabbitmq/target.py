@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
+from sluice.model.tables import TableId
 from sluice.targets.messages.definitions import FOLLOWED
 from sluice.targets.options import options_of, require_connection
 from sluice.targets.port import (
@@ -86,6 +87,11 @@ class RabbitMQTarget:
     def open(self, epoch: int) -> Iterator[RabbitMQSession]:
         """See :meth:`sluice.targets.port.Target.open`."""
         yield RabbitMQSession(self, epoch)
+
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table in its virtual host."""
+        place = self.place
+        return place.endpoint.uri("rabbitmq", 5672, place.vhost.removeprefix("/"), table.schema, table.table)
 
     def schema(self) -> RabbitMQSchema:
         """Return what looks for queues, exchanges and streams."""

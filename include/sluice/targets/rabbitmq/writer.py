@@ -202,7 +202,7 @@ class BatchSender:
             letters += [Rejection(rows.slice(row, 1), why, words[row]) for row, why in sorted(refused.items())]
         if self.rejected is not None:
             self.channel.finish()
-            self.rejected(f"rabbitmq-{table.target}", table.target, letters)
+            self.rejected(f"rabbitmq-{table.plan.source}", table.target, letters)
 
     def _require_taken(self, messages: Sequence[Outgoing]) -> None:
         for one, why in self.channel.send(messages):

@@ -129,7 +129,8 @@ class _Follower:
         if step.copied:
             self._empty(step.table)
         for effect in effects_on(self.change, step.source):
-            raise not_converted(self.change, effect, step.table, "a target of type redis converts no rows")
+            why = effect.unknown or "a target of type redis converts no rows"
+            raise not_converted(self.change, effect, step.table, why)
         renamed = step.renamed
         if set(renamed) & set(renamed.values()):
             raise not_followed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,7 @@ def expiry_ms(values: pa.Array) -> pa.Array:
     """Return times as milliseconds since 1970: of dates and times, or of numbers of seconds; null: never.
 
     A date that no calendar has is long ago in the form in which it is stored, and would remove its row: it is null,
-    too.
+    too, as is what lies after the year 9999.
     """
     kind = values.type
     if pa.types.is_timestamp(kind):
@@ -160,12 +161,20 @@ def expiry_ms(values: pa.Array) -> pa.Array:
     elif pa.types.is_date32(kind):
         found = pc.multiply(values.view(pa.int32()).cast(pa.int64()), 86_400_000)
     else:
-        found = pc.multiply(values.cast(pa.int64(), safe=False), 1000)
-    return pc.if_else(pc.greater(found, _FIRST_MS), found, pa.scalar(None, pa.int64()))
+        seconds = _within(values.cast(_SECONDS, safe=False), _FIRST_MS // 1000, _LAST_MS // 1000)
+        found = pc.multiply_checked(seconds.cast(pa.decimal128(16, 3)), pa.scalar(Decimal(1000))).cast(pa.int64())
+    return _within(found, _FIRST_MS, _LAST_MS)
 
 
-_FIRST_MS = -62_135_596_800_000
-"""The year 1: anything before it is no time."""
+def _within(values: pa.Array, low: int, high: int) -> pa.Array:
+    """Return the values, null where they are not between ``low`` and ``high``."""
+    known = pc.and_(pc.greater(values, pa.scalar(low)), pc.less(values, pa.scalar(high)))
+    return pc.if_else(known, values, pa.scalar(None, values.type))
+
+
+_SECONDS = pa.decimal256(76, 3)
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_800_000
+"""The years 1 and 10,000: before and after them is no time."""
 EXPIRY_KINDS = frozenset({
     ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP, ColumnKind.INT, ColumnKind.BIGINT, ColumnKind.DECIMAL,
 })  # fmt: skip

@@ -13,6 +13,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
 from sluice.targets.messages.definitions import FOLLOWED
 from sluice.targets.options import options_of, require_connection
 from sluice.targets.port import (
@@ -22,12 +23,13 @@ from sluice.targets.port import (
     Feature,
     Fence,
     Guarantee,
+    Held,
     Input,
     Ordering,
     OtherWriter,
 )
 from sluice.targets.redis.checkpoint import RedisCheckpoints, read_checkpoint
-from sluice.targets.redis.client import cluster_refused, connected
+from sluice.targets.redis.client import PORT, cluster_refused, connected, settings
 from sluice.targets.redis.compare import RedisComparer
 from sluice.targets.redis.options import RedisOptions
 from sluice.targets.redis.place import Place
@@ -44,6 +46,7 @@ def _capabilities(changes: Input, ordering: Ordering) -> Capabilities:
         guarantee=Guarantee.IDEMPOTENT,
         ordering=frozenset({ordering}),
         consistency=frozenset({Consistency.ROW}),
+        held=Held.TEXTS,
         schema_changes=FOLLOWED if streams else FOLLOWED_BY_NAME,
         features=frozenset({Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS} if streams else by_key),
         max_writers=1 if streams else None,
@@ -96,6 +99,13 @@ class RedisTarget:
             if client.info().get("cluster_enabled") == "1":
                 raise cluster_refused(self.place.endpoint)
         yield RedisSession(self, epoch)
+
+    def location_of(self, table: TableId) -> str:
+        """Return the URI of a table in its database: its key's prefix if an option says how keys begin."""
+        endpoint, place = self.place.endpoint, self.place
+        database = settings(endpoint)["db"]
+        names = place.row_affixes(table)[:1] if "key" in self.options.model_fields_set else (table.schema, table.table)
+        return endpoint.uri("redis", PORT, str(database or ""), *names)
 
     def schema(self) -> RedisSchema:
         """Return what compares tables and looks at the server."""

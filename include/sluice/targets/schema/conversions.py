@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from sluice.config.pipeline import SNAPSHOT
 from sluice.errors import LoadError
+from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.row_effects import ColumnEffect, StepKind
+from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
-from sluice.targets.port import SchemaChange
+from sluice.targets.port import Held, SchemaChange
 
 _BROKEN = {
     StepKind.NO_NULL: "a NULL became another value, as the session was not strict",
@@ -20,6 +25,53 @@ _BROKEN = {
 def effects_on(change: SchemaChange, table: TableId) -> tuple[ColumnEffect, ...]:
     """Return the effects on a source table's rows, unless they are copied again."""
     return () if table in change.copies else tuple(one for one in change.effects if one.table == table)
+
+
+def effects_at(
+    held: Held, change: SchemaChange, one: TableChange, effects: Sequence[ColumnEffect]
+) -> list[ColumnEffect]:
+    """Return those of the source's effects on a table that change what a target stores.
+
+    A target that stores the source's values in another form has effects of its own: values that the source keeps are
+    stored otherwise from now on, and rows that are there have no value of a new generated column.
+    """
+    found = []
+    for effect in effects:
+        why = "" if held is Held.TYPED or not effect.same else _stored_otherwise(held, change, effect)
+        if why or not effect.same:
+            found.append(replace(effect, unknown=effect.unknown or why))
+    if held is not Held.TYPED and one.before is not None and one.after is not None:
+        known = {column.name for column in one.before.columns} | {effect.new.name for effect in effects}
+        found += [
+            ColumnEffect(one.table, new, new, unknown="the source computes its values")
+            for new in one.after.columns
+            if new.generated is not None and new.name not in known
+        ]
+    return found
+
+
+def _stored_otherwise(held: Held, change: SchemaChange, effect: ColumnEffect) -> str:
+    old, new = effect.old, effect.new
+    if new.generated is not None:
+        return "" if old.generated == new.generated else "the source computes its values anew"
+    was, now = (change.meaning.types.get(column) for column in (old, new))
+    if was is None or now is None:
+        return ""
+    if {was.kind, now.kind} == {ColumnKind.FLOAT, ColumnKind.DOUBLE}:
+        return "a FLOAT is stored as its shortest text, which is another DOUBLE"
+    if _digits(was) != _digits(now):
+        return "values are stored with as many digits as the column has"
+    exact = held is Held.NUMBERS and (was.precision > _DECIMAL128) != (now.precision > _DECIMAL128)
+    return "so many digits are stored as a text" if exact else ""
+
+
+_DECIMAL128 = 34
+"""The digits of IEEE 754's decimal128."""
+
+
+def _digits(made: ColumnType) -> int:
+    """Return the fractional digits of a number or a time."""
+    return made.scale if made.kind is ColumnKind.DECIMAL else made.digits
 
 
 def broken(kind: StepKind) -> str:
@@ -36,6 +88,7 @@ def not_converted(
     """
     old, new = effect.old, effect.new
     name = old.name if old.name == new.name else f"{old.name} (now {new.name})"
+    was = f"was {_said(old.type, nullable=old.nullable)} and " if old != new else "is new and "
     said = f" ({by_hand})" if by_hand else ""
     hand = (
         f"make the change at the target by hand{said}, rows included, and set change_column to ignore in the ddl of "
@@ -43,8 +96,7 @@ def not_converted(
     )
     return LoadError(
         f"the source converted the rows of {effect.table}, and those of {target} cannot be converted in the same way: "
-        f"column {name} was "
-        f"{_said(old.type, nullable=old.nullable)} and is {_said(new.type, nullable=new.nullable)}: "
+        f"column {name} {was}is {_said(new.type, nullable=new.nullable)}: "
         f"{why or effect.unknown}: {change.statement.text[:500]}",
         where=change.where,
         hint=f"set on_conversion: copy {'in' if change.consumer == SNAPSHOT else 'at target'} {change.consumer}, and "
