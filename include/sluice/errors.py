@@ -25,6 +25,7 @@
         │   ├── WrongServer            another server answers at the same address
         │   ├── UnknownEvent           an event kind that this version does not understand
         │   ├── UnsupportedType        a column type or charset that this version does not understand
+        │   │   └── UnsupportedValue   a value that only the source's type has
         │   ├── DecodeError            bytes that contradict the format
         │   ├── SchemaUnknown          the definition of a table at this place in the log is not known
         │   └── ChecksumMismatch       a flipped bit in the log
@@ -227,6 +228,12 @@ class UnsupportedType(CaptureError):
     """A column type or charset that this version does not understand."""
 
     fault = Fault.BUG
+
+
+class UnsupportedValue(UnsupportedType):
+    """A value that only the source's type has."""
+
+    fault = Fault.YOURS
 
 
 class DecodeError(CaptureError):

@@ -17,6 +17,9 @@ delete, delete        delete
 A key change is a delete of the old key (row ``k``) and an insert of the new one (its ``u`` row). A dumped row (``r``)
 is an insert; if the row changes again in the batch, what the dump read is its state before the batch: a target may hold
 that already, with its unique values. The tests compare it with a reference that works row by row.
+
+Two rows may have one deferrable key until their transaction ends: an image may arrive at it before the one that was
+there leaves. Their images are counted instead, as those of a table without a key.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from sluice.merge import op_arrays
 from sluice.merge.column_presence import is_partial
 from sluice.merge.group_codes import Identity, dense, group_codes
 from sluice.merge.partial_rows import combine
-from sluice.model.fields import is_generated
+from sluice.model.fields import is_deferrable, is_generated
 from sluice.model.layouts import told
 from sluice.model.tables import META_COLUMNS, member, one_chunk
 from sluice.model.whole_rows import LOG_WHOLE_ROWS
@@ -83,6 +86,8 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     if is_partial(changes):
         arrives = (ops == UPDATE) & (_arrivals_are_inserts(changes, ops, key, identity) == INSERT)
         return combine(changes, ops, users, key, identity, arrives)
+    if _is_deferrable(changes.schema, key):
+        return _compact_deferrable(changes, ops, users, key, identity)
     reads = ops == READ
     ops = _arrivals_are_inserts(changes, ops, key, identity)
     codes, count = dense(group_codes(changes, key, identity))
@@ -100,10 +105,10 @@ def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     """Drop CHANGE_ROWS that do not influence the merge, whatever comes before or after them.
 
     The first and the last change of each key remain, and the last one that was no update, so that a key that takes most
-    of a batch costs the memory of three rows. Changes without a key, and changes of which the log has some columns
-    only, are returned unchanged.
+    of a batch costs the memory of three rows. Changes without a key or with a deferrable one, and changes of which the
+    log has some columns only, are returned unchanged.
     """
-    if not key or not changes.num_rows or is_partial(changes):
+    if not key or not changes.num_rows or is_partial(changes) or _is_deferrable(changes.schema, key):
         return changes
     changes = changes.combine_chunks()
     changes, ops = _by_moment(changes, _op_codes(changes))
@@ -247,16 +252,7 @@ def _compact_keyless(
 
     An update takes one copy of the old image and adds one of the new.
     """
-    sign = np.where(np.isin(ops, (DELETE, MOVED)), -1, 1)
-    every = changes
-    if (ops == UPDATE).any():
-        updates = changes.filter(pa.array(ops == UPDATE))
-        old = one_chunk(updates["_before"])
-        left = updates
-        for name in users:
-            left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), member(old, name))
-        every = pa.concat_tables([changes, left]).combine_chunks()
-        sign = np.concatenate([sign, np.full(left.num_rows, -1)])
+    every, sign = _images(changes, ops, users)
     codes, count = dense(group_codes(every, _identifying(every.schema, users), identity))
     net = np.bincount(codes, weights=sign, minlength=count).astype(np.int64)
     last = np.empty(count, np.int64)
@@ -269,3 +265,80 @@ def _compact_keyless(
     states = np.zeros(every.num_rows, np.int64)
     states[picked] = begun
     return _result(every, users, final, picked, picked, ops=states, reads=np.zeros(every.num_rows, bool))
+
+
+def _images(changes: pa.Table, ops: npt.NDArray[np.int64], users: list[str]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """Return the changes with the images that updates took away behind them, and 1 for an image that came, -1 for one
+    that left.
+    """
+    sign = np.where(np.isin(ops, (DELETE, MOVED)), -1, 1)
+    if not (ops == UPDATE).any():
+        return changes, sign
+    left = changes.filter(pa.array(ops == UPDATE))
+    old = one_chunk(left["_before"])
+    for name in users:
+        left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), member(old, name))
+    return pa.concat_tables([changes, left]).combine_chunks(), np.concatenate([sign, np.full(left.num_rows, -1)])
+
+
+def _is_deferrable(schema: pa.Schema, key: Sequence[str]) -> bool:
+    return any(is_deferrable(schema.field(name)) for name in key)
+
+
+def _compact_deferrable(
+    changes: pa.Table, ops: npt.NDArray[np.int64], users: list[str], key: Sequence[str], identity: Identity | None
+) -> pa.Table:
+    """Merge whole rows whose deferrable key several images may hold at once, until their transaction ends.
+
+    An image was there before the batch if more of it left than had come, or if a dump read it: then nothing counts that
+    came before. An image that came and left within the batch says nothing of the row of its key.
+    """
+    updated = ops == UPDATE
+    plain = updated & (_arrivals_are_inserts(changes, ops, key, identity) == UPDATE)
+    stay = ops != MOVED  # the update itself has the image that left
+    every, sign = _images(changes.filter(pa.array(stay)), ops[stay], users)
+    came = np.concatenate([ops[stay], np.full(every.num_rows - int(stay.sum()), DELETE)])
+    in_place = np.concatenate([plain[stay], plain[updated]])
+    moment = every["_seq"].to_numpy().astype(np.int64) * 4 + np.where(came == READ, 0, np.where(sign < 0, 1, 2))
+    keys, count = dense(group_codes(every, key, identity))
+    read_at = np.full(count, -1, np.int64)
+    np.maximum.at(read_at, keys[came == READ], moment[came == READ])
+    live = np.flatnonzero(moment >= read_at[keys])
+    order = live[np.argsort(moment[live], kind="stable")]
+    images, kinds = dense(group_codes(every.take(pa.array(order)), [*key, *(n for n in users if n not in key)]))
+    keys, sign, came, in_place = keys[order], sign[order], came[order], in_place[order]
+    read = came == READ
+    sign = np.where(read, 0, sign)
+
+    by_image = np.argsort(images, kind="stable")
+    starts = np.flatnonzero(np.diff(images[by_image], prepend=-1))
+    sums = np.cumsum(sign[by_image])
+    lowest = np.minimum.reduceat(sums, starts) - (sums[starts] - sign[by_image][starts])
+    net = np.bincount(images, weights=sign, minlength=kinds).astype(np.int64)
+    existed = np.zeros(kinds, bool)
+    existed[images[by_image][starts]] = lowest < 0
+    existed[images[read]] = True
+    stays = existed + net > 0
+
+    rows = np.arange(len(order))
+    before, after, last = (np.full(count, -1, np.int64) for _ in range(3))
+    leaves, comes = existed[images] & ((sign < 0) | read), stays[images] & ((sign > 0) | read)
+    before[keys[leaves][::-1]] = rows[leaves][::-1]
+    after[keys[comes]] = rows[comes]
+    last[keys] = rows
+    before[read[np.maximum(before, 0)] & (before == last)] = -1  # a row that was only read is new to a target
+    known = np.flatnonzero((before >= 0) | (after >= 0))
+    before, after = before[known], after[known]
+    picked = np.where(after >= 0, after, before)
+    moved = np.zeros(count, bool)
+    moved[keys[~in_place]] = True
+    final = np.where(after < 0, DELETE, np.where(moved[known], INSERT, UPDATE))
+    states = np.full(every.num_rows, INSERT, np.int64)
+    states[order[before[before >= 0]]] = DELETE
+    first = np.where(before >= 0, before, picked)
+    sequence = order[picked]
+    sorting = _key_order(every, key, sequence)
+    return _result(
+        every, users, final[sorting], order[first][sorting], sequence[sorting], ops=states,
+        reads=np.zeros(every.num_rows, bool),
+    )  # fmt: skip

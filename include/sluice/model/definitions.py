@@ -83,6 +83,8 @@ class IndexDefinition:
     ``kind``: index, fulltext, spatial, vector; hash: MariaDB keeps only a hash of its columns to keep them unique.
     ``generated``: made by the server for a foreign key; it goes when another key begins with its columns.
     ``information_schema`` doesn't say.
+
+    ``deferrable``: the server checks that its values are unique when a statement or a transaction ends.
     """
 
     name: str
@@ -90,6 +92,7 @@ class IndexDefinition:
     unique: bool = False
     kind: str = "index"
     generated: bool = False
+    deferrable: bool = False
 
     @property
     def primary(self) -> bool:

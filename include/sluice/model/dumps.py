@@ -313,4 +313,4 @@ def schema_from_json(text: str | bytes) -> TableSchema:
         Column(**{**known_fields(Column, c), "kind": ColumnKind(c["kind"]), "labels": tuple(c["labels"])})
         for c in data["columns"]
     )
-    return TableSchema(TableId(**data["table"]), columns, tuple(data["primary_key"]))
+    return TableSchema(TableId(**data["table"]), columns, tuple(data["primary_key"]), bool(data.get("deferrable")))

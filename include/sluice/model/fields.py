@@ -28,6 +28,9 @@ Older files do not have it.
 KEY = b"sluice.key"
 """Ordinal of the column in the key, from 1."""
 
+DEFERRABLE = b"sluice.deferrable"
+"""There where two rows may have one key until their statement or transaction ends."""
+
 REQUIRED = b"sluice.required"
 """There where the column is NOT NULL."""
 
@@ -68,6 +71,11 @@ def key_ordinal(field: pa.Field) -> int:
 def is_key(field: pa.Field) -> bool:
     """Return True for a column of the key."""
     return KEY in (field.metadata or {})
+
+
+def is_deferrable(field: pa.Field) -> bool:
+    """Return True for a column of a key that is checked when a statement or a transaction ends."""
+    return DEFERRABLE in (field.metadata or {})
 
 
 def is_required(field: pa.Field) -> bool:

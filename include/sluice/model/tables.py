@@ -7,7 +7,7 @@ Arrow types keep full fidelity. Two conventions a reader of the Parquet files ha
 * every field carries metadata: ``sluice.type`` (the column type in MySQL's words, e.g. ``bigint unsigned``),
   ``sluice.kind`` (the same for everybody, see :class:`~sluice.model.column_types.ColumnType`; older files do not have
   it), ``sluice.name`` (the true column name), ``sluice.charset`` for text, ``sluice.required`` for NOT NULL,
-  ``sluice.key`` (ordinal from 1) for primary-key columns.
+  ``sluice.key`` (ordinal from 1) for primary-key columns, with ``sluice.deferrable`` if the key is.
 """
 
 from __future__ import annotations
@@ -172,12 +172,14 @@ class Column:
 class TableSchema:
     """A table's definition as of a position.
 
-    ``primary_key`` holds column names in key order, empty if there is none.
+    ``primary_key`` holds column names in key order, empty if there is none. ``deferrable``: two rows may have one key
+    until their statement or transaction ends; without a primary key that is so of the keys that a mapping may name.
     """
 
     table: TableId
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
+    deferrable: bool = False
 
     @property
     def version(self) -> str:
@@ -190,7 +192,8 @@ class TableSchema:
                 ]
                 for c in self.columns
             ]
-            + [list(self.primary_key)],
+            + [list(self.primary_key)]
+            + (["deferrable"] if self.deferrable else []),
             ensure_ascii=False,
         )
         return f"{zlib.crc32(text.encode()):08x}"
@@ -211,6 +214,8 @@ class TableSchema:
             metadata["sluice.required"] = "1"
         if column.name in self.primary_key:
             metadata["sluice.key"] = str(self.primary_key.index(column.name) + 1)
+        if self.deferrable and (column.name in self.primary_key or not self.primary_key):
+            metadata["sluice.deferrable"] = "1"
         return pa.field(stored_name(column.name), column.arrow_type, metadata=metadata)
 
     @property

@@ -61,12 +61,16 @@ _FORMS: Sequence[tuple[Callable[[pa.DataType], bool], Literal]] = (
 """The form of values that are no labels, by their Arrow type."""
 
 
+_MOST_DIGITS, _MOST_SCALE = 65, 30
+
+
 def _numbers(_: Sequence[str], values: pa.Array) -> list[str]:
     return [str(v) for v in values.to_pylist()]
 
 
 def _decimals(_: Sequence[str], values: pa.Array) -> list[str]:
-    return [f"{v:f}" for v in values.to_pylist()]
+    quote = "'" if values.type.precision > _MOST_DIGITS or values.type.scale > _MOST_SCALE else ""
+    return [f"{quote}{v:f}{quote}" for v in values.to_pylist()]  # a wider number is a text, in a column of texts
 
 
 def _floats(_: Sequence[str], values: pa.Array) -> list[str]:
@@ -154,7 +158,7 @@ def _read(made: ColumnType, literal: str) -> Any:
         return float(literal)
     if made.kind is not K.DECIMAL:
         return int(literal)
-    number = Decimal(literal)
+    number = Decimal(literal.strip("'"))
     if not number.is_finite():
         raise ValueError(literal)
     return number

@@ -18,7 +18,9 @@ _MERGED = {
 }  # fmt: skip
 
 
-def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str]) -> list[Row]:
+def compact_rows(
+    changes: Sequence[Row], users: Sequence[str], key: Sequence[str], *, deferrable: bool = False
+) -> list[Row]:
     """One dict a key (user columns, ``_op``, ``_seq``, ``_before``), unordered. ``changes`` are segment rows as dicts.
 
     Where some change holds a part of its columns, each row also says which are known (``_known``, a set of names); the
@@ -29,6 +31,8 @@ def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
     changes = sorted(changes, key=lambda c: (c["_seq"], "rk".find(c["_op"]) % 3))
     if any(change["_present"] is not None for change in changes):
         return _follow_rows(changes, users, key)
+    if deferrable:
+        return _hold_rows(changes, users, key)
     merged: dict[tuple[Any, ...], Row] = {}
     for change in changes:
         image = {name: change[name] for name in users}
@@ -47,6 +51,51 @@ def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
             read = None
         merged[identity] = {**image, "_op": op, "_seq": change["_seq"], "_before": before, "_read": read}
     return [{name: value for name, value in row.items() if name != "_read"} for row in merged.values()]
+
+
+@dataclass
+class _Held:
+    """The images at a key, in the order in which they came, and the one that was there before the batch.
+
+    ``read``: a dump read it, and nothing has happened to it since.
+    """
+
+    images: list[Row] = field(default_factory=list)
+    before: Row | None = None
+    read: bool = False
+    updated_only: bool = True
+
+
+def _hold_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str]) -> list[Row]:
+    """Follow the images of a deferrable key: one leaves whether or not another has come before it."""
+    held: dict[tuple[Any, ...], _Held] = {}
+    for change in changes:
+        image = {name: change[name] for name in users}
+        place = held.setdefault(tuple(change[name] for name in key), _Held())
+        if change["_op"] == "r":
+            held[tuple(change[name] for name in key)] = _Held([image], image, read=True, updated_only=False)
+            continue
+        moved = change["_op"] == "u" and any(change["_before"][name] != change[name] for name in key)
+        place.read, place.updated_only = False, place.updated_only and change["_op"] == "u" and not moved
+        gone = (
+            image if change["_op"] in {"d", "k"} else change["_before"] if change["_op"] == "u" and not moved else None
+        )
+        if gone is not None:
+            if gone in place.images:
+                place.images.remove(gone)
+            else:
+                place.before = gone
+        if change["_op"] in {"i", "u"}:
+            place.images.append(image)
+    found = []
+    for place in held.values():
+        before = None if place.read else place.before
+        if place.images:
+            op = "u" if place.updated_only else "i"
+            found.append({**place.images[-1], "_op": op, "_before": before})
+        elif before is not None:
+            found.append({**before, "_op": "d", "_before": before})
+    return found
 
 
 @dataclass

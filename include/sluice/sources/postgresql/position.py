@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sluice.errors import ConfigError
 from sluice.model.log_files import split_file
-from sluice.model.offset import Offset
+from sluice.model.offset import EVIDENCE, Offset
 
 _SERVER = "postgresql:"
 _BASE = "timeline"
@@ -62,12 +62,16 @@ class Position:
         lsn: every transaction whose commit record begins before it was read, and no other. After a transaction it is
             the end of the commit record.
         commit_time_us: commit time of the last transaction, microseconds since 1970 UTC, 0 if none was seen.
+        transaction: the oldest one that had not ended when the catalog was last asked; 0 if that is not known.
+        publication: the mark of the publication with which the log in front of it was read, "" if it is not known.
     """
 
     server: str
     timeline: int
     lsn: int
     commit_time_us: int = 0
+    publication: str = field(default="", compare=False)
+    transaction: int = field(default=0, compare=False)
 
     @property
     def system(self) -> str:
@@ -85,11 +89,13 @@ class Position:
 
     def as_offset(self) -> Offset:
         """Return it as everybody else knows it."""
+        evidence = {"publication": self.publication, "transaction": self.transaction}
         return Offset.from_json({
             "server_uuid": self.server,
             "file": file_of(self.timeline),
             "offset": self.lsn,
             "commit_time_us": self.commit_time_us,
+            **({EVIDENCE: evidence} if any(evidence.values()) else {}),
         })
 
     @classmethod
@@ -100,7 +106,15 @@ class Position:
         number = base.removeprefix(_BASE)
         if base == number or not number.isdigit():
             raise ConfigError(f"{offset} is not a position in the log of a PostgreSQL server")
-        return cls(offset.server, int(number), lsn, offset.commit_time_us)
+        evidence = offset.to_json().get(EVIDENCE) or {}
+        return cls(
+            offset.server,
+            int(number),
+            lsn,
+            offset.commit_time_us,
+            str(evidence.get("publication", "")),
+            int(evidence.get("transaction", 0)),
+        )
 
     def __str__(self) -> str:
         return f"{lsn_text(self.lsn)} on timeline {self.timeline}"

@@ -6,8 +6,8 @@ shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sluice.config.pipeline import Event, PipelineConfig
 from sluice.errors import ConfigError, LogPurged, LostPosition, WrongServer
@@ -17,6 +17,7 @@ from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted, quoted_table
 from sluice.postgresql.rights import PUBLISHER, SOURCE, Place, missing_rights
+from sluice.sources.postgresql.catalog.identity import ReplicaIdentity, read_identities, refusals
 from sluice.sources.postgresql.catalog.table import CatalogTable, read_tables
 from sluice.sources.postgresql.catalog.table_list import cut_short_tables, numbered_tables
 from sluice.sources.postgresql.ddl_trigger import DdlTrigger, read_ddl_trigger
@@ -24,6 +25,7 @@ from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.postgresql.preflight_ddl import ddl_findings, made_for_ddl
 from sluice.sources.postgresql.server import publication as publications
 from sluice.sources.postgresql.server import slot as slots
+from sluice.sources.postgresql.server.connection import rows_of
 from sluice.sources.postgresql.server.info import OLDEST, ServerInfo
 from sluice.sources.postgresql.server.publication import Publication, publication_name, read_publication
 from sluice.sources.postgresql.server.slot import PLUGIN, Slot, read_slot, slot_name
@@ -36,6 +38,7 @@ _CHOICES = (
     "plans it"
 )
 _SHOWN = 5
+_LABELS = "SELECT md5(string_agg(oid || enumlabel, ',' ORDER BY oid)) FROM pg_enum"
 _ORIGINS = 160_000
 """The first version that leaves changes out by their origin."""
 
@@ -44,6 +47,7 @@ _ORIGINS = 160_000
 class Setup:
     """The parts of a pipeline that the server has: its slot, its publication, and the captured tables.
 
+    ``identities``: of all tables, see :func:`read_identities`. ``labels``: a checksum of those of all enumerated types.
     ``ddl``: the event triggers, which another pipeline may have asked for. ``numbered``: captured tables whose rows
     get numbers one after the other, at a site of a channel. ``cut_short``: captured tables whose log may lack values
     that an update left unchanged, each with the table or partition that holds the rows, at such a site.
@@ -54,6 +58,8 @@ class Setup:
     slot: Slot | None
     publication: Publication | None
     tables: Sequence[CatalogTable]
+    identities: Mapping[TableId, Sequence[ReplicaIdentity]]
+    labels: str
     ddl: DdlTrigger
     numbered: Sequence[TableId] = ()
     cut_short: Sequence[tuple[TableId, TableId]] = ()
@@ -71,6 +77,8 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
         read_slot(connection, slot_name(pipeline), info.version_number),
         publication,
         tables,
+        read_identities(connection),
+        str(rows_of(connection, _LABELS)[0][0]),
         read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture),
         [one for one in numbered_tables(connection) if selection.wants(one)] if two_way else (),
         [pair for pair in cut_short_tables(connection) if selection.wants(pair[0])] if two_way else (),
@@ -91,7 +99,7 @@ def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> li
     if not any(one.severity == "error" for one in found):
         found += _slot_findings(setup, pipeline, at)
         found += _publication_findings(setup, pipeline, at)
-        found += _identity_findings(setup, pipeline)
+        found += _identity_findings(setup, pipeline, at)
         found += _numbering_findings(setup.numbered)
         found += _cut_short_findings(setup.cut_short)
         found += ddl_findings(setup.ddl, publication_name(pipeline), wanted=pipeline.source.ddl)
@@ -217,8 +225,7 @@ def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Positi
                 "error",
                 "slot",
                 name,
-                f"the server has removed the log that it kept for the slot ({slot.lost_by or 'wal_status is lost'}): "
-                "max_slot_wal_keep_size was reached, mostly",
+                f"the server has removed the log that it kept for the slot: {slot.why_lost}",
                 f"SELECT pg_drop_replication_slot('{name}'); `sluice check PIPELINE --apply` makes it anew; then "
                 f"{_CHOICES}",
                 LogPurged,
@@ -363,6 +370,19 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
         return [Finding("error", "publication", name, "it says what the server sends, and there is none", fix)]
     findings = []
     captured = {one.id for one in setup.tables if one.logged}
+    again = found.interrupted(at.publication) if at is not None else None
+    if again is not None:
+        findings.append(
+            Finding(
+                "error",
+                "publication",
+                name,
+                "it was made anew or altered since the last capture, and the server sends nothing of changes that it "
+                f"did not publish meanwhile: those of {_some(again or sorted(captured))} may be missing",
+                _CHOICES,
+                LogPurged,
+            )
+        )
     roots = [one.id for one in setup.tables if one.partitioned and not found.via_root]
     lacking = sorted(captured - found.tables - set(roots))  # the server lists the partitions of these
     if lacking:
@@ -376,8 +396,7 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 "rows from before need a copy: `sluice dump start PIPELINE`",
             )
         )
-    wanted = {"truncate" if one is Event.DDL else one.value for one in pipeline.capture.events}
-    if missing := sorted(wanted - found.operations):
+    if missing := sorted(_operations(pipeline) - found.operations):
         findings.append(
             Finding(
                 "error",
@@ -420,29 +439,46 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
     return findings
 
 
-def _identity_findings(setup: Setup, pipeline: PipelineConfig) -> list[Finding]:
-    """Return the tables whose own UPDATE and DELETE the server refuses as soon as they are published."""
-    if not {Event.UPDATE, Event.DELETE} & set(pipeline.capture.events):
+def _identity_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
+    """Return the tables whose UPDATE and DELETE the server refuses once they are published, or Sluice cannot read."""
+    published = setup.publication.operations if setup.publication is not None else _operations(pipeline)
+    if not {"update", "delete"} & published:
         return []
-    without = without_identity(setup.tables)
-    if not without:
-        return []
-    shown = "; ".join(f"ALTER TABLE {quoted_table(one.id)} REPLICA IDENTITY FULL" for one in without[:_SHOWN])
-    return [
-        Finding(
-            "error",
-            "replica identity",
-            str(len(without)),
-            f"tables without a replica identity: once published, the server refuses every UPDATE and DELETE of them: "
-            f"{_some([one.id for one in without])}",
-            f"add a primary key, or: {shown}; or exclude them (capture.exclude)",
+    version, captured = setup.info.version_number, [one for one in setup.tables if one.logged]
+    findings = []
+    if refused := refusals(setup.identities, captured, version):
+        reads = {Event.UPDATE, Event.DELETE} & set(pipeline.capture.events)
+        shown = "; ".join(dict.fromkeys(one.remedy for one, _ in refused[:_SHOWN]))
+        findings.append(
+            Finding(
+                "error" if at is None or reads else "warning",
+                "replica identity",
+                str(len(refused)),
+                "the server refuses every UPDATE and DELETE of these tables once they are published, or Sluice cannot "
+                f"tell which rows they hit: {_some([f'{one.table} ({why})' for one, why in refused])}",
+                f"add a primary key, or: {shown}; or exclude them (capture.exclude)",
+            )
         )
-    ]
+    names = {one.id for one in captured}
+    rest = sorted((setup.publication.tables if setup.publication is not None else frozenset()) - names)
+    others = [one for table in rest for one in setup.identities.get(table, ()) if one.refusal(version)]
+    if others:
+        findings.append(
+            Finding(
+                "error" if at is None else "warning",
+                "publication",
+                publication_name(pipeline),
+                "it publishes tables that are not captured, and the server refuses every UPDATE and DELETE of "
+                f"{_some([f'{one.table} ({one.refusal(version)})' for one in others])}",
+                f"a publication of the captured tables alone; or: {'; '.join(one.remedy for one in others[:_SHOWN])}",
+            )
+        )
+    return findings
 
 
-def without_identity(tables: Sequence[CatalogTable]) -> list[CatalogTable]:
-    """Return tables that have no replica identity."""
-    return [one for one in tables if one.logged and not one.identity_columns]
+def _operations(pipeline: PipelineConfig) -> frozenset[str]:
+    """Return the operations that a publication has to have."""
+    return frozenset("truncate" if one is Event.DDL else one.value for one in pipeline.capture.events)
 
 
 def _some(tables: Sequence[object]) -> str:
@@ -454,16 +490,17 @@ def _some(tables: Sequence[object]) -> str:
 def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
     """Return the statements that make the slot and the publication, in the order in which they have to run.
 
-    Nothing for tables without an identity: once they are published, their applications' own updates fail.
+    Nothing for tables without a fit identity: once they are published, their applications' own updates fail.
     """
-    if any(one.severity == "error" for one in server_findings(setup.info)) or _identity_findings(setup, pipeline):
+    unfit = server_findings(setup.info) + _identity_findings(setup, pipeline, None)
+    if any(one.severity == "error" for one in unfit):
         return []
     statements = []
     name, captured = publication_name(pipeline), {one.id for one in setup.tables if one.logged}
     if setup.publication is None:
         captured = captured if setup.may_publish else set()
         if captured:
-            statements.append(publications.creation(name, captured))
+            statements.append(publications.creation(name, captured, _operations(pipeline)))
     elif lacking := sorted(captured - setup.publication.tables):
         statements.append(publications.addition(name, lacking))
     published = setup.publication is not None or bool(captured)
@@ -475,5 +512,5 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
 
 __all__ = [
     "Setup", "missing_statements", "position_findings", "preflight", "read_setup", "rights_findings",
-    "server_findings", "without_identity",
+    "server_findings",
 ]  # fmt: skip

@@ -45,6 +45,7 @@ from sluice.sources.postgresql import ddl_trigger
 from sluice.sources.postgresql.catalog import table_list
 from sluice.sources.postgresql.catalog.changed_definition import row_effects
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
+from sluice.sources.postgresql.catalog.identity import read_attached
 from sluice.sources.postgresql.catalog.table import read_table, schema_of
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.scanner import Scanner
@@ -78,6 +79,7 @@ from sluice.sources.postgresql.snapshot.chunk_reader import (
 from sluice.sources.postgresql.snapshot.chunk_table import PostgresChunkTable, open_chunk_table
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText
 from sluice.sources.postgresql.snapshot.watermarks import after_low
+from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 
@@ -188,6 +190,9 @@ class PostgreSQLSession:
         self._log: OpenLog | None = None
         self._log_at: Offset | None = None
         self._kept_since = 0.0
+        self._publication = self._labels = ""
+        self._transaction = 0
+        self._attached: list[TableId] = []
 
     def close(self) -> None:
         """Close the connection to the log, if it is open."""
@@ -217,6 +222,19 @@ class PostgreSQLSession:
         """The end of the durable log; None if ``wal_level`` keeps it from being decoded."""
         info, _ = self.info, self._first_slot
         return info.position.as_offset() if info.settings.get("wal_level") == "logical" else None
+
+    @property
+    def _head(self) -> Position:
+        """The end of the log, with what the last pre-flight saw."""
+        return self._seen(self.info.position)
+
+    def _seen(self, position: Position) -> Position:
+        """Return a position with what the last pre-flight saw of the catalog."""
+        return replace(
+            position,
+            publication=self._publication or position.publication,
+            transaction=self._transaction or position.transaction,
+        )
 
     @property
     def history(self) -> PostgreSQLSchemaHistory:
@@ -279,6 +297,12 @@ class PostgreSQLSession:
         with self._asking():
             two_way = self.source.loads is not None and self.source.loads.two_way
             setup = read_setup(self.connection, info, self.source.pipeline, two_way=two_way)
+            since = Position.of(at).transaction if at is not None and not self.source.pipeline.source.ddl else 0
+            self._attached, self._transaction = read_attached(self.connection, since)
+        if setup.labels != self._labels:
+            self.close()  # a log that is opened anew describes its tables again
+        self._labels = setup.labels
+        self._publication = setup.publication.mark if setup.publication is not None else ""
         if self._log is not None and self.source.pipeline.source.ddl:
             noted = setup.ddl.noted
             self._log.all_noted = noted.complete and noted.table_oid == self._log.scanner.ddl_table
@@ -337,11 +361,11 @@ class PostgreSQLSession:
         """Return the head, where the slot begins, or an LSN of this timeline. Raises LostPosition, ConfigError."""
         info = self.info
         if start == "latest":
-            return info.position.as_offset()
+            return self._head.as_offset()
         slot = self._slot()
         if start == "dump":  # rows that are copied from now on are worth nothing if the log is not kept from now on
             raise_first(position_findings(info, slot, self.source.slot, info.position), self.source.where)
-            return info.position.as_offset()
+            return self._head.as_offset()
         if slot is None:
             raise PreflightError(
                 f"the server keeps its log for a slot, and there is no slot {self.source.slot}",
@@ -390,7 +414,7 @@ class PostgreSQLSession:
                 hint="`sluice seek PIPELINE latest`, then, with the pipeline running, `sluice verify run PIPELINE "
                 "--repair`",
             )
-        moved = Position(info.server, info.timeline, position.lsn, position.commit_time_us)
+        moved = replace(position, server=info.server, timeline=info.timeline)
         raise_first(position_findings(info, self._slot(), self.source.slot, moved), self.source.where)
         return moved.as_offset()
 
@@ -410,7 +434,7 @@ class PostgreSQLSession:
 
         There is one reader, as a slot has.
         """
-        position = Position.of(start)
+        position = self._seen(Position.of(start))
         if limits.stop_at is not None and not limits.stop_at.follows(start):
             return StreamResult(start, None, 0, 0, 0, True, "head")
         log = self._opened(start, position)
@@ -431,7 +455,9 @@ class PostgreSQLSession:
             kept = self._to_stream
             if kept:
                 self._log, self._log_at, self._kept_since = log, result.last, time.monotonic()
-            return result
+            filled = [one for one in self._attached if Selection.compile(self.source.pipeline.capture).wants(one)]
+            self._attached = []
+            return replace(result, filled=(*result.filled, *filled)) if filled else result
         finally:
             if not kept:
                 log.close()

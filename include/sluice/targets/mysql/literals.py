@@ -31,6 +31,10 @@ def sql_type(field: pa.Field) -> str:
     return fields.declared_type(field).lower()
 
 
+_MOST_DIGITS, _MOST_SCALE = 65, 30
+"""Digits of a number that the server does not cut: a wider one is a text, in a column of texts."""
+
+
 def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> pa.Array:
     """Return SQL literals (string array, null where the value is NULL).
 
@@ -47,7 +51,9 @@ def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> p
     if pa.types.is_boolean(kind):
         return pc.cast(pc.cast(values, pa.int8()), pa.string())
     if pa.types.is_decimal(kind):
-        return _plain_decimals(values)
+        text = _plain_decimals(values)
+        wide = kind.precision > _MOST_DIGITS or kind.scale > _MOST_SCALE
+        return _quoted(text) if wide and not (comparing and target_type(field).lower().startswith("decimal")) else text
     if pa.types.is_floating(kind):
         if comparing:  # every FLOAT is exactly a double
             return _wrapped("CAST('", pc.cast(pc.cast(values, pa.float64()), pa.string()), "' AS DOUBLE)")

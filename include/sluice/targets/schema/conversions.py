@@ -8,6 +8,7 @@ from dataclasses import replace
 from sluice.config.pipeline import SNAPSHOT
 from sluice.errors import LoadError
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.row_effects import ColumnEffect, StepKind
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
@@ -88,7 +89,6 @@ def not_converted(
     """
     old, new = effect.old, effect.new
     name = old.name if old.name == new.name else f"{old.name} (now {new.name})"
-    was = f"was {_said(old.type, nullable=old.nullable)} and " if old != new else "is new and "
     said = f" ({by_hand})" if by_hand else ""
     hand = (
         f"make the change at the target by hand{said}, rows included, and set change_column to ignore in the ddl of "
@@ -96,14 +96,20 @@ def not_converted(
     )
     return LoadError(
         f"the source converted the rows of {effect.table}, and those of {target} cannot be converted in the same way: "
-        f"column {name} {was}is {_said(new.type, nullable=new.nullable)}: "
-        f"{why or effect.unknown}: {change.statement.text[:500]}",
+        f"column {name}{_retyped(old, new)}: {why or effect.unknown}: {change.statement.text[:500]}",
         where=change.where,
         hint=f"set on_conversion: copy {'in' if change.consumer == SNAPSHOT else 'at target'} {change.consumer}, and "
         f"the table is emptied there and copied again by itself{f'; or {hand}' if by_hand else ''}"
         if change.recopies
         else f"{hand}; or set it to ignore, and copy the table anew then (`sluice dump start`)",
     )
+
+
+def _retyped(old: ColumnDefinition, new: ColumnDefinition) -> str:
+    was, now = (_said(one.type, nullable=one.nullable) for one in (old, new))
+    if old == new:
+        return f" is new and is {now}"
+    return f" was {was} and is {now}" if was != now else f" of type {now}"
 
 
 def _said(declared: str, *, nullable: bool) -> str:

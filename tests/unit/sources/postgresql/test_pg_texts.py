@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.errors import DecodeError, UnsupportedType
+from sluice.errors import DecodeError, UnsupportedValue
 from sluice.model.tables import Column
 from sluice.model.temporal import to_text
 from sluice.postgresql.column_types import neutral_column
@@ -124,7 +124,7 @@ def test_decimals_of_any_width(numbers: list[int | None], scale: int) -> None:
     ("words", "text"), [("numeric(5,2)", "NaN"), ("timestamp without time zone", "294276-12-31 00:00:00")]
 )
 def test_a_value_that_cannot_be_kept_is_named(words: str, text: str) -> None:
-    with pytest.raises(UnsupportedType) as error:
+    with pytest.raises(UnsupportedValue) as error:
         decoded(words, "1.00" if words.startswith("numeric") else "2024-01-01 00:00:00", text)
     assert text in error.value.message
     assert error.value.hint

@@ -153,7 +153,15 @@ def test_an_update_that_says_no_old_row_left_the_identity_as_it_is() -> None:
 
 def test_a_whole_old_row_has_what_an_update_left_unchanged() -> None:
     log = Log()
-    log.feed(relation(), begin(200), update("1", "x", UNCHANGED, old=b"O" + values("1", None, "long")), commit(200))
+    log.plan = TablePlan(
+        log.plan.schema, np.ones(3, np.uint8)
+    )  # the server flags every column of REPLICA IDENTITY FULL
+    log.feed(
+        relation(identity="f"),
+        begin(200),
+        update("1", "x", UNCHANGED, old=b"O" + values("1", None, "long")),
+        commit(200),
+    )
     [row] = log.rows()
     assert (row["w"], row["_before"]["v"], row["_before"]["w"], row["_present"]) == ("long", None, "long", None)
 

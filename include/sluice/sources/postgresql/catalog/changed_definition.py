@@ -96,7 +96,7 @@ def _is_wider(change: ColumnChange) -> bool:
 def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
     """Return True if every value of the old type is the same value of the new one."""
     if old.labels or new.labels:
-        return bool(old.labels) and new.labels[: len(old.labels)] == old.labels
+        return bool(old.labels) and set(old.labels) <= set(new.labels)
     one, other = pg_type(old.type), pg_type(new.type)
     if one.word in _INTEGERS and other.word in _INTEGERS:
         return _INTEGERS.index(one.word) <= _INTEGERS.index(other.word)
@@ -126,12 +126,25 @@ def row_effects(change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]
     columns = change.compared_columns(names.renamed, names.dropped) if names is not None else change.columns
     why = "the log does not say how values became another type"
     found = {
-        one.old.name: ColumnEffect(change.table, one.old, one.new, unknown=why)
+        one.old.name: ColumnEffect(change.table, one.old, one.new, unknown=_renamed_labels(one.old, one.new) or why)
         for one in columns
         if one.old is not None and one.new is not None
         and (one.old.type, one.old.labels) != (one.new.type, one.new.labels) and not widens(one.old, one.new)
     }  # fmt: skip
     return tuple(found.values())
+
+
+def _renamed_labels(old: ColumnDefinition, new: ColumnDefinition) -> str:
+    """Return which labels have another name, "" unless it is the same enumerated type."""
+    gone, fresh = (
+        [name for name in a if name not in b] for a, b in ((old.labels, new.labels), (new.labels, old.labels))
+    )
+    if old.type != new.type or not (gone and fresh):
+        return ""
+    return (
+        f"ALTER TYPE {new.type} RENAME VALUE made {', '.join(fresh)} of {', '.join(gone)} in all rows, and the log has "
+        "none of them"
+    )
 
 
 _INTEGERS = ("smallint", "integer", "bigint")

@@ -85,6 +85,7 @@ class Index:
     Attributes:
         columns: in its order; an expression is ``""``.
         unique: no two rows share its values, checked at once, for all rows. identity: REPLICA IDENTITY USING INDEX.
+        deferrable: its values are unique when a statement or a transaction ends.
         unfit: why rows cannot be read in its order; ``""``: they can.
     """
 
@@ -93,6 +94,7 @@ class Index:
     primary: bool
     identity: bool
     unique: bool
+    deferrable: bool = False
     unfit: str = ""
 
 
@@ -105,7 +107,7 @@ class CatalogTable:
         schema: its columns in the log's order, without generated ones, which no target writes.
         definition: all of its columns and indexes.
         attributes: of ``schema.columns``, one each.
-        identity: ``relreplident``: d, f, i or n. identity_columns: those whose old values the log has.
+        identity: ``relreplident``: d, f, i or n.
         rows, size_bytes: as the server last counted, 0 if it did not.
         partition, partitioned: it is a part of another table; it has parts.
         logged: its changes are in the log: it is not UNLOGGED.
@@ -119,7 +121,6 @@ class CatalogTable:
     attributes: tuple[Attribute, ...]
     indexes: tuple[Index, ...]
     identity: str
-    identity_columns: tuple[str, ...]
     rows: int = 0
     size_bytes: int = 0
     partition: bool = False
@@ -137,7 +138,9 @@ class CatalogTable:
     def key_index(self) -> str:
         """The name of the index whose columns are the key of ``schema``, "" if it has none."""
         key = self.schema.primary_key
-        return next((one.name for one in self.indexes if key and one.columns == key and one.unique), "")
+        return next(
+            (one.name for one in self.indexes if key and one.columns == key and (one.unique or one.primary)), ""
+        )
 
 
 def read_table(connection: Connection, table: TableId) -> CatalogTable | None:
@@ -168,7 +171,9 @@ def schema_of(definition: TableDefinition) -> TableSchema:
         for one in definition.columns
         if one.generated is None
     )
-    return TableSchema(definition.table, columns, definition.row_key)
+    key = definition.row_key
+    deferrable = any(index.deferrable and (index.primary or not key) for index in definition.indexes)
+    return TableSchema(definition.table, columns, key, deferrable)
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -194,7 +199,9 @@ def _table(row: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], indexes: Se
         TableId(schema, name),
         made,
         tuple(
-            IndexDefinition(one.name, tuple((column, 0) for column in one.columns), one.unique)
+            IndexDefinition(
+                one.name, tuple((column, 0) for column in one.columns), one.unique, deferrable=one.deferrable
+            )
             for one in named
             if not one.unfit or one.unique
         ),
@@ -210,7 +217,6 @@ def _table(row: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], indexes: Se
         attributes,
         tuple(indexes),
         identity,
-        _identity_columns(identity, indexes, [one.name for one in attributes]),
         rows,
         size,
         partition,
@@ -224,24 +230,17 @@ def _named(indexes: Sequence[Index], identity: str) -> list[Index]:
     """Return the indexes with the one first, as ``PRIMARY``, that tells rows apart in the log.
 
     That is the primary key, unless the identity is an index that lacks one of its columns: then a delete says only what
-    that index has.
+    that index has; or unless the primary key is deferrable, which an identity's index never is.
     """
     primary = next((one for one in indexes if one.primary), None)
     chosen = primary
     if identity == "i":
         given = next((one for one in indexes if one.identity), None)
-        if given is not None and (primary is None or not set(primary.columns) <= set(given.columns)):
+        lacks = primary is None or primary.deferrable or (given and not set(primary.columns) <= set(given.columns))
+        if given is not None and lacks:
             chosen = given
     rest = [one for one in indexes if one is not chosen]
     return [replace(chosen, name=PRIMARY), *rest] if chosen is not None else rest
-
-
-def _identity_columns(identity: str, indexes: Sequence[Index], columns: Sequence[str]) -> tuple[str, ...]:
-    if identity == "f":
-        return tuple(columns)
-    if identity == "d":
-        return next((one.columns for one in indexes if one.primary), ())
-    return next((one.columns for one in indexes if one.identity), ()) if identity == "i" else ()
 
 
 def _column(row: tuple[Any, ...]) -> ColumnDefinition:
@@ -272,7 +271,7 @@ def _index(row: Sequence[Any]) -> Index:
     elif any(int(option) for option in options.split()[:keys]):
         unfit = "some of its columns descend, or have NULL first"
     whole = unique and immediate and not partial and "" not in own
-    return Index(name, own, primary, identity, whole, unfit)
+    return Index(name, own, primary, identity, whole, unique and not immediate, unfit)
 
 
 __all__ = [

@@ -287,7 +287,7 @@ class Scanner:
             elif code == sc.CODE_NO_RELATION and int(s[sc.S_OID]) in self._waiting:
                 assert self._relations is not None
                 relation = self._waiting[int(s[sc.S_OID])]
-                self._put(relation.oid, self._relations.relation(relation, self._txn_lsn(), has_rows=True))
+                self.put(relation.oid, self._relations.relation(relation, self._txn_lsn(), has_rows=True))
                 del self._waiting[relation.oid]
             elif code == sc.CODE_NO_RELATION:
                 raise DecodeError(
@@ -327,7 +327,7 @@ class Scanner:
         assert self._relations is not None
         self._waiting.pop(relation.oid, None)
         try:
-            self._put(relation.oid, self._relations.relation(relation, self._txn_lsn(), has_rows=False))
+            self.put(relation.oid, self._relations.relation(relation, self._txn_lsn(), has_rows=False))
         except NotBeforeRows:
             self._waiting[relation.oid] = relation
             self._place(relation.oid, sc.AT_FIRST_ROW)
@@ -426,7 +426,7 @@ class Scanner:
         first, count = int(s[sc.S_TXN_ROWS]), int(s[sc.S_ROWS])
         return bool(np.isin(self._rows[sc.R_SLOT, first:count], list(slots)).any())
 
-    def _put(self, oid: int, plan: TablePlan | None) -> None:
+    def put(self, oid: int, plan: TablePlan | None) -> None:
         """Give a relation a slot for the rows that follow."""
         slot = sc.NOT_WANTED
         if plan is not None:

@@ -68,10 +68,9 @@ def walk_rows(
             at = _walk(arena, at + 1, end, columns, old_starts, old_lengths, m)
             if at < 0:
                 return m
-            if kind == 75:
-                for c in range(columns):
-                    if identity[c] == 0:
-                        old_lengths[c, m] = IS_ABSENT
+            for c in range(columns):  # of a partition's old row, too, which is logged as that of its table
+                if identity[c] == 0:
+                    old_lengths[c, m] = IS_ABSENT
         elif op == OP_DELETE:
             return m
         if op == OP_DELETE:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
@@ -228,7 +228,9 @@ class _Reader(Generic[M]):
 
     def _result(self, reason: str) -> StreamResult[M]:
         scanner = self.scanner
-        last = scanner.position().as_offset()
+        last = replace(
+            scanner.position(), publication=self.start.publication, transaction=self.start.transaction
+        ).as_offset()
         log_bytes = int(scanner.s[sc.S_BYTES])
         schema = self.relations.changed
         partner: PartnerLoads = scanner.partner

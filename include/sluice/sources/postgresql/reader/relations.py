@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,12 +36,17 @@ class RelationPlans:
 
     Attributes:
         names: table of each relation that is captured, by OID.
+        last: the relation that was described last, and how many changes there were: the server describes a partitioned
+            table right in front of its partition.
+        logged: columns of the old rows of each partition, by its OID, by that of its table.
         noted: relations of which a statement was noted since their last description. doubted: those that may have
             changed without one.
     """
 
     by_relation: dict[Relation, TablePlan]
     names: dict[int, TableId]
+    last: tuple[Relation, TablePlan, int] | None = None
+    logged: dict[int, dict[int, frozenset[str]]] = field(default_factory=dict)
     noted: set[int] = field(default_factory=set)
     doubted: set[int] = field(default_factory=set)
 
@@ -53,7 +58,7 @@ class RelationPlans:
     def remembered(self, relation: Relation, plan: TablePlan) -> TablePlan:
         """Return the plan that the relation had, if it is the same: rows of one plan are decoded together."""
         known = self.by_relation.get(relation)
-        if known is not None and known.schema == plan.schema:
+        if known is not None and known.schema == plan.schema and np.array_equal(known.identity, plan.identity):
             return known
         self.by_relation[relation] = plan
         return plan
@@ -127,15 +132,17 @@ class RelationTracker:
         """
         table, where = relation.table, f"the transaction committed at {lsn_text(lsn)}"
         plans = self._plans
-        asks = relation.oid in plans.names and (
-            relation.oid in plans.doubted or not (self._all_noted or relation.oid in plans.noted)
-        )
+        self._see_partition(relation, where)
+        is_new = relation.oid not in plans.names
+        asks = not is_new and (relation.oid in plans.doubted or not (self._all_noted or relation.oid in plans.noted))
         plans.noted.discard(relation.oid)
         plans.doubted.discard(relation.oid)
         renamed_from = self._plans.names.get(relation.oid, table)
         if not self._selection.wants(table) and not self._selection.wants(renamed_from):
             return None
         stored = self._stored(relation.oid, table)
+        if is_new and stored is not None and not asks:
+            stored, asks = self._untold(relation, stored)
         if relation.oid in self._late_forms:
             now = self._form_before(relation, where)
         elif stored is not None and not asks and _fits(stored, relation):
@@ -147,12 +154,34 @@ class RelationTracker:
             now = self._present(relation, stored, live)
             self._change(relation.oid, stored, now, where)
         self._plans.names[relation.oid] = table
-        plan = _plan(relation, now, where)
+        plan = _plan(relation, now, plans.logged.get(relation.oid, {}).values(), where)
         if not self._selection.wants(table):
             return None
         if self._needs_keys and not plan.schema.primary_key:
             raise _no_key(table, where)
-        return self._plans.remembered(relation, plan)
+        plan = plans.remembered(relation, plan)
+        plans.last = relation, plan, self._scanner.changes
+        return plan
+
+    def _see_partition(self, relation: Relation, where: str) -> None:
+        """Take note of the replica identity of a partition, whose rows come as those of the table described before it.
+
+        A row does not say which partition it is of. So what the old rows of one partition lack is unknown in all.
+        """
+        last, self._plans.last = self._plans.last, None
+        if last is None or _columns(last[0]) != _columns(relation) or last[2] != self._scanner.changes:
+            return
+        root, plan, _ = last
+        live = self._catalog(relation.table)
+        if live is not None and live.oid == relation.oid and not live.partition:
+            return
+        logged = frozenset(one.name for one in relation.columns if one.identity)
+        known = self._plans.logged.setdefault(root.oid, {})
+        if not logged or known.get(relation.oid) == logged:
+            return  # without an identity it has inserted rows only
+        known[relation.oid] = logged
+        masked = _masked(root, plan, known.values(), where, relation.table)
+        self._scanner.put(root.oid, self._plans.remembered(root, masked))
 
     def _stored(self, oid: int, table: TableId) -> KnownTable | None:
         """Return what is known of a table, under its name or an earlier one."""
@@ -161,6 +190,23 @@ class RelationTracker:
             other = self._definitions.by_oid(oid)
             stored = other if other is not None else stored
         return stored
+
+    def _untold(self, relation: Relation, stored: KnownTable) -> tuple[KnownTable, bool]:
+        """Return the stored definition with what neither the log nor older versions say, and whether to ask for all.
+
+        That is whether its key is deferrable. The labels of an enumerated type may be others without a new description.
+        """
+        labels = {one.name: one.labels for one in stored.definition.columns if one.labels}
+        live = self._live(relation) if labels or relation.replica_identity == "f" else None
+        now = KnownTable.of(live) if live is not None else None
+        if now is None or not _fits(now, relation):
+            return stored, False
+        renamed = any(one.labels != labels.get(one.name, one.labels) for one in now.definition.columns)
+        if stored.definition.primary_key == now.definition.primary_key:
+            primary = [one for one in now.definition.indexes if one.primary]
+            rest = [one for one in stored.definition.indexes if not one.primary]
+            stored = replace(stored, definition=replace(stored.definition, indexes=(*primary, *rest)))
+        return stored, renamed and not self._all_noted
 
     def _form_before(self, relation: Relation, where: str) -> KnownTable:
         """Return the definition with which rows are read behind a statement that waits for the end of the transaction.
@@ -429,8 +475,15 @@ def _fits(known: KnownTable, relation: Relation) -> bool:
     )
 
 
-def _plan(relation: Relation, now: KnownTable, where: str) -> TablePlan:
-    """Return how the rows are decoded. Raises UnsupportedType, SchemaUnknown."""
+def _columns(relation: Relation) -> set[tuple[str, int, int]]:
+    return {(one.name, one.type_oid, one.typmod) for one in relation.columns}
+
+
+def _plan(relation: Relation, now: KnownTable, logged: Iterable[frozenset[str]], where: str) -> TablePlan:
+    """Return how the rows are decoded.
+
+    ``logged``: columns of the old rows of its partitions. Raises UnsupportedType, SchemaUnknown.
+    """
     schema = schema_of(now.definition)
     by_name = {column.name: column for column in schema.columns}
     sent = [one.name for one in relation.columns]
@@ -442,17 +495,37 @@ def _plan(relation: Relation, now: KnownTable, where: str) -> TablePlan:
             where=where,
             hint="the publication may have no column list for a captured table, and publish no generated columns",
         )
-    identity = np.array([one.identity for one in relation.columns], np.uint8)
-    keyed = {one.name for one in relation.columns if one.identity}
-    if schema.primary_key and relation.replica_identity != "f" and not set(schema.primary_key) <= keyed and keyed:
-        raise SchemaUnknown(
-            f"rows of {relation.table} are told apart by {', '.join(sorted(keyed))}, and its key is known as "
-            f"{', '.join(schema.primary_key)}",
-            where=where,
-            hint=f"ALTER TABLE {quoted_table(relation.table)} REPLICA IDENTITY DEFAULT or FULL",
-        )
     columns = tuple(by_name[name] for name in sent)
-    return TablePlan(replace(schema, columns=columns), identity)
+    plan = TablePlan(replace(schema, columns=columns), np.ones(len(columns), np.uint8))
+    return _masked(relation, plan, logged, where)
+
+
+def _masked(
+    relation: Relation, plan: TablePlan, logged: Iterable[frozenset[str]], where: str, partition: TableId | None = None
+) -> TablePlan:
+    """Return a plan with the columns that the old rows have in the table and in each of its partitions.
+
+    ``partition``: the one that was described last. Raises SchemaUnknown if they do not tell rows apart.
+    """
+    keyed = {one.name for one in relation.columns if one.identity}
+    for names in logged if keyed else ():
+        keyed &= names
+    schema, key = plan.schema, plan.schema.primary_key
+    whole = relation.replica_identity == "f" and len(keyed) == len(relation.columns)
+    is_keyed = bool(relation.replica_identity != "n" and any(one.identity for one in relation.columns))
+    if is_keyed and not whole and (schema.deferrable or not key or not set(key) <= keyed):
+        table = partition or relation.table
+        needs = (
+            f"its key is {', '.join(key)}" + (", DEFERRABLE" if schema.deferrable else "") if key else "it has no key"
+        )
+        raise SchemaUnknown(
+            f"the old rows of {table} in the log have {', '.join(sorted(keyed)) or 'no column'}, and {needs}",
+            where=where,
+            hint=f"ALTER TABLE {quoted_table(table)} REPLICA IDENTITY FULL; the log has the rows from before as they "
+            "are: then `sluice seek PIPELINE latest`, and, with the pipeline running, `sluice verify run PIPELINE "
+            "--repair`",
+        )
+    return TablePlan(schema, np.array([one.name in keyed for one in relation.columns], np.uint8))
 
 
 __all__ = ["CatalogLookup", "RelationPlans", "RelationTracker", "TypeLookup"]

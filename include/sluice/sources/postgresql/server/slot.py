@@ -63,6 +63,12 @@ class Slot:
         """True if the server has removed what it should keep."""
         return self.status == "lost" or bool(self.lost_by)
 
+    @property
+    def why_lost(self) -> str:
+        """Say which limit the slot exceeded."""
+        limit = _LIMITS.get(self.lost_by)
+        return f"{limit} was reached" if limit else self.lost_by
+
     def is_nearly_lost(self, settings: Mapping[str, str]) -> bool:
         """Return True if the server removes soon what it keeps for the slot."""
         limit = int(settings.get("max_slot_wal_keep_size", "-1"))
@@ -70,6 +76,12 @@ class Slot:
             limit > 0 and self.left is not None and self.left < limit * 2**20 * _NEARLY_LOST
         )
 
+
+_LIMITS = {
+    "idle_timeout": "idle_replication_slot_timeout",
+    "wal_removed": "max_slot_wal_keep_size",
+    "": "max_slot_wal_keep_size",
+}
 
 _SLOT = """
 SELECT slot_name::text, coalesce(plugin, '')::text, slot_type::text, coalesce(database, '')::text, active_pid,

@@ -16,6 +16,7 @@ from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId, TableSchema
 from sluice.postgresql.connection import Connection, is_gone, said
 from sluice.sources.base import ChunkKey
+from sluice.sources.postgresql.catalog.identity import read_identities
 from sluice.sources.postgresql.catalog.table import CatalogTable, read_table
 from sluice.sources.postgresql.catalog.table_list import planned_rows
 from sluice.sources.postgresql.snapshot.chunk_queries import key_of, range_of, selection_sql
@@ -40,8 +41,8 @@ class PostgresChunkTable:
 
     @property
     def whole_rows_logged(self) -> bool:
-        """True with REPLICA IDENTITY FULL: else the log has only the key of a deleted row."""
-        return self.live.identity == "f"
+        """True with REPLICA IDENTITY FULL, of all partitions, too: else the log has only the key of a deleted row."""
+        return all(one.kind == "f" for one in read_identities(self.connection)[self.live.id])
 
     def key(self, request: TableRequest) -> ChunkKey:
         """Return the primary key or the index that the request names; no columns for a table in one piece."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.errors import DecodeError, UnsupportedType
+from sluice.errors import DecodeError, UnsupportedValue
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column
 from sluice.sources.postgresql.values import text_kernels as kernels
@@ -32,7 +32,7 @@ def decode(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Array
         data: any bytes; ``starts``: where each text begins in them. lengths: its bytes; below 0: NULL, or not sent.
 
     Raises:
-        UnsupportedType: a value that the column's type in segments does not hold.
+        UnsupportedValue: a value that the column's type in segments does not hold.
         DecodeError: a text that is no value of the type.
     """
     return _FILLS[column.kind](column, data, np.asarray(starts, np.int64), np.asarray(lengths, np.int32))
@@ -153,21 +153,23 @@ _FILLS: Mapping[ColumnKind, Callable[[Column, Bytes, Ints, Ints], pa.Array]] = {
 """The filler of each kind that :func:`sluice.postgresql.column_types.neutral_type` returns."""
 
 
-def _unread(column: Column, data: Bytes, starts: Ints, lengths: Ints, number: int) -> UnsupportedType | DecodeError:
+def _unread(column: Column, data: Bytes, starts: Ints, lengths: Ints, number: int) -> UnsupportedValue | DecodeError:
     start = int(starts[number])
     text = bytes(data[start : start + int(lengths[number])])[:80].decode(errors="backslashreplace")
     if text in {"NaN", "Infinity", "-Infinity"}:
-        return UnsupportedType(
+        return UnsupportedValue(
             f"a value of column {column.name} is {text}, which its type {column.sql_type} has in PostgreSQL alone",
             where=column.name,
             hint="change the value at the source; or declare the column as numeric without digits (ALTER TABLE … "
-            f"ALTER COLUMN {column.name} TYPE numeric), whose values are kept as text",
+            f"ALTER COLUMN {column.name} TYPE numeric), whose values are kept as text. The log has the row as it was: "
+            "then `sluice seek PIPELINE latest`, and, with the pipeline running, `sluice verify run PIPELINE --repair`",
         )
     if column.kind in {K.DATETIME, K.TIMESTAMP} and text[:6].isdigit():
-        return UnsupportedType(
+        return UnsupportedValue(
             f"a value of column {column.name} is {text!r}; times after the year 294246 are not kept",
             where=column.name,
-            hint="change the value at the source, for example to infinity",
+            hint="change the value at the source, for example to infinity; the log has the row as it was: then "
+            "`sluice seek PIPELINE latest`, and, with the pipeline running, `sluice verify run PIPELINE --repair`",
         )
     return DecodeError(
         f"the server's text {text!r} is no value of column {column.name} ({column.kind})", where=column.name
