@@ -2,7 +2,7 @@
 
 import os
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
 """Milliseconds that pyarrow keeps memory it let go; it looks here when it is loaded.

@@ -503,6 +503,7 @@ def test_triggers_can_be_stored() -> None:
     for trigger in (
         LogMovedTrigger("p.yaml", 2.0),
         HoldTrigger("p.yaml", 5.0),
+        HoldTrigger("p.yaml", 5.0, stage="merge", claim="c", behind="drain", batch=3),
         PermitTrigger("p.yaml"),
         TurnTrigger("p.yaml"),
     ):

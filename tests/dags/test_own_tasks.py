@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from sluice.errors import LeaseHeld, RuleError
 from sluice.flows import stage_tasks
 from sluice.flows.stage_loop import Done, NeverReady
-from sluice.flows.stage_tasks import StageOutcome
+from sluice.flows.stage_tasks import GivenBack, StageOutcome
 from sluice.orchestration import operators
 from sluice.orchestration.operators import CaptureOperator, SenseOperator, StageOperator
 from sluice.orchestration.retry import TaskError
@@ -79,6 +81,7 @@ def test_a_stage_returns_its_sums_and_has_a_table_of_its_batches(
     )
     assert task.execute(context()) == {
         "stage": "load.reporting", "batches": 3, "rows": 30, "errors": 1, "seconds": 0.75, "first": 4, "last": 6,
+        "in_drain": 0,
     }  # fmt: skip
     assert lines[0] == "batch 4: 10 rows, 0.50 s"
     assert "this run's batches (3):" in lines[-1]
@@ -110,6 +113,55 @@ def test_a_stage_behind_a_red_one_gives_its_worker_back_and_looks_ever_less_ofte
         kwargs = deferred.value.kwargs
         pauses.append(deferred.value.trigger.seconds)
     assert pauses == [5.0, 10.0, 30.0, 60.0, 60.0]
+
+
+def test_a_stage_that_gave_its_worker_back_has_one_again_as_soon_as_the_batch_that_failed_is_through(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def run_stage(*_: Any, **__: Any) -> StageOutcome:
+        raise NeverReady("merge failed at batch 4: a rule is broken", behind="merge", batch=4)
+
+    def goes_on(runtime: Any, name: str, **about: Any) -> bool:
+        asked.append((name, about["claim"].rpartition(":")[2], about["behind"], about["batch"]))
+        return len(asked) > 1
+
+    runs(monkeypatch, run_stage)
+    monkeypatch.setattr(stage_tasks, "goes_on", goes_on)
+    monkeypatch.setattr(stage_tasks, "has_drain", lambda runtime, claim: False)
+    with pytest.raises(TaskDeferred) as deferred:
+        stage(path).woken(context(), waited=9)
+    trigger = deferred.value.trigger
+    trigger.seconds = 1e9
+
+    async def fired() -> Any:
+        return await asyncio.wait_for(anext(trigger.run()), 120)
+
+    assert asyncio.run(fired()).payload == "pause is over"
+    assert set(asked) == {("load.reporting", "run-1", "merge", 4)}
+
+
+def test_a_red_task_is_noted_as_a_failure_of_the_pipeline_by_those_after_it(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person marked it, or its process was killed: it left no word."""
+    noted: list[tuple[str, str]] = []
+    state = SimpleNamespace(note_failure=lambda part, error: noted.append((part, str(error))))
+    runtime = SimpleNamespace(state=lambda: nullcontext(state))
+    monkeypatch.setattr(operators, "open_runtime", lambda _: runtime)
+
+    def run_stage(*_: Any, **__: Any) -> StageOutcome:
+        raise GivenBack("no batch came for 10 s")
+
+    runs(monkeypatch, run_stage)
+    for red in ("drain", "merge", "rule.up", "load.reporting"):
+        after = stage(path, "ack.reporting", red)
+        with pytest.raises(AirflowFailException, match=f"this task is red because {red} is"):
+            after.execute(context(**{red: "failed"}))
+    assert [part for part, _ in noted] == ["drain", "merge", "rules-up", "load-reporting"]
+    assert "later runs wait" in noted[0][1]
+    assert "press Clear on drain" in noted[0][1]
 
 
 @pytest.mark.parametrize(("state", "is_red"), [("failed", True), ("upstream_failed", True), ("up_for_retry", False)])

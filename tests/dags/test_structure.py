@@ -28,7 +28,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def dag(write_pipeline: WritePipeline) -> DAG:
+    """The DAG of a pipeline whose runs have one task for all stages."""
     path = write_pipeline()
+    path.write_text(path.read_text() + "run: {tasks: one}\n")
     return build_sync_dag(load_pipeline(path), path)
 
 
@@ -65,21 +67,28 @@ def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
 @pytest.mark.promise("B8")
 def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> None:
     path = write_pipeline()
+    begun = path.read_text()
+    path.write_text(begun + "run: {tasks: one}\n")
     made = build_all(path.parent)
     sync, catchup = made["sync__shop"], made["catchup__shop"]
     assert sync.max_active_tasks == sync.max_active_runs + 2
-    assert {(t.pool, t.priority_weight, str(t.weight_rule)) for t in sync.tasks} == {("default_pool", 10, "absolute")}
+    assert {(t.pool, str(t.weight_rule)) for t in sync.tasks} == {("default_pool", "absolute")}
+    assert {t.task_id: t.priority_weight for t in sync.tasks if t.priority_weight != 10} == {"drain": 1010}
+    path.write_text(begun)
+    own = build_all(path.parent)["sync__shop"]
+    captures = {"sense": 1010, "drain": 1010}
+    assert {t.task_id: t.priority_weight for t in own.tasks if t.priority_weight != 10} == captures
     assert {t.priority_weight for t in catchup.tasks} == {5}
     assert sync.get_task("drain").execution_timeout == timedelta(minutes=31)
     text = (
-        path.read_text()
-        + "\nworkers: {at_most: 2, pool: quick, bulk_pool: slow, priority: 1}\nrun: {max_time: 5s, grace: 1m}\n"
+        begun + "\nworkers: {at_most: 2, pool: quick, bulk_pool: slow, priority: 1}\nrun: {max_time: 5s, grace: 1m}\n"
     )
     path.write_text(text)
     made = build_all(path.parent)
     sync, catchup = made["sync__shop"], made["catchup__shop"]
     assert (sync.max_active_tasks, sync.get_task("drain").execution_timeout) == (2, timedelta(seconds=65))
-    assert {(t.pool, t.priority_weight) for t in sync.tasks} == {("quick", 1)}
+    assert {t.pool for t in sync.tasks} == {"quick"}
+    assert {t.priority_weight for t in sync.tasks} == {1, 1001}
     assert {(t.pool, t.priority_weight) for t in catchup.tasks} == {("slow", 1)}
 
 
@@ -222,7 +231,7 @@ def test_tasks_that_work_side_by_side_start_together_and_keep_their_chain(
         "rules: [{name: early, builtin: mask, task: own, params: {columns: [a]}}]\n"
     )
     path = write_pipeline()
-    path.write_text(path.read_text() + "rules: engine.yaml\nrun: {tasks: own}\n")
+    path.write_text(path.read_text() + "rules: engine.yaml\n")
     dag = build_sync_dag(load_pipeline(path), path)
     above = {task.task_id: set(task.upstream_task_ids) for task in dag.tasks}
     assert above.pop("sense") == set()
@@ -240,6 +249,7 @@ def test_tasks_that_work_side_by_side_start_together_and_keep_their_chain(
     for name in set(chain) - {"drain"}:
         assert dag.get_task(name).trigger_rule == TriggerRule.ONE_SUCCESS
     assert dag.max_active_tasks == len(dag.tasks)
+    assert dag.max_active_runs == 1, "an idle pipeline keeps one run open"
     assert all(task.doc_md for task in dag.tasks)
     assert DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_ids == dag.task_ids
 
@@ -277,7 +287,7 @@ def test_fused_rules_are_seen_in_the_name_and_the_documentation_of_their_task(
         ("connect", "30s", "tasks: own"),
         ("connect", "continuous", "tasks: own, max_batches: 1"),
         ("connect", "continuous", "tasks: own, max_time: 0s"),
-        ("connect", "continuous", "max_time: 5s"),
+        ("connect", "continuous", "tasks: one, max_time: 5s"),
     ],
 )
 def test_runs_of_one_batch_have_the_chain_of_tasks(

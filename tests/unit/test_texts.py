@@ -28,7 +28,7 @@ CODE = sorted(REPOSITORY.joinpath("include/sluice").rglob("*.py"))
 PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*.in"), *REPOSITORY.joinpath("docs").rglob("*.md")]
 DECISIONS = sorted(REPOSITORY.joinpath("include/sluice").rglob("DECISIONS.md"))
 TEXTS = sorted({*(page for page in PAGES if page.suffix == ".md"), *DECISIONS})
-FOLDERS = ("dags", "docker", "docs", "include", "plugins", "tests")
+FOLDERS = ("dags", "docker", "docs", "include", "plugins", "spark_jobs", "tests")
 MADE = (
     "tests/last-full-run.md",
     "include/targets/",

@@ -1085,11 +1085,11 @@ class RunConfig(StrictModel):
     )
     max_batches: Integer = Field(1000, ge=1, le=100_000, description="A run makes no more batches than this.")
     tasks: Literal["own", "one"] = Field(
-        "one",
-        description="own: the tasks of a run work side by side, each its own stage of all batches; one: the task "
-        "drain carries small batches through "
-        "all stages, in a thread each, and holds one worker. own is for continuous pipelines whose stages are not "
-        "spark-submit jobs.",
+        "own",
+        description="own: the tasks of a run work side by side, each its own stage of all batches; drain does the "
+        "stages of tasks that have no worker, so one worker is enough. one: the task drain carries small batches "
+        "through all stages and never holds more than one worker, for hundreds of pipelines on few workers. own is "
+        "for continuous pipelines whose stages are not spark-submit jobs.",
     )
     grace: Span = Field(
         timedelta(minutes=30),
@@ -1157,6 +1157,10 @@ class PlaceConfig(StrictModel):
         return {key: value for key, value in named.items() if value is not None}
 
 
+HIGHEST_PRIORITY = 1000
+"""The highest ``workers.priority``."""
+
+
 class WorkersConfig(StrictModel):
     """How this pipeline shares Airflow's workers with others. A task that waits in the triggerer holds none."""
 
@@ -1171,9 +1175,10 @@ class WorkersConfig(StrictModel):
     priority: Integer = Field(
         10,
         ge=1,
-        le=1000,
+        le=HIGHEST_PRIORITY,
         description="While workers are short, tasks of a higher priority begin first; among equal ones the run that "
-        "has waited longest. Copies, verifications and deliveries to quarantined targets have half of it.",
+        "has waited longest. sense and drain of all pipelines come before the other stages of any. Copies, "
+        "verifications and deliveries to quarantined targets have half of it.",
     )
     pool: str = Field(
         "default_pool",

@@ -97,6 +97,14 @@ class StageFailures:
         if self._z.get(path) is not None:
             committed(self._z, Remove(path))
 
+    def note(self, part: str, error: SluiceError, at: str) -> None:
+        """Note a failure of a part that left no word of its own, unless it has noted one since it came to ``at``."""
+        error.name_pipeline(self._at.pipeline)
+        known = self._of(part)
+        if known is None or known.at != at:
+            self._note(part, str(error), at, fault_of(error))
+            self._count(part, fault_of(error))
+
     def _of(self, part: str) -> StageFailure | None:
         path = self._at.failure(part)
         return FAILURE.read(self._z, path, lambda data, _: StageFailure(**known_fields(StageFailure, data)))

@@ -24,6 +24,8 @@
     │   ├── batches/{number}              one batch
     │   ├── claims/{number}-{digest}      (empty) which batch a claim got, found without reading batches
     │   ├── runs/{digest}/{stage}         how far a stage of a run has come whose tasks work side by side
+    │   ├── runs/{digest}/{stage}:worker  ephemeral: the process that works on it, the stage's task or drain
+    │   ├── runs/{digest}/{stage}:wish    ephemeral: the stage's task waits to take it over from drain
     │   ├── consumers/{target}
     │   │   ├── node                      ephemeral: who loads now
     │   │   ├── epoch                     (number) as that of the replicator
@@ -44,6 +46,7 @@
     │   └── dumped/{milliseconds}-{id}    (empty) it ended then
     ├── complete-tables/{digest}                   up to which times a target table is complete, and which run said so
     ├── mark-keys/{channel}                        the secret that seals origin markers of a channel, or (-) of pipelines in none
+    ├── waiting-tasks/{pipeline}                   (text) the task of the pipeline that has no worker of Airflow yet
     ├── subscription-servers/{id}                  ephemeral: a subscription service, its address and pipelines
     ├── channels/{channel}/{pipeline}.{part}       what a pipeline of a channel fails at; the age of the node is that of the failure
     └── replicator/{pipeline}.{target}/process     acknowledged batch and position of a target
@@ -203,6 +206,11 @@ def mark_key(root: str, channel: str) -> str:
     return f"{root}/mark-keys/{channel or '-'}"
 
 
+def waiting_tasks(root: str) -> str:
+    """Return the folder of the pipelines that wait for a worker of Airflow. No pipeline can have its name."""
+    return f"{root}/waiting-tasks"
+
+
 def complete_tables(root: str) -> str:
     """Return the folder of what is complete, of the tables of all pipelines. No pipeline can have its name."""
     return f"{root}/complete-tables"
@@ -358,6 +366,14 @@ class Layout:
     def progress(self, claim: str, stage: str) -> str:
         """Return the node of a stage's progress in a run."""
         return f"{self.run(claim)}/{stage}"
+
+    def stage_worker(self, claim: str, stage: str) -> str:
+        """Return the ephemeral node of the process that works on a stage of a run."""
+        return f"{self.progress(claim, stage)}:worker"
+
+    def stage_wish(self, claim: str, stage: str) -> str:
+        """Return the ephemeral node of the task that waits to take a stage over."""
+        return f"{self.progress(claim, stage)}:wish"
 
     @staticmethod
     def run_of_claim(node: str) -> str:

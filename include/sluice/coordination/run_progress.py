@@ -1,7 +1,11 @@
-"""Progress of the stages of a run whose tasks work side by side: each task says it here, and the others are told by
-their watches.
+"""Progress of the stages of a run whose tasks work side by side, and which process works on each.
 
-Nothing rests on it but when to wait and when to end: what became of a batch stands in its own node and at the targets.
+Each process writes its progress here, and the watches of the others notify them. A stage has one worker at a time: its
+own task, or the process of the run's *drain* while the task has none. The worker's node is ephemeral, so that a process
+that died is seen as one that left.
+
+Nothing rests on it but when to wait, when to end and who begins: what became of a batch stands in its own node and at
+the targets, and a stage may be repeated.
 """
 
 from __future__ import annotations
@@ -11,9 +15,16 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from sluice.coordination.layout import PROGRESS, Layout
+from sluice.coordination.layout import PROGRESS, Layout, waiting_tasks
 from sluice.coordination.port import Create, Put, Remove, Znodes, committed
 from sluice.model.stored_fields import known_fields
+
+
+class Worker(StrEnum):
+    """The process that works on a stage of a run."""
+
+    TASK = "task"
+    DRAIN = "drain"
 
 
 class StageState(StrEnum):
@@ -34,6 +45,7 @@ class Progress:
         why: of one that gave up, or that ended: the reason.
         sums: what it did in this run, as JSON: for people, and for its own task where the process of another one did
             it.
+        in_drain: how many of these batches the process of *drain* did, because the stage's task had no worker.
     """
 
     state: StageState = StageState.WORKING
@@ -42,6 +54,40 @@ class Progress:
     since: int = 0
     why: str = ""
     sums: dict[str, Any] | None = None
+    in_drain: int = 0
+
+
+class WaitingTasks:
+    """The pipelines below a root whose next task needs a worker of Airflow and has none yet.
+
+    It is about *sense* and *drain*, without which a pipeline stands still. Other stages give their workers back for
+    them.
+    """
+
+    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+        self._z = znodes
+        self._folder = waiting_tasks(layout.root)
+        self._mine = f"{self._folder}/{layout.pipeline}"
+
+    def waits(self, task: str) -> None:
+        """Note that ``task`` of this pipeline can begin as soon as it has a worker."""
+        if not committed(self._z, Put(self._mine, task.encode(), -1)):
+            self._z.ensure(self._folder)
+            committed(self._z, Create(self._mine, task.encode()))
+
+    def begins(self) -> None:
+        """Note that the task has a worker."""
+        if self._z.get(self._mine) is not None:
+            committed(self._z, Remove(self._mine))
+
+    def pipelines(self) -> list[str]:
+        """Return the pipelines whose task waits."""
+        return self._z.children(self._folder)
+
+    def own(self) -> tuple[str, int] | None:
+        """Return the task of this pipeline that waits, and since when (milliseconds since 1970)."""
+        node = self._z.get(self._mine)
+        return (node.data.decode(), node.modified_ms) if node is not None else None
 
 
 class RunProgress:
@@ -67,6 +113,35 @@ class RunProgress:
         self._z.ensure(self._at.run(claim))
         if not committed(self._z, Create(path, content)):
             committed(self._z, Put(path, content, -1))
+
+    def take(self, claim: str, stage: str, worker: Worker) -> bool:
+        """Begin to work on a stage. False: another process works on it."""
+        path = self._at.stage_worker(claim, stage)
+        if self.worker(claim, stage) is not None:
+            return False
+        self._z.ensure(self._at.run(claim))
+        return committed(self._z, Create(path, worker.encode(), ephemeral=True))
+
+    def release(self, claim: str, stage: str) -> None:
+        """End the work on a stage."""
+        committed(self._z, Remove(self._at.stage_worker(claim, stage)))
+
+    def worker(self, claim: str, stage: str) -> Worker | None:
+        """Return which process works on a stage; None if none does."""
+        node = self._z.get(self._at.stage_worker(claim, stage))
+        return Worker(node.data.decode()) if node is not None else None
+
+    def ask(self, claim: str, stage: str) -> None:
+        """Ask the process that works on a stage to release it before its next batch."""
+        committed(self._z, Create(self._at.stage_wish(claim, stage), ephemeral=True))
+
+    def ask_no_more(self, claim: str, stage: str) -> None:
+        """Take the question back."""
+        committed(self._z, Remove(self._at.stage_wish(claim, stage)))
+
+    def is_asked(self, claim: str, stage: str) -> bool:
+        """Return True if the stage's task waits to take it over."""
+        return self._z.get(self._at.stage_wish(claim, stage)) is not None
 
     def forget(self, kept: Collection[str]) -> None:
         """Remove what was said by runs of which no claim is known any more.

@@ -40,10 +40,10 @@ from sluice.coordination.pause_switch import PauseSwitch
 from sluice.coordination.port import Remove, Step, Znodes, committed
 from sluice.coordination.quarantine import Quarantine
 from sluice.coordination.read_cache import ReadCache
-from sluice.coordination.run_progress import RunProgress
+from sluice.coordination.run_progress import RunProgress, WaitingTasks
 from sluice.coordination.subscriptions import Subscriptions
 from sluice.coordination.target_checkpoints import TargetRecords
-from sluice.errors import OutOfOrder
+from sluice.errors import OutOfOrder, SluiceError
 from sluice.model.batches import Batch, BatchNumber, BatchState
 from sluice.model.offset import Offset
 
@@ -61,7 +61,7 @@ class PipelineState:
             completions: up to which times target tables are complete;
             incomplete: which tables lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too
             large; member: which server of the source group is read; subscriptions: of readers; side: of a channel,
-            None: it is in none; runs: how far the stages of runs have come.
+            None: it is in none; runs: how far the stages of runs have come; waiting_tasks: pipelines without a worker.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class PipelineState:
         self._z = znodes
         self._known = known
         self.runs = RunProgress(known, layout)
+        self.waiting_tasks = WaitingTasks(known, layout)
         self._wait_s = lease_wait_s
         self.layout = layout
         self.targets = tuple(targets)
@@ -518,6 +519,13 @@ class PipelineState:
         side = self.side.reporting(part) if self.side is not None else nullcontext()
         with side, self._failures.reporting(part, lambda: self._progress(part)):
             yield
+
+    def note_failure(self, part: str, error: SluiceError) -> None:
+        """Note that a part failed in a process that left no word: it was killed, or a person marked its task.
+
+        ``part``: see :meth:`reporting`.
+        """
+        self._failures.note(part, error, self._progress(part))
 
     def failures(self) -> list[StageFailure]:
         """Return what the pipeline fails at now: no part that has gone on since, and none of a quarantined target."""

@@ -42,7 +42,16 @@ class Done:
 
 
 class NeverReady(Exception):
-    """No further batch will come: an earlier stage failed, or the process is about to end."""
+    """No further batch will come: an earlier stage failed, or the process is about to end.
+
+    Attributes:
+        behind: the stage that failed, at ``batch``; "" if none did.
+    """
+
+    def __init__(self, why: str, *, behind: str = "", batch: int = 0) -> None:
+        super().__init__(why)
+        self.behind = behind
+        self.batch = batch
 
 
 class Board(Protocol):

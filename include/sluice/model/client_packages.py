@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from pathlib import Path
 
 DISTRIBUTION = "sluice-cdc"
 """The distribution name. ``sluice`` is another project's in the public index, and has nothing to do with this one."""
@@ -38,6 +39,17 @@ def installed_version() -> str:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def shared_folder(name: str) -> Path:
+    """Return the folder of files that come with the package but are no module of it, such as ``spark_jobs``: the
+    checkout's own, or the one that the wheel installed.
+    """
+    checkout = Path(__file__).resolve().parents[3]
+    if not installed_version() or (checkout / "pyproject.toml").is_file():
+        return checkout / name
+    files = importlib.metadata.files(DISTRIBUTION) or ()
+    return next(Path(str(file.locate())).resolve().parent for file in files if file.parent.name == name)
 
 
 def install_command(extra: str) -> str:

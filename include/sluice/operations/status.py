@@ -341,7 +341,7 @@ def stages_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
         names = [stage.name for stage in stages_of(runtime.pipeline, runtime.rules_folder)]
         found = [(name, state.runs.read(claim, name)) for name in names]
     return [
-        {"stage": name, "rules": [], **StageSums.from_json(one.sums).result()}
+        {"stage": name, "rules": [], **StageSums.from_json(one.sums).result(), "in_drain": one.in_drain}
         for name, one in found
         if one is not None and one.sums
     ]
@@ -571,6 +571,7 @@ def _read(
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = state.alerts.all()
         switch, failures, incomplete = state.pause_switch.read(), state.failures(), state.incomplete.all()
+        waiting_task, waiting_pipelines = state.waiting_tasks.own(), len(state.waiting_tasks.pipelines())
         errors_counted = [(*named, count) for named, count in sorted(state.error_counts().items())]
         silent: list[Silence] = []
         now, errors = _answered_source(asked_source, silent)
@@ -623,6 +624,7 @@ def _read(
             *stored.warnings,
             *filters,
             *_warnings(runtime.name, targets, dumps, now.now_ms),
+            *_no_worker(waiting_task, waiting_pipelines, runtime.pipeline.workers.pool, now.now_ms),
             *(
                 ()
                 if paused
@@ -770,6 +772,24 @@ def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) ->
     return [
         f"batch {batch.number} is {age_s:.0f} s old, and no process loads it now: it belongs to {whose}. Clear on its "
         "red task goes on with it; if the run is over, the next run takes the batch up"
+    ]
+
+
+NO_WORKER_S = 15.0
+"""Seconds after which a task that waits for a worker is named."""
+
+
+def _no_worker(waiting: tuple[str, int] | None, pipelines: int, pool: str, now_ms: int) -> list[str]:
+    """Return the sentence about a pipeline whose next task has no worker of Airflow.
+
+    ``waiting``: the task, and since when. ``pipelines``: how many wait.
+    """
+    if waiting is None or (waits_s := (now_ms - waiting[1]) / 1000) < NO_WORKER_S:
+        return []
+    return [
+        f"no free worker: the task {waiting[0]} has waited for {waits_s:.0f} s ({pipelines} pipelines wait in all). "
+        f"The pool {pool!r} or Airflow's parallelism has no slot left, or the DAG is paused; one slot for each busy "
+        "pipeline is enough"
     ]
 
 

@@ -32,7 +32,7 @@ the one before it is over."""  # noqa: E501
 
 _OWN = {
     StageKind.CAPTURE: "Reads the source's log from the captured position and stores batch after **batch** while "
-    "changes keep coming.",
+    "changes keep coming. Does the stages of tasks that have no worker, until they have one.",
     StageKind.MERGE: "Merges the run's batches to one row per key and applies the fused rules, on Spark.",
     StageKind.RULE: "Takes the run's batches through the rule **{subject}**, and through the fused rules after it.",
     StageKind.LOAD: "Delivers the run's batches to **{subject}**, in order and each once: the target itself remembers "
@@ -50,8 +50,8 @@ def own_task_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
     text += rules_doc(stage, rules)
     return (
         f"{text}\n\n{_place(stage)} The log has a line every five seconds and a table of all batches at the end.\n\n"
-        "A retry, or Clear, starts at the first batch that this task lacks. While a task before it is red, it waits "
-        "in the triggerer."
+        "A retry, or Clear, starts at the first batch that this task lacks. While a task before it is red, and while "
+        "no batch comes, it waits in the triggerer."
     )
 
 

@@ -162,6 +162,16 @@ class SourceOperator(SluiceOperator):
         pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
         self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
 
+    def begins(self, runtime: Runtime) -> None:
+        """Note that this task has the worker that the pipeline waited for."""
+        with suppress(SluiceError), runtime.state() as state:
+            state.waiting_tasks.begins()
+
+    def next_waits(self, runtime: Runtime, task: str) -> None:
+        """Note that ``task`` can begin as soon as it has a worker, for which other stages give theirs back."""
+        with suppress(SluiceError), runtime.state() as state:
+            state.waiting_tasks.waits(task)
+
     def open_backfills(self, dumps: Sequence[str]) -> None:
         """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as
         it is.
@@ -213,13 +223,14 @@ class DrainOperator(ChangesSensor):
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         runtime = open_runtime(self.pipeline)
+        self.begins(runtime)
         told = _Told(self.log.info, _batches_line)
         with brief():
             outcome = run_microbatches(
                 runtime,
                 claim=mine,
                 idle_wait_s=_IDLE_WAIT_S,
-                on_delivered=partial(self._log_delivered, runtime, told),
+                on_delivered=partial(_log_batch, runtime, told),
                 stop=_changed(Path(self.pipeline)),
                 is_over=_is_over,
             )
@@ -228,15 +239,6 @@ class DrainOperator(ChangesSensor):
         if outcome.last.batch is None:
             return PokeReturnValue(False)
         return PokeReturnValue(True, self._hand_over(context, runtime, outcome))
-
-    def _log_delivered(self, runtime: Runtime, told: _Told[DeliveredBatch], batch: DeliveredBatch) -> None:
-        """Log a delivered batch, and report metrics at intervals."""
-        from sluice.orchestration.metrics import report
-
-        if is_crowded() and os.getpriority(os.PRIO_PROCESS, 0) < _NICENESS:
-            give_way()
-        told(batch)
-        report(runtime)
 
     def _hand_over(self, context: Context, runtime: Runtime, outcome: MicrobatchOutcome) -> int:
         from sluice.flows.microbatch import table
@@ -249,6 +251,16 @@ class DrainOperator(ChangesSensor):
         if outcome.ended_by:
             self.log.info("no further batch in this run: %s", outcome.ended_by)
         return number
+
+
+def _log_batch(runtime: Runtime, told: Callable[[_T], None], batch: _T) -> None:
+    """Log a batch that the process of *drain* captured or delivered, and report metrics at intervals."""
+    from sluice.orchestration.metrics import report
+
+    if is_crowded() and os.getpriority(os.PRIO_PROCESS, 0) < _NICENESS:
+        give_way()
+    told(batch)
+    report(runtime)
 
 
 def is_crowded() -> bool:
@@ -700,7 +712,7 @@ class AckOperator(TargetOperator):
         return bool(_in_state(context, [load], "success"))
 
 
-# -- tasks that work side by side (``run: {tasks: own}``) --------------------------------------------------------------
+# -- a task per stage, side by side (the default) ----------------------------------------------------------------------
 
 
 class SenseOperator(ChangesSensor):
@@ -716,7 +728,10 @@ class SenseOperator(ChangesSensor):
         from sluice.flows.capture.drain import drain
 
         mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
+        self.begins(runtime)
         outcome = drain(runtime, claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
+        if outcome.batch is not None:
+            self.next_waits(runtime, "drain")
         self.log.info("captured %s", outcome.to_json())
         if was_cleared(context) and outcome.adopted:
             self.log.info(again_text(runtime, context))
@@ -757,7 +772,7 @@ def _later(done: Done) -> str:
 class CaptureOperator(SourceOperator):
     """Captures batch after batch while changes keep coming; the run's other tasks merge and deliver them meanwhile.
 
-    Returns what it did.
+    It does the stages of tasks that have no worker, until they have one. Returns what it did.
     """
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
@@ -767,20 +782,25 @@ class CaptureOperator(SourceOperator):
 
         told = _StageLog(self.log.info, "changes")
         mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
+        self.begins(runtime)
         try:
             with brief():
                 outcome = run_capture(
                     runtime,
                     claim=mine,
                     idle_wait_s=_IDLE_WAIT_S,
-                    on_done=told,
+                    on_done=partial(_log_batch, runtime, told),
                     stop=_changed(Path(self.pipeline)),
                     gone=partial(self._ended_after, context),
                 )
         except (LeaseHeld, Fenced) as error:
             return self.stand_by(error)
         told.end()
+        if outcome.ended_by.startswith("run."):  # there is more to capture
+            self.next_waits(runtime, SENSE)
         self.log.info("no further batch in this run: %s", outcome.ended_by)
+        for name, batches in outcome.in_drain:
+            self.log.info("did %s of %s, whose task had no worker", counted(batches), name)
         if was_cleared(context) and not outcome.done:
             self.log.info(again_text(runtime, context))
         self.open_backfills(outcome.due)
@@ -796,9 +816,10 @@ class StageOperator(SluiceOperator):
     """Runs one stage for all batches of its run, in parallel with the run's other tasks; a retry, or Clear, starts at
     the first batch it lacks.
 
-    While an earlier stage has failed and will be retried, it releases its worker and waits in the triggerer. Once that
-    stage's attempts are used up, it fails, too, and with the run's last task the run. It starts again when that stage
-    does, see :mod:`sluice.orchestration.cleared_runs`.
+    It releases its worker and waits in the triggerer while no batch comes, and while an earlier stage has failed and
+    will be retried; the process of *drain* then does what it can do. Once that stage's attempts are used up, it fails,
+    too, and with the run's last task the run. It starts again when that stage does, see
+    :mod:`sluice.orchestration.cleared_runs`.
     """
 
     def __init__(self, *, stage: str, color: str, **kwargs: Any) -> None:
@@ -809,7 +830,7 @@ class StageOperator(SluiceOperator):
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """Run the stage. ``waited``: pauses so far."""
         from sluice.flows.stage_log import brief
-        from sluice.flows.stage_tasks import NeverReady, run_stage
+        from sluice.flows.stage_tasks import GivenBack, NeverReady, run_stage
 
         told = _StageLog(self.log.info, "rows")
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
@@ -826,14 +847,41 @@ class StageOperator(SluiceOperator):
         except NeverReady as why:
             told.end()
             if red := self._red_above(context):
+                self._report_red(runtime, red, str(why))
                 raise AirflowFailException(held_text(red, str(why))) from None
-            self.hold(str(why), waited)
+            if isinstance(why, GivenBack):
+                self.log.info("this task gave its worker back: %s. The process of drain does this stage meanwhile", why)
+            else:
+                self.log.warning("the run waits: %s. Its task tries again by itself; Clear on it does so now", why)
+            pause = _HOLD_S[min(waited, len(_HOLD_S) - 1)]
+            trigger = HoldTrigger(
+                self.pipeline, pause, stage=self.stage, claim=mine, behind=why.behind, batch=why.batch
+            )
+            self.wait(trigger, waited=waited + 1)
         told.end()
-        if not outcome.done:
+        if outcome.to_json()["in_drain"]:
+            self.log.info(
+                "done in the process of the task drain, as this task had no worker: %s of %s:\n%s",
+                outcome.to_json()["in_drain"],
+                counted(outcome.to_json()["batches"]),
+                outcome.sums.table() if outcome.sums is not None else "",
+            )
+        elif not outcome.done:
             self._say_nothing_was_left(context, runtime)
         if self.stage.startswith("ack."):
             announce_tables(context, self, runtime, self.stage.removeprefix("ack."))
         return outcome.to_json()
+
+    def _report_red(self, runtime: Runtime, red: Sequence[str], why: str) -> None:
+        """Note that later runs wait for a red task: it may have been ended from outside, without a word of its own."""
+        kind, _, subject = red[0].partition(".")
+        parts = {SENSE: "drain", "rule": f"rules-{subject}", "load": f"load-{subject}", "ack": f"load-{subject}"}
+        error = SluiceError(
+            f"the task {red[0]} is red, and later runs wait for its run: {why}",
+            hint=f"fix the cause and press Clear on {red[0]}, or mark its run as failed to go on without it",
+        )
+        with suppress(SluiceError), runtime.state() as state:
+            state.note_failure(parts.get(kind, kind), error)
 
     def _say_nothing_was_left(self, context: Context, runtime: Runtime) -> None:
         from sluice.orchestration.run_note import RunNote

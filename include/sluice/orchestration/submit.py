@@ -16,6 +16,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from sluice.errors import SluiceError
 from sluice.flows.stages import StageKind
+from sluice.flows.submit import LATER, TERMINAL
+from sluice.model.client_packages import shared_folder
 from sluice.orchestration.operators import BATCH
 from sluice.orchestration.retry import TaskError, boundary
 from sluice.orchestration.runtime import open_runtime, owner
@@ -27,11 +29,6 @@ if TYPE_CHECKING:
     from sluice.config.connections import Endpoint
     from sluice.config.pipeline import PipelineConfig
     from sluice.flows.stages import Stage
-
-JOBS = Path(__file__).resolve().parent / "spark_jobs"
-
-_TERMINAL, _HELD = 65, 69
-"""The exit codes of a job that needs a person (EX_DATAERR), and of one whose target is quarantined (EX_UNAVAILABLE)."""
 
 
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
@@ -49,7 +46,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         which = ["--target", target] if target else ["--rule", rule] if rule else []
         arguments = ["--pipeline", pipeline, "--batch", BATCH, *which]
         super().__init__(
-            application=str(JOBS / f"{stage}.py"),
+            application=str(shared_folder("spark_jobs") / f"{stage}.py"),
             application_args=arguments,
             name=f"sluice {stage} {target or rule or ''}".strip(),
             durable=False,  # a stage may be repeated, and its job ends with the task
@@ -71,7 +68,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         except AirflowException as error:
             self.log.debug("trace", exc_info=True)
             code = _exit_code(str(error))
-            if code == _HELD:
+            if code == LATER:
                 raise AirflowSkipException(
                     f"{self.target} gets this batch later: it is quarantined, and catch_up.{self.target} delivers it "
                     "when it can; or the batch waits to be written with others (commit_every). The job's output says "
@@ -82,7 +79,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
                 f"spark-submit of {self.stage} failed{f' ({error})' if code is None else f' with code {code}'}; the "
                 "cause is in the log above, or in the driver's own log where deploy-mode is cluster",
                 kind="SparkSubmit",
-                may_pass=code != _TERMINAL,
+                may_pass=code != TERMINAL,
             ) from None
 
     def woken(self, context: Context, event: Any = None) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import SluiceError
+from sluice.orchestration.dag_runs import SENSE
 from sluice.orchestration.metrics import report
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ A look asks the source and ZooKeeper, which takes 0.03 to 0.08 s of work.
 """
 
 _TROUBLE_FOR_S = 30.0
+
+_REST_S = 20.0
+"""Seconds for which a stage that the process of *drain* can do, too, gets no worker again."""
 
 _SETTLE_S = 1.0
 """Seconds after its start before which no trigger fires.
@@ -65,7 +69,9 @@ class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire when the log has news, at the earliest after ``not_before_s``."""
         await asyncio.sleep(self.not_before_s)
-        yield TriggerEvent(await wait_for_news(self.pipeline))
+        news = await wait_for_news(self.pipeline)
+        asyncio.get_running_loop().run_in_executor(None, _note_waiting, self.pipeline)
+        yield TriggerEvent(news)
 
 
 class PermitTrigger(BaseTrigger):  # type: ignore[misc]
@@ -100,37 +106,59 @@ class TurnTrigger(PermitTrigger):
 
 
 class HoldTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires after a number of seconds.
+    """Fires after a number of seconds; for a stage with a task of its own also when there is work for the task.
 
     Meanwhile the installation sends heartbeats, as a pipeline that holds is not a dead one.
 
     Args:
         pipeline: path of the pipeline file.
-        seconds: how long.
+        seconds: how long; the time does not end while the run has a process of *drain*, which does the stage.
+        stage: name of the stage, "" for a task that is none.
+        claim: the run's.
+        behind: the stage before it that failed, at ``batch``; "" if none did.
     """
 
-    def __init__(self, pipeline: str, seconds: float) -> None:
+    def __init__(
+        self, pipeline: str, seconds: float, *, stage: str = "", claim: str = "", behind: str = "", batch: int = 0
+    ) -> None:
         super().__init__()
         self.pipeline = pipeline
         self.seconds = seconds
+        self.stage = stage
+        self.claim = claim
+        self.behind = behind
+        self.batch = batch
+        self._began = time.monotonic()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and the arguments that Airflow stores."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {"pipeline": self.pipeline, "seconds": self.seconds},
-        )
+        names = ("pipeline", "seconds", "stage", "claim", "behind", "batch")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire when the time is over."""
+        """Fire when the time is over, or the stage has work for its task."""
         end = time.monotonic() + self.seconds
 
         def over(opened: Runtime) -> bool:
-            return time.monotonic() >= end
+            return self._goes_on(opened) or (time.monotonic() >= end and not self._has_drain(opened))
 
-        await wait_until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
-        await asyncio.sleep(end - time.monotonic())  # the look failed
+        outcome = await wait_until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
+        if outcome == "trouble":
+            await asyncio.sleep(end - time.monotonic())
         yield TriggerEvent("pause is over")
+
+    def _goes_on(self, opened: Runtime) -> bool:
+        from sluice.flows.stage_tasks import goes_on
+
+        is_rested = time.monotonic() - self._began > _REST_S
+        return bool(self.stage) and goes_on(
+            opened, self.stage, claim=self.claim, behind=self.behind, batch=self.batch, for_backlog=is_rested
+        )
+
+    def _has_drain(self, opened: Runtime) -> bool:
+        from sluice.flows.stage_tasks import has_drain
+
+        return bool(self.stage) and has_drain(opened, self.claim)
 
 
 class DumpTrigger(BaseTrigger):  # type: ignore[misc]
@@ -172,6 +200,14 @@ class DumpTrigger(BaseTrigger):  # type: ignore[misc]
                 return has_work(state, self.dump, tuple(self.tables))
 
         yield TriggerEvent(await wait_until(self.pipeline, over))
+
+
+def _note_waiting(pipeline: str) -> None:
+    """Note that the pipeline's first task can begin as soon as it has a worker."""
+    from sluice.orchestration.runtime import open_runtime
+
+    with suppress(SluiceError), open_runtime(pipeline).state() as state:
+        state.waiting_tasks.waits(SENSE)
 
 
 def _permitted(opened: Runtime) -> bool:

@@ -27,7 +27,7 @@ def world(
     schema = "fairness"
     for server in (mysql_source, mysql_target):
         server.execute(f"CREATE DATABASE {schema}")
-    extra = "retry: {delay: 1s, max_delay: 3s}\nrun: {max_time: 3s, grace: 12s}\n"
+    extra = "retry: {delay: 1s, max_delay: 3s}\nrun: {tasks: one, max_time: 3s, grace: 12s}\n"
     with (
         TcpProxy(mysql_target.host, mysql_target.port) as link,
         many_pipelines(folder / "pipelines", mysql_source, mysql_target, zookeeper, schema, 5, extra) as many,

@@ -54,7 +54,7 @@ class World:
         if lake:
             text = text.rstrip() + "\n  - {name: lake, type: delta, connection: case_lake, commit_every: 15s}"
         path = self.made.folder / f"{name}.yaml"
-        path.write_text(f"{text}\nretry: {{delay: 1s, max_delay: 3s}}\nrun: {{max_time: 3s}}\n{rules}")
+        path.write_text(f"{text}\nretry: {{delay: 1s, max_delay: 3s}}\nrun: {{tasks: one, max_time: 3s}}\n{rules}")
         return path
 
     def runtime(self, name: str) -> Runtime:

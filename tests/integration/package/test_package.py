@@ -113,6 +113,18 @@ def test_the_command_runs_without_the_checkout(installed: Installed) -> None:
 
 
 @pytest.mark.slow
+def test_the_files_for_spark_submit_are_in_it(installed: Installed) -> None:
+    folder = Path(installed.run([
+        str(installed.python), "-c",
+        "from sluice.model.client_packages import shared_folder; print(shared_folder('spark_jobs'))",
+    ]).strip())  # fmt: skip
+    assert folder.is_relative_to(installed.environment)
+    for name in ("merge", "rule", "load"):
+        assert (folder / f"{name}.py").read_bytes() == (ROOT / "spark_jobs" / f"{name}.py").read_bytes()
+        assert "--pipeline PIPELINE" in installed.run([str(installed.python), str(folder / f"{name}.py"), "--help"])
+
+
+@pytest.mark.slow
 def test_hints_name_the_extra_where_the_package_is_installed(installed: Installed) -> None:
     said = installed.run([
         str(installed.python), "-c",

@@ -1,4 +1,4 @@
-"""A stage through spark-submit, started by the entry points of sluice/orchestration/spark_jobs/: a rule on frames, and an error's exit code.
+"""A stage through spark-submit, started by the files of spark_jobs/: a rule on frames, and an error's exit code.
 
 Merge, a rule on rows and load, each as a job: test_airflow_pipelines.py.
 """
@@ -31,7 +31,7 @@ def submit(made: Case, stage: str, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(
         [
             str(program), "--master", "local[2]", "--conf", "spark.ui.enabled=false",
-            str(REPOSITORY / "include/sluice/orchestration/spark_jobs" / f"{stage}.py"),
+            str(REPOSITORY / "spark_jobs" / f"{stage}.py"),
             "--pipeline", str(made.path), *arguments,
         ],
         env=environment, capture_output=True, text=True, timeout=900, check=False,

@@ -384,7 +384,8 @@ class Runtime:
         def read() -> Any:
             return SimpleNamespace(open=not _settings().get("paused", False))
 
-        yield SimpleNamespace(pause_switch=SimpleNamespace(read=read))
+        tasks = SimpleNamespace(begins=lambda: None, waits=lambda task: None)
+        yield SimpleNamespace(pause_switch=SimpleNamespace(read=read), waiting_tasks=tasks)
 
 
 def last_claimed(runtime: Any, claim: str) -> int | None:

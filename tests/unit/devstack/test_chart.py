@@ -43,7 +43,10 @@ def test_the_values_fit_their_schema_and_none_is_missing_there() -> None:
 
 def test_the_charts_version_is_the_products() -> None:
     chart = load("Chart.yaml")
-    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert (chart["version"], chart["appVersion"]) == (
+        __version__.replace(".dev", "-dev"),
+        __version__,
+    )  # Helm wants SemVer
     assert load("examples/airflow-values.yaml")["images"]["airflow"]["tag"] == __version__
 
 

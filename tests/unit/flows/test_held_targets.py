@@ -4,6 +4,7 @@ by itself.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
+from sluice.flows.submit import LATER, TERMINAL, run_stage
 from sluice.flows.transform.merge import merge
 from sluice.operations.adopt import adopt
 from sluice.operations.control import rollback
@@ -103,6 +105,27 @@ def test_run_brings_all_others_to_the_head_and_says_at_the_end_what_is_held(two:
     list(run(two.runtime, until_head=True))
     assert two.rows(two.archive) == two.rows(two.case.source)
     assert [t.quarantined for t in status(two.runtime).targets] == [None, None]
+
+
+def test_a_job_of_spark_submit_ends_with_a_code_that_says_what_became_of_the_batch(
+    two: Two, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two.archive.store.away = True
+    two.change(1)
+    two.run_once("1")
+    for name, value in two.case.environment.items():
+        monkeypatch.setenv(name, value)
+    arguments = ["--pipeline", str(two.case.path), "--batch", "1"]
+    run_stage("load", [*arguments, "--target", "copy"])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["already"] is True
+    with pytest.raises(SystemExit) as later:
+        run_stage("load", [*arguments, "--target", "archive"])
+    assert later.value.code == LATER
+    assert capsys.readouterr().err.startswith("target archive is quarantined since 20")
+    with pytest.raises(SystemExit) as refused:
+        run_stage("load", [*arguments, "--target", "nobody"])
+    assert refused.value.code == TERMINAL
+    assert capsys.readouterr().err.startswith("ConfigError: ")
 
 
 def test_run_goes_on_while_an_attempt_to_reach_a_held_target_takes_long(two: Two, monkeypatch: Any) -> None:

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from sluice.coordination.memory import MemoryZnodes
-from sluice.coordination.run_progress import Progress, StageState
-from sluice.errors import LoadError, Paused, RuleError
+from sluice.coordination.run_progress import Progress, StageState, Worker
+from sluice.errors import LoadError, Paused, RuleError, SluiceError
 from sluice.flows import stage_tasks
 from sluice.flows.capture.drain import DrainOutcome, drain
 from sluice.flows.stage_loop import NeverReady
-from sluice.flows.stage_tasks import StageOutcome, run_capture, run_stage
+from sluice.flows.stage_tasks import GivenBack, StageOutcome, goes_on, has_drain, run_capture, run_stage
 from sluice.flows.stages import stages_of
 from sluice.operations import control
-from sluice.operations.status import stages_claimed
+from sluice.operations.status import stages_claimed, status
 from tests.support.twins.pipes import Pipe, pipe
 
 PATIENCE_S = 120
@@ -287,7 +287,7 @@ def test_a_capture_that_died_gives_the_workers_back(one: Pipe, monkeypatch: pyte
     with one.made.runtime().state() as state:
         state.runs.write(RUN, "drain", Progress(StageState.WORKING))
     first = ran(one, "merge", "load.copy", "ack.copy")
-    assert {type(task.exception()) for task in first.values()} == {NeverReady}
+    assert {type(task.exception()) for task in first.values()} == {GivenBack}
     second = tried_again(one, "merge", "load.copy", "ack.copy", marked=("drain",))
     assert {task.exception() for task in second.values()} == {None}
     assert waiting(one) == []
@@ -327,6 +327,212 @@ def test_the_window_bounds_what_is_captured_ahead(one: Pipe) -> None:
     assert one.acknowledged() == 8
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_one_worker_is_enough_and_each_task_says_what_was_done_for_it(
+    two: Pipe, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """The other tasks get their worker when *drain* has given its own back."""
+    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    configured(two, rule=RIGHT)
+    two.made.case.config = two.made.case.config.model_copy(update={"window": window})
+    insert(two, *range(1, 7))
+    sense(two)
+    drained = ran(two, "drain")["drain"].result()
+    assert drained.ended_by == "idle"
+    assert waiting(two) == []
+    assert two.rows("copy") == two.rows("archive") == {n: f"V{n}" for n in range(1, 7)}
+    others = names(two)[1:]
+    assert drained.to_json()["in_drain"] == dict.fromkeys(others, 6)
+    for name in others:
+        outcome = ran(two, name)[name].result()
+        shown = outcome.to_json()
+        assert (outcome.done, shown["batches"], shown["in_drain"], shown["last"]) == ((), 6, 6, 6)
+
+
+def test_a_stage_with_a_place_of_its_own_is_left_to_its_task(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of *drain* may not reach the target, or the pool is to spare it."""
+    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    configured(one)
+    config = one.made.case.config
+    data = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    one.made.case.config = type(config).model_validate({**data, "workers": {"stages": {"load": {"queue": "far"}}}})
+    insert(one, 1)
+    sense(one)
+    assert ran(one, "drain")["drain"].result().in_drain == (("merge", 1),)
+    assert one.rows() == {}
+    with one.made.runtime().state() as drains:
+        assert drains.runs.take(RUN, "drain", Worker.DRAIN)
+        assert goes_on(one.made.runtime(), "load.copy", claim=RUN), "nobody else does it"
+    ran(one, *names(one)[1:])
+    assert (one.rows(), waiting(one)) == ({1: "v1"}, [])
+
+
+def test_tasks_give_their_workers_to_a_pipeline_that_has_none(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where no process would do their stage meanwhile, and not for a word that nobody took back."""
+    monkeypatch.setattr(stage_tasks, "SHORT_AFTER_S", 0.0)
+    configured(one)
+    insert(one, 1)
+    sense(one)
+    with one.made.runtime().state() as other:
+        assert not other.waiting_tasks.pipelines()
+        other.waiting_tasks.waits("sense")
+        assert other.waiting_tasks.pipelines() == [one.made.runtime().name]
+        assert ran(one, "merge")["merge"].exception() is not None, "no batch came"
+        assert merged(one) == 1, "there is no process of drain"
+        assert other.runs.take(RUN, "drain", Worker.DRAIN)
+        with pytest.raises(GivenBack, match="workers are short"):
+            raise ran(one, "load.copy")["load.copy"].exception() or AssertionError
+        assert one.rows() == {}
+        assert not goes_on(one.made.runtime(), "load.copy", claim=RUN, for_backlog=False)
+        assert any("no free worker: the task sense has waited" in text for text in status(one.made.runtime()).warnings)
+        other.waiting_tasks.begins()
+        assert not any("no free worker" in text for text in status(one.made.runtime()).warnings)
+        assert not other.waiting_tasks.pipelines()
+        assert other.waiting_tasks.own() is None
+
+
+def test_a_red_task_that_left_no_word_is_a_failure_until_its_part_goes_on(one: Pipe) -> None:
+    configured(one)
+    insert(one, 1)
+    sense(one)
+    with one.made.runtime().state() as state:
+        for error in ("the task merge is red", "a second word about it"):
+            state.note_failure("merge", SluiceError(error, hint="press Clear on merge"))
+    now = status(one.made.runtime())
+    assert now.state == "failing"
+    [failure] = now.failures
+    assert "the task merge is red" in failure.error
+    assert "press Clear on merge" in failure.error
+    ran(one)
+    assert status(one.made.runtime()).failures == []
+
+
+def test_a_capture_without_workers_ends_at_its_time_and_for_a_changed_file(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its window is full, as the task of the merge takes long over the first batch."""
+    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    configured(one)
+    one.made.case.config = one.made.case.config.model_copy(update={"window": 1})
+    insert(one, 1, 2)
+    sense(one)
+    with one.made.runtime().state() as slow:
+        assert slow.runs.take(RUN, "merge", Worker.TASK)
+        changed: list[str] = []
+        runtime = one.made.runtime()
+        with ThreadPoolExecutor(1) as pool:
+            capture = pool.submit(run_capture, runtime, claim=RUN, idle_wait_s=0.05, stop=lambda: "".join(changed))
+            until(lambda: worker_of(one, "load.copy") is Worker.DRAIN)
+            changed.append("the pipeline file changed")
+            until(lambda: ended_by(one) == "the pipeline file changed")
+            slow.runs.release(RUN, "merge")
+            assert capture.result(PATIENCE_S).done == ()
+    assert (one.rows(), waiting(one)) == ({1: "v1"}, [])
+
+
+def worker_of(made: Pipe, stage: str) -> Worker | None:
+    with made.made.runtime().state() as state:
+        return state.runs.worker(RUN, stage)
+
+
+def ended_by(made: Pipe) -> str:
+    with made.made.runtime().state() as state:
+        said = state.runs.read(RUN, "drain")
+    return said.why if said is not None else ""
+
+
+def test_a_task_takes_its_stage_over_at_the_next_batch_and_a_dead_one_leaves_it(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    configured(one)
+    insert(one, 1)
+    sense(one)
+    with ThreadPoolExecutor(1) as pool:
+        capture = pool.submit(run_capture, one.made.runtime(), claim=RUN, idle_wait_s=PATIENCE_S)
+        until(lambda: one.acknowledged() == 1)
+        assert worker_of(one, "load.copy") is Worker.DRAIN
+        with one.made.runtime().state() as task:
+            task.runs.ask(RUN, "load.copy")
+            until(lambda: worker_of(one, "load.copy") is None)
+            assert task.runs.take(RUN, "load.copy", Worker.TASK)
+            task.runs.ask_no_more(RUN, "load.copy")
+            insert(one, 2)
+            until(lambda: merged(one) == 2)
+            assert one.acknowledged() == 1, "the load belongs to its task"
+        until(lambda: one.acknowledged() == 2)  # the task's session is gone, and the drain goes on with its stage
+        monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.2)
+        with tasks(one, "load.copy") as under_way:
+            until(lambda: worker_of(one, "load.copy") is Worker.TASK)
+            insert(one, 3)
+            until(lambda: one.acknowledged() == 3)
+            assert isinstance(under_way["load.copy"].exception(PATIENCE_S), GivenBack)
+        control.pause(one.made.runtime(), by="anna")
+        assert isinstance(capture.exception(PATIENCE_S), Paused)
+    control.resume(one.made.runtime(), by="anna")
+    shown = {one["stage"]: one for one in stages_claimed(one.made.runtime(), RUN)}
+    assert shown["load.copy"]["batches"] == 3
+    assert shown["load.copy"]["in_drain"] == 2
+
+
+def merged(made: Pipe) -> int:
+    """The newest batch with a changeset."""
+    with made.made.runtime().state() as state:
+        known = [state.batches.get(number) for number in state.batches.claimed_numbers(RUN)]
+    return max((one.number for one in known if one is not None and not one.needs_merge), default=0)
+
+
+def test_an_error_in_place_of_a_task_is_left_to_that_task(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    configured(one, rule=RIGHT.replace("'v'", "'w'"))
+    insert(one, 1, 2)
+    sense(one)
+    assert ran(one, "drain")["drain"].result().ended_by in {"idle", "rule.up failed"}
+    assert isinstance(ran(one, "rule.up")["rule.up"].exception(), RuleError)
+    assert ran(one, "drain")["drain"].result().ended_by == "the run has ended before"
+    (one.made.folder / "rules/up.py").write_text(RIGHT)
+    assert ran(one, "rule.up")["rule.up"].exception() is None
+    ran(one, "drain")  # cleared: what has no worker is done by it
+    assert waiting(one) == []
+
+
+def test_every_later_stage_has_a_worker_again_as_soon_as_the_one_that_failed_is_through(one: Pipe) -> None:
+    configured(one, rule=RIGHT.replace("'v'", "'w'"))
+    insert(one, 1)
+    sense(one)
+    first = ran(one)
+    runtime = one.made.runtime()
+    for name in ("load.copy", "ack.copy"):
+        error = first[name].exception()
+        assert isinstance(error, NeverReady)
+        assert (error.behind, error.batch) == ("rule.up", 1), name
+        assert not goes_on(runtime, name, claim=RUN, behind="rule.up", batch=1)
+    (one.made.folder / "rules/up.py").write_text(RIGHT)
+    assert ran(one, "rule.up")["rule.up"].exception() is None
+    assert [goes_on(runtime, name, claim=RUN, behind="rule.up", batch=1) for name in ("load.copy", "ack.copy")] == [
+        True, True,
+    ]  # fmt: skip
+
+
+def test_a_task_without_a_worker_gets_one_for_a_backlog_and_at_the_runs_end(one: Pipe) -> None:
+    configured(one)
+    insert(one, 1)
+    sense(one)
+    runtime = one.made.runtime()
+    with one.made.runtime().state() as drains:
+        assert drains.runs.take(RUN, "drain", Worker.DRAIN)
+        drains.runs.write(RUN, "drain", Progress())
+        assert not goes_on(runtime, "merge", claim=RUN)
+        drain(one.made.runtime(), claim=RUN, idle_wait_s=0.05, another=True)
+        insert(one, 2)
+        assert drain(one.made.runtime(), claim=RUN, idle_wait_s=0.05, another=True).batch == 2
+        assert goes_on(runtime, "merge", claim=RUN)
+        assert not goes_on(runtime, "load.copy", claim=RUN), "nothing is merged"
+    assert not has_drain(runtime, RUN)
+    ran(one)
+    assert [goes_on(runtime, name, claim=RUN) for name in names(one)[1:]] == [True, True, True]
+
+
 def until(condition: Callable[[], bool]) -> None:
     from tests.support.running.waiting import wait_until
 
@@ -360,6 +566,7 @@ def test_tasks_that_are_killed_anywhere_lose_and_double_nothing(
     choose = random.Random(seed)
     configured(two, rule=RIGHT if choose.random() < 0.5 else "")
     monkeypatch.setattr(stage_tasks, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(stage_tasks, "GRACE_S", choose.choice([0.0, 0.3]))
     own, left, lock = MemoryZnodes.transact, [10**9], threading.Lock()
 
     def counted(self: MemoryZnodes, steps: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk.configuration import conf
 
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import HIGHEST_PRIORITY, PipelineConfig
 from sluice.errors import ConfigError
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -19,9 +19,17 @@ OWNER = "sluice"
 def shares(pool: str, priority: int) -> dict[str, Any]:
     """Return arguments for every task of a DAG.
 
-    All have the same priority, so that the scheduler picks the run that has waited longest.
+    All have the same priority, so that the scheduler picks the run that has waited longest; see :func:`captures_first`.
     """
     return {"pool": pool, "priority_weight": priority, "weight_rule": "absolute"}
+
+
+def captures_first(pipeline: PipelineConfig) -> dict[str, Any]:
+    """Return the priority of the tasks that wait for changes and capture, above that of every other stage.
+
+    One of them is all that a run needs: it does the stages of tasks that have no worker.
+    """
+    return {"priority_weight": HIGHEST_PRIORITY + pipeline.workers.priority}
 
 
 def place_of(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[str, Any]:

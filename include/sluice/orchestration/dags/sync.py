@@ -24,7 +24,15 @@ from sluice.orchestration import dag_docs
 from sluice.orchestration.assets import outlet
 from sluice.orchestration.dag_runs import SENSE, catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
-from sluice.orchestration.dags.common import OWNER, START, bulk_place, bulk_share, place_of, shares
+from sluice.orchestration.dags.common import (
+    OWNER,
+    START,
+    bulk_place,
+    bulk_share,
+    captures_first,
+    place_of,
+    shares,
+)
 from sluice.orchestration.operators import (
     AckOperator,
     CaptureOperator,
@@ -90,8 +98,9 @@ def _build(files: list[Path]) -> dict[str, DAG]:
 def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     """Build the DAG with a task per stage, in the order of :func:`~sluice.flows.stages.pipeline_stages`.
 
-    It has as many runs at a time as the pipeline's window. drain, load and ack depend on their own past, merge does
-    not: batches are captured and delivered in order, and merged in parallel.
+    With a task per stage it has one run at a time, which carries many batches. Otherwise it has as many runs as the
+    pipeline's window. drain, load and ack depend on their own past, merge does not: batches are captured and delivered
+    in order, and merged in parallel.
     """
     file = str(path.resolve())
     rules = rules_of(pipeline, rules_folder())
@@ -103,7 +112,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         schedule=schedule_of(pipeline.schedule),
         start_date=START,
         catchup=False,
-        max_active_runs=pipeline.window,
+        max_active_runs=1 if pipeline.has_own_tasks else pipeline.window,
         max_active_tasks=workers_of(pipeline, stages),
         doc_md=dag_docs.pipeline_doc(pipeline, file, stages),
         tags={"sluice", "sync", *(f"to:{t.type}" for t in pipeline.targets)},
@@ -147,6 +156,7 @@ def _side_by_side(
             wait_for_downstream=True,
             doc_md=dag_docs.SENSE,
             **place_of(pipeline, StageKind.CAPTURE),
+            **captures_first(pipeline),
         )
         made: dict[str, BaseOperator] = {}
         for stage in stages:
@@ -159,7 +169,7 @@ def _side_by_side(
             }
             if stage.kind is StageKind.CAPTURE:
                 task: BaseOperator = CaptureOperator(
-                    execution_timeout=pipeline.run.max_time + pipeline.run.grace, **given
+                    execution_timeout=pipeline.run.max_time + pipeline.run.grace, **given, **captures_first(pipeline)
                 )
             else:
                 task = StageOperator(
@@ -288,7 +298,9 @@ def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[Rul
         case StageKind.CAPTURE:
             longest = pipeline.run.max_time + pipeline.run.grace
             waits = pipeline.schedule == "continuous"
-            return DrainOperator(pipeline=file, waits=waits, execution_timeout=longest, **given)
+            return DrainOperator(
+                pipeline=file, waits=waits, execution_timeout=longest, **given, **captures_first(pipeline)
+            )
         case StageKind.ACKNOWLEDGE:
             return AckOperator(pipeline=file, target=stage.subject, **given, **_outlets(pipeline, stage))
         case _ if pipeline.spark.mode == "submit":

@@ -28,10 +28,18 @@ const moment = (at, step) => {
 // The values with neither neighbour: they would not be seen without a point.
 const alone = (values) => [...values.keys()].filter((i) => values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null);
 
+let loading = null;
+const library = () => loading ??= new Promise((resolve, reject) => {
+  const script = el("script", { src: new URL("./vendor/uPlot.iife.min.js", import.meta.url) });
+  script.onload = () => resolve(window.uPlot);
+  script.onerror = () => { loading = null; script.remove(); reject(new Error("the curves' library did not load")); };
+  document.head.append(script);
+});
+
 // A plot below `place`: `data` is [seconds, values, values, …]; `series`: [{label, format}]. Returns a function that
 // gives it other data.
 export async function plot(place, { data, series, format, label, press = null, height = 190 }) {
-  const { default: UPlot } = await import("./vendor/uPlot.js");
+  const UPlot = await library();
   let drawn = null, last = data;
   const axis = () => ({ stroke: color("--ink-3"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, font: "12px system-ui, sans-serif" });
   const draw = () => {

@@ -7,7 +7,7 @@ shown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sluice.config.pipeline import Event, PipelineConfig
 from sluice.errors import ConfigError, LogPurged, LostPosition, WrongServer
@@ -365,7 +365,9 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
     if found is None:
         fix = _APPLY
         if not setup.may_publish:
-            statement = publications.creation(name, {one.id for one in setup.tables if one.logged})
+            statement = publications.creation(
+                name, {one.id for one in setup.tables if one.logged}, _operations(pipeline)
+            )
             fix = f"by a role that owns these tables and has CREATE on the database: {statement}"
         return [Finding("error", "publication", name, "it says what the server sends, and there is none", fix)]
     findings = []

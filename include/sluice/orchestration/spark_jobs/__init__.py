@@ -1,1 +1,0 @@
-"""The entry points of ``spark-submit``: one file for each kind of stage."""

@@ -1,0 +1,33 @@
+"""The top level of the repository: the folders that a user of Airflow and Spark expects, and what a repository needs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ASKED = {"dags", "plugins", "spark_jobs", "include", "tests", "docker", "requirements.txt"}
+NEEDED = {
+    ".ci", ".dockerignore", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
+    "README.md", "deploy", "docs", "pyproject.toml", "requirements-dev.in", "requirements.in",
+}  # fmt: skip
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return listed.stdout.splitlines()
+
+
+def test_the_top_level_has_these_names_and_no_other() -> None:
+    assert {path.partition("/")[0] for path in tracked()} == ASKED | NEEDED
+
+
+def test_a_job_is_five_lines_over_the_package() -> None:
+    jobs = sorted((ROOT / "spark_jobs").iterdir())
+    assert [path.name for path in jobs if path.suffix] == ["load.py", "merge.py", "rule.py"]
+    for path in jobs:
+        if path.suffix:
+            text = path.read_text(encoding="utf-8")
+            assert len(text.splitlines()) == 5
+            assert f"spark-submit spark_jobs/{path.name} --pipeline" in (ast.get_docstring(ast.parse(text)) or "")
