@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
+.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ test-fast: venv kernels ## unit tests and the contract suites in memory: no serv
 test-all: venv kernels servers check ## everything: both dialects, all examples, long walks, dry benches; writes tests/last-full-run.md and tests/durations.json
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} SLUICE_FAULTS=$${SLUICE_FAULTS:-12} $(PYTEST) -m "not bench" -q --write-durations --write-last-full-run
 	@SLUICE_BENCH_SCALE=$${SLUICE_BENCH_SCALE:-0.02} SLUICE_BENCH_DRY=1 $(MAKE) --no-print-directory bench-targets
+	@$(MAKE) --no-print-directory test-mutants
+
+test-mutants: venv kernels servers ## breaks each promise of the product in a copy and looks for its tests to fail; PROMISES="A11 B8": only those; writes tests/mutants-results.md
+	@$(BIN)/python -m tests.support.suite.mutants $(PROMISES)
 
 test-again: venv kernels servers ## what failed in the last `make test-all`, with the code as it is now; adds to tests/last-full-run.md what came of it
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} SLUICE_FAULTS=$${SLUICE_FAULTS:-12} $(PYTEST) -m "not bench" -q --failed-in-last-full-run

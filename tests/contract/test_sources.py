@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sluice.config.pipeline import Event
 from sluice.errors import ConfigError, LostPosition, SluiceError, WrongServer
 from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind, ColumnType
@@ -255,6 +256,18 @@ def test_tables_that_are_not_wanted_stay_away(case: SourceCase, reader: Reader) 
     reader.at = head(case)
     case.commit(("insert", "a", (1, "x")), ("insert", "b", (1, "y")), ("insert", "a", (2, "z")))
     assert [c[1:3] for c in brief(reader.changes(reader.all()))] == [("a", 1), ("a", 2)]
+
+
+@pytest.mark.promise("A11")
+@pytest.mark.parametrize("kind", ["insert", "update", "delete"])
+def test_kinds_of_changes_that_are_not_wanted_stay_away(case: SourceCase, reader: Reader, kind: str) -> None:
+    capture = case.config.capture.model_copy(update={"events": (Event(kind),)})
+    case.config = case.config.model_copy(update={"capture": capture})
+    case.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
+    case.commit(("update", "a", (1, "z")))
+    case.commit(("delete", "a", (2,)))
+    ops = [change[0] for change in brief(reader.changes(reader.all()))]
+    assert ops == {"insert": ["i", "i"], "update": ["u"], "delete": ["d"]}[kind]
 
 
 def test_a_batch_ends_at_the_end_of_a_transaction(case: SourceCase, reader: Reader) -> None:

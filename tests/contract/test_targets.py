@@ -87,6 +87,7 @@ def test_mysql_writes_a_schema_at_once(server: Any, fresh_schema: Any) -> None:
     check.run(bench)
 
 
+@pytest.mark.promise("T1")
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_mysql(check: Check, bench: Bench) -> None:
     if not check.applies(bench):
@@ -101,6 +102,7 @@ def postgresql_bench(request: pytest.FixtureRequest, postgresql: Any, fresh_pg_s
     return PostgreSQLBench(postgresql, fresh_pg_schema(), request.param)
 
 
+@pytest.mark.promise("T2")
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_postgresql(check: Check, postgresql_bench: Bench) -> None:
     if not check.applies(postgresql_bench):
@@ -128,6 +130,7 @@ KAFKA: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise("T3")
 @pytest.mark.parametrize("kind", KAFKA)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_kafka(check: Check, kind: str, kafka: Any) -> None:
@@ -148,6 +151,7 @@ REDIS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise("T4")
 @pytest.mark.parametrize("kind", REDIS)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_redis(check: Check, kind: str, redis_server: Any) -> None:
@@ -168,6 +172,7 @@ HTTP: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise("T5")
 @pytest.mark.parametrize("kind", HTTP)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_http(check: Check, kind: str) -> None:
@@ -190,6 +195,7 @@ SEARCH: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.promise("T6")
 @pytest.mark.parametrize("kind", SEARCH)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_elasticsearch(check: Check, kind: str, request: pytest.FixtureRequest) -> None:
@@ -202,6 +208,7 @@ def test_elasticsearch(check: Check, kind: str, request: pytest.FixtureRequest) 
     check.run(bench)
 
 
+@pytest.mark.promise("T7")
 @pytest.mark.parametrize("kind", ["latest", "all"])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_clickhouse(check: Check, kind: str, clickhouse: Any) -> None:
@@ -213,6 +220,7 @@ def test_clickhouse(check: Check, kind: str, clickhouse: Any) -> None:
     check.run(bench)
 
 
+@pytest.mark.promise("T8")
 @pytest.mark.parametrize("changes", ["latest", "all"])
 @pytest.mark.parametrize("kind", ["twin", "ferretdb"])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
@@ -243,6 +251,7 @@ RABBITMQ: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise("T9")
 @pytest.mark.parametrize("kind", RABBITMQ)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_rabbitmq(check: Check, kind: str, rabbitmq: Any) -> None:
@@ -255,6 +264,7 @@ def test_rabbitmq(check: Check, kind: str, rabbitmq: Any) -> None:
     check.run(bench)
 
 
+@pytest.mark.promise("T10")
 @pytest.mark.parametrize("kind", ["latest-row", "latest-table", "all-row"])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_delta(check: Check, kind: str, tmp_path: Any) -> None:
@@ -269,6 +279,7 @@ def test_delta(check: Check, kind: str, tmp_path: Any) -> None:
     check.run(bench)
 
 
+@pytest.mark.promise("T11")
 @pytest.mark.parametrize("kind", ["latest-row", "latest-table", "all-row", "latest-table-merge"])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_iceberg(check: Check, kind: str, tmp_path: Any) -> None:

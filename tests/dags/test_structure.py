@@ -54,6 +54,7 @@ def test_each_target_has_its_tables_as_assets(dag: DAG, write_pipeline: WritePip
     assert not [task for task in build_sync_dag(load_pipeline(path), path).tasks if task.outlets]
 
 
+@pytest.mark.promise("F6")
 def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     edges = {task.task_id: set(task.downstream_task_ids) for task in dag.tasks}
     assert edges["merge"] == {"load.reporting", "load.archive"}
@@ -64,7 +65,6 @@ def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     assert dag.get_task("load.archive").trigger_rule == TriggerRule.ALL_SUCCESS
 
 
-@pytest.mark.promise("B8")
 def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> None:
     path = write_pipeline()
     begun = path.read_text()
@@ -188,6 +188,7 @@ def test_a_pipeline_with_more_targets_than_one_has_a_dag_that_brings_them_back(w
     assert set(build_all(path.parent)) == {"sync__shop"}
 
 
+@pytest.mark.promise("A20", "F6")
 @pytest.mark.parametrize("mode", ["connect", "submit"])
 def test_rules_with_a_task_of_their_own_are_in_the_graph(
     write_pipeline: WritePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -300,7 +301,7 @@ def test_runs_of_one_batch_have_the_chain_of_tasks(
     assert dag.get_task("merge").upstream_task_ids == {"drain"}
 
 
-@pytest.mark.promise("B5", "B6")
+@pytest.mark.promise("B8")
 def test_batches_are_taken_and_delivered_in_order_and_merged_in_parallel(dag: DAG) -> None:
     own_past = {task.task_id: task.depends_on_past for task in dag.tasks}
     assert own_past == {
@@ -316,10 +317,12 @@ def test_batches_are_taken_and_delivered_in_order_and_merged_in_parallel(dag: DA
     assert isinstance(dag.timetable, SluiceTimetable)
 
 
+@pytest.mark.promise("F6")
 def test_an_ack_keeps_a_run_open_whose_load_is_red(dag: DAG) -> None:
     assert dag.get_task("ack.reporting").trigger_rule == TriggerRule.NONE_SKIPPED
 
 
+@pytest.mark.promise("F6")
 def test_retries_come_from_the_pipeline_file(dag: DAG) -> None:
     for task in dag.tasks:
         assert task.retries == 5

@@ -27,6 +27,7 @@ def context(**params: Any) -> Any:
     return {"dag_run": run, "params": params}
 
 
+@pytest.mark.promise("F5")
 def test_one_dag_a_pipeline_with_a_form(write_pipeline) -> None:
     path: Path = write_pipeline("shop")
     dag = build_all(path.parent)["verify__shop"]
@@ -56,6 +57,7 @@ def test_a_schedule_and_a_sample_of_the_file(write_pipeline) -> None:
     assert not any(dag.params[name] for name in ("repair", "tables", "where"))
 
 
+@pytest.mark.promise("F5")
 def test_the_task_asks_for_what_the_form_says(write_pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[flow.VerifySpec] = []
     monkeypatch.setattr(flow, "verify", lambda runtime, spec, told: asked.append(spec) or result(equal=1000))

@@ -38,7 +38,7 @@ def plan(seed: int, steps: int) -> list[tuple[int, str]]:
     return list(zip(chosen[:steps], consistencies, strict=False))
 
 
-@pytest.mark.promise("E5")
+@pytest.mark.promise("E5", "F3")
 def test_a_walk_over_faults_ends_equal(tmp_path: Path) -> None:
     told: list[str] = []
     started = time.monotonic()

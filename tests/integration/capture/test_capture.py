@@ -284,6 +284,7 @@ def test_nothing_of_interest_moves_the_position_only(made):
     assert result.last.follows(before)
 
 
+@pytest.mark.promise("F4")
 def test_statements_in_a_row_log_stop_the_drain(made):
     _, _, cursor, drain = made
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")

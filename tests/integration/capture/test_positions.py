@@ -122,7 +122,7 @@ def test_a_good_source_has_no_findings(server) -> None:
         assert preflight(connection, server_info(connection), PIPELINE, head(server)) == []
 
 
-@pytest.mark.promise("A8")
+@pytest.mark.promise("A8", "F4")
 @pytest.mark.parametrize(
     ("setting", "bad", "good"),
     [

@@ -62,6 +62,7 @@ def batches(drain, **limits):
     return told, drain.position
 
 
+@pytest.mark.promise("F2")
 @BOTH
 def test_any_number_of_readers(kind, request, tmp_path, fresh_schema):
     server = request.getfixturevalue(kind)
@@ -102,6 +103,7 @@ def test_any_number_of_readers(kind, request, tmp_path, fresh_schema):
             same()
 
 
+@pytest.mark.promise("F2")
 def test_what_needs_its_turn_is_read_in_its_turn(mysql_source, tmp_path, fresh_schema):
     """DDL, XA and a statement without rows in the middle of a backlog: as one reader meets them."""
     db = fresh_schema(mysql_source)
@@ -208,6 +210,7 @@ def write_files_of_one_table(cursor) -> None:
         cursor.execute("FLUSH BINARY LOGS")
 
 
+@pytest.mark.promise("F2")
 def test_pieces_are_closed_files_that_fit():
     logs = [("b.000001", 1000), ("b.000002", 500), ("b.000003", 700), ("b.000004", 90)]
     start = Position("u", "b.000001", 600, "u:1-9")

@@ -217,7 +217,6 @@ def parsed(lines: list[str]) -> list[dict[str, Any]]:
     return [d for d in documents if ("ddl" not in d and "sql" not in d) or d.get("isDdl") is False]
 
 
-@pytest.mark.promise("C3")
 def test_every_value_is_what_the_server_says(piped) -> None:
     source, types = piped.source, types_of(piped.source)
     dice = random.Random(5)

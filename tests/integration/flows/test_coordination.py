@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 import uuid
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -15,8 +20,19 @@ from sluice.coordination.leases import try_acquire
 from sluice.coordination.state import PipelineState
 from sluice.coordination.zookeeper import connect
 from sluice.errors import ConfigError, CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
+from sluice.flows.capture.drain import drain
+from sluice.flows.dump import progress
+from sluice.flows.dump.start import start
+from sluice.flows.dump.worker import work
 from sluice.model.batches import Batch, BatchNumber
+from sluice.model.dumps import Chunk, Tuning
 from sluice.model.offset import Offset
+from sluice.model.tables import TableId
+from tests.support.pipelines.case import Case
+from tests.support.pipelines.dumping import delivering
+from tests.support.pipelines.znodes import restored, saved, znodes
+from tests.support.running.waiting import wait_until
+from tests.support.tables.numbered import insert, numbered_pipeline, rows
 
 
 def endpoint(server: ZooKeeperServer | ZooKeeperEnsemble, user: str = "", password: str = "") -> Endpoint:
@@ -101,6 +117,7 @@ def test_an_expired_owner_cannot_write(zookeeper, root) -> None:
                 new.commit(newer, new.cursor(), batch(1, newer.epoch, 4, 9))
 
 
+@pytest.mark.promise("A33")
 def test_a_stale_epoch_is_fenced_in_a_living_session(zookeeper, root) -> None:
     with connect(endpoint(zookeeper), session_timeout_s=6) as znodes:
         state = state_of(znodes, root)
@@ -134,6 +151,37 @@ def test_no_server_is_one_clear_error() -> None:
 
 
 @pytest.mark.promise("B45")
+def test_a_load_goes_on_while_zookeeper_is_down(
+    tmp_path: Path, twin_source: Any, twin_target: Any, fresh_schema: Any
+) -> None:
+    """ZooKeeper dies as the first row is written and returns when the rows are there: the same attempt acknowledges."""
+    (tmp_path / "zookeeper").mkdir()
+    with (
+        ZooKeeperServer(tmp_path / "zookeeper") as server,
+        numbered_pipeline(tmp_path, twin_source, twin_target, server, fresh_schema) as made,
+        ThreadPoolExecutor(1) as helper,
+    ):
+        restarted: list[Future[None]] = []
+
+        def restart_once_written() -> None:
+            wait_until(lambda: rows(made, made.target) == [1], "the row")
+            server.start()
+
+        def die(_: Any) -> str:
+            if not restarted:
+                server.kill()
+                restarted.append(helper.submit(restart_once_written))
+            return ""
+
+        insert(made, 1)
+        made.target.store.tables[TableId(made.schema, "t")].refuses = die
+        made.run_until_head()
+        restarted[0].result()
+        with made.runtime().state() as state:
+            assert state.undelivered() == []
+        made.assert_equal()
+
+
 def test_servers_that_are_gone_end_a_question_and_not_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +196,97 @@ def test_servers_that_are_gone_end_a_question_and_not_the_session(
         monkeypatch.setattr(connecting, "ANSWER_S", 60.0)
         assert znodes.get("/zookeeper") is not None
         assert znodes.alive
+
+
+HOLD = """
+import sys, time
+from sluice.config.connections import Endpoint
+from sluice.coordination.state import PipelineState
+from sluice.coordination.zookeeper import connect
+
+hosts, root = sys.argv[1:]
+with connect(Endpoint("z", "zookeeper", hosts), session_timeout_s=6) as znodes:
+    with PipelineState(znodes, root, "case", ["copy"], lease_wait_s=0).consumer("copy"):
+        print("loading", flush=True)
+        time.sleep(600)
+"""
+"""A process that loads the target ``copy`` until it is killed."""
+
+
+@pytest.mark.promise("B47")
+def test_a_batch_whose_loader_was_killed_is_taken_over_after_the_grace(
+    tmp_path: Path, twin_source: Any, twin_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """A batch older than the grace stays with its run while ZooKeeper knows a loader, and goes to the next run after
+    it.
+    """
+    with numbered_pipeline(tmp_path, twin_source, twin_target, zookeeper, fresh_schema) as made:
+        made.path.write_text(made.path.read_text().replace("session_timeout:", "worker_grace: 1s, session_timeout:"))
+        insert(made, 1)
+        batch = drain(made.runtime(), claim="test:a:lost", idle_wait_s=5).batch
+        assert batch is not None
+        command = [sys.executable, "-c", HOLD, zookeeper.hosts, f"/test/{made.schema}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loader:
+            assert loader.stdout is not None
+            assert loader.stdout.readline() == "loading\n"
+            assert drain(made.runtime(), claim="test:a:next", idle_wait_s=1.5).batch is None
+            loader.kill()
+        wait_until(lambda: drain(made.runtime(), claim="test:a:next", idle_wait_s=0.1).batch == batch, "the takeover")
+        with made.runtime().state() as state:
+            assert state.batches.require(batch).claim == "test:a:next"
+        made.run_until_head()
+        made.assert_equal()
+
+
+@pytest.mark.promise("C17")
+def test_positions_and_dumps_are_in_zookeeper_and_nowhere_else(
+    tmp_path: Path, twin_source: Any, twin_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Without the nodes nothing is known of a paused dump or of the position; with them another process goes on."""
+    with numbered_pipeline(tmp_path, twin_source, twin_target, zookeeper, fresh_schema) as made:
+        for number in range(1, 31):
+            insert(made, number)
+        made.run_until_head()
+        dump = start(made.runtime(), tuning=Tuning(chunk_rows=5, parallelism=1))
+
+        claimed: list[int] = []
+
+        def pause_at_the_third(step: str, chunk: Chunk) -> None:
+            if step == "claimed":
+                claimed.append(chunk.id.number)
+                if len(claimed) == 3:
+                    progress.pause(made.runtime(), dump.id, by="tester")
+
+        stop = threading.Event()
+        with delivering(made), ThreadPoolExecutor(1) as helper:
+            working = helper.submit(lambda: work(made.runtime(), dump.id, hook=pause_at_the_third, stop=stop))
+            wait_until(lambda: progress.one_view(made.runtime(), dump.id).rows == 15, "three chunks")
+            stop.set()
+            working.result()
+        before, nodes = known(made), saved(made)
+        znodes(made, "")
+        assert known(made) == (None, None, [])
+        restored(made, nodes)
+        assert known(made) == before
+        progress.resume(made.runtime(), dump.id, by="tester")
+        with delivering(made):
+            work(
+                made.runtime(), dump.id, hook=lambda step, chunk: step == "claimed" and claimed.append(chunk.id.number)
+            )
+        assert sorted(set(claimed)) == sorted(claimed)  # no chunk is read a second time
+        made.assert_equal()
+
+
+def known(made: Case) -> tuple[Offset | None, Offset | None, list[tuple[str, str, Tuning]]]:
+    """Return the captured and the acknowledged position, and each dump with its state and tuning."""
+    with made.runtime().state() as state:
+        cursor, acknowledged = state.cursor(), state.acks.get("copy")
+        dumps = [state.dumps.require(name) for name in state.dumps.ids()]
+        return (
+            cursor.position if cursor else None,
+            acknowledged.position if acknowledged else None,
+            [(dump.id, dump.state, dump.tuning) for dump in dumps],
+        )
 
 
 @pytest.mark.promise("B12", "D14")

@@ -329,7 +329,6 @@ def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
         os.close(us)
 
 
-@pytest.mark.promise("E4")
 def test_status_segments_and_tail(shop: Case) -> None:
     begin(shop)
     insert(shop, 1)

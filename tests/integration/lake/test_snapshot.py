@@ -674,7 +674,7 @@ def test_a_target_that_removes_no_ranges_of_keys_is_refused(
         assert "cannot be removed: ranges of a table's keys there are not those of the source" in found[0].why
 
 
-@pytest.mark.promise("D5", "D8")
+@pytest.mark.promise("D5", "D8", "D9")
 @pytest.mark.parametrize(("form", "kept_as"), [("changes", "delta"), ("merged", "delta"), ("changes", "iceberg")])
 def test_a_read_from_the_snapshot_loses_and_repeats_no_change_however_far_the_snapshot_lags(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, form: str, kept_as: str
@@ -726,6 +726,7 @@ def test_a_read_from_the_snapshot_loses_and_repeats_no_change_however_far_the_sn
             assert newest - held <= 3 < newest
 
 
+@pytest.mark.promise("D6", "D9")
 def test_a_reader_at_any_batch_ends_equal_whether_the_batch_is_stored_or_gone(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:

@@ -136,7 +136,7 @@ def refused_values(made: Case) -> list[tuple[str, str]]:
     return [(f["value"], f["fix"]) for f in found]
 
 
-@pytest.mark.promise("B22", "B24")
+@pytest.mark.promise("B24")
 def test_a_column_that_loses_values_waits_for_a_word_in_the_file(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:

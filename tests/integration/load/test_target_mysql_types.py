@@ -169,6 +169,31 @@ def test_every_type_on_mariadb(tmp_path: Path, mariadb: Any, fresh_schema: Any, 
 
 
 @pytest.mark.promise("A29")
+@pytest.mark.parametrize(("count", "loads", "inserts"), [(3_000, True, 0), (500, False, 2)])
+def test_a_run_of_new_rows_is_one_bulk_statement(
+    tmp_path: Path, mysql_target: Any, fresh_schema: Any, count: int, loads: bool, inserts: int
+) -> None:
+    """The server counts: LOAD DATA from `BULK_ROWS` on, and below it INSERT statements with many rows each."""
+    db = fresh_schema(mysql_target)
+    mysql_target.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v VARCHAR(9))")
+    schema = TableSchema(
+        TableId(db, "t"), (Column("id", K.INT, "int"), Column("v", K.VARCHAR, "varchar(9)", charset="utf8mb4")), ("id",)
+    )
+    pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}})
+    pipe.deliver({schema: [{"_op": "i", "id": 0, "v": "first"}]})  # creates what a target has of its own
+    before = statements(mysql_target)
+    pipe.deliver({schema: [{"_op": "i", "id": number, "v": "x"} for number in range(1, count + 1)]})
+    after = statements(mysql_target)
+    assert mysql_target.execute(f"SELECT COUNT(*) FROM {db}.t") == [(count + 1,)]
+    assert (after["Com_load"] > before["Com_load"]) is loads
+    assert after["Com_insert"] - before["Com_insert"] <= inserts + 3  # and those of the checkpoint
+
+
+def statements(server: Any) -> dict[str, int]:
+    """Return how many statements of each kind the server has executed."""
+    return {name: int(value) for name, value in server.execute("SHOW GLOBAL STATUS LIKE 'Com\\_%'")}
+
+
 def test_bulk_never_cuts_a_value(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

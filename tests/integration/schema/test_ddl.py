@@ -125,7 +125,6 @@ def test_names_go_through_the_mapping(shop: Case, fresh_schema: Any) -> None:
     assert not shop.target.execute(f"SHOW TABLES FROM {shop.schema} LIKE 'parent'")
 
 
-@pytest.mark.promise("A11")
 def test_policies_by_kind(shop: Case) -> None:
     run(shop, "CREATE TABLE t (id INT PRIMARY KEY, a SMALLINT, b INT)", "CREATE TABLE u (id INT PRIMARY KEY)")
     shop.run_until_head()

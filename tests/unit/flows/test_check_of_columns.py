@@ -62,7 +62,6 @@ def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
     ] == [("1", "a", "7.0000")]
 
 
-@pytest.mark.promise("B22")
 def test_what_a_zone_loses_waits_for_the_printed_line(shop: Case) -> None:
     zone = "columns: {exclude: [twice], convert: {born: {time_zone: Europe/Berlin}}}"
     text = shop.yaml + f"mapping: [{{from: {shop.schema}.people, to: {shop.schema}.people, {zone}}}]\n"

@@ -48,6 +48,7 @@ def test_the_same_claim_gets_its_batch_again(made: Serverless) -> None:
     assert made.drain(deliver=False).batch == 2
 
 
+@pytest.mark.promise("B5", "B8")
 def test_a_full_window_takes_up_the_oldest_batch(made: Serverless) -> None:
     for number in range(made.case.config.window):
         made.case.commit(("insert", "a", (number, "x")))

@@ -13,7 +13,7 @@ import pytest
 from sluice.coordination.dumps import DumpStates
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
-from sluice.model.dumps import DumpState
+from sluice.model.dumps import DumpState, Tuning
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import Watcher, Writers, begin, both, delivering, fill
 from tests.support.running.waiting import counted, ended, wait_until
@@ -91,7 +91,7 @@ def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
     assert watcher.back == []
 
 
-@pytest.mark.promise("C6", "C17")
+@pytest.mark.promise("C6")
 def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     from sluice.errors import OutOfOrder
     from sluice.flows.dump import progress
@@ -132,6 +132,39 @@ def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) 
     again = start(runtime)
     assert progress.cancel(runtime, again.id, by="tester").state == "cancelled"
     assert work(quiet.runtime(), again.id).state is DumpState.CANCELLED
+
+
+@pytest.mark.promise("C6")
+def test_a_delay_that_is_set_while_it_runs_holds_the_next_chunk(quiet: Case) -> None:
+    """The delay is an hour, so that a worker that reads another chunk has ignored it."""
+    from sluice.flows.dump import progress
+
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+    fill(quiet, "t", 400)
+    begin(quiet)
+    dump = start(quiet.runtime(), tuning=Tuning(chunk_rows=50, parallelism=1))
+    claimed: list[int] = []
+
+    def tune_in_the_second(step: str, chunk: Any) -> None:
+        if step == "claimed":
+            claimed.append(chunk.id.number)
+            if len(claimed) == 2:
+                progress.tune(quiet.runtime(), dump.id, by="tester", delay_ms=3_600_000)
+
+    stop = threading.Event()
+    with delivering(quiet), counted(DumpStates, "require") as looks:
+        worker = threading.Thread(
+            target=lambda: work(quiet.runtime(), dump.id, hook=tune_in_the_second, stop=stop), name="dump", daemon=True
+        )
+        worker.start()
+        wait_until(lambda: len(claimed) >= 3, "a chunk that began after the change")
+        looks.more(20, lambda name: name == "dump")
+        assert len(claimed) == 3
+        stop.set()
+        ended(worker)
+        progress.tune(quiet.runtime(), dump.id, by="tester", delay_ms=0)
+        work(quiet.runtime(), dump.id)
+    quiet.assert_equal("t")
 
 
 @pytest.mark.parametrize("busy", [False, True])

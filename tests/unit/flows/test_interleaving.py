@@ -72,6 +72,7 @@ def test_a_row_that_changes_at_any_step_is_the_newest(made: Serverless, step: st
     assert made.replayed() == made.rows()
 
 
+@pytest.mark.promise("C9")
 def test_keys_that_changed_in_the_window_are_left_out_of_the_chunk(made: Serverless) -> None:
     def write(step: str, _: Chunk) -> None:
         if step == "selected":

@@ -110,6 +110,7 @@ def test_positions_in_the_json_of_a_status_are_those_that_are_stored(orders: Cas
     assert {"server_uuid", "file", "offset", "commit_time_us"} <= shown["captured"].keys() & shown["head"].keys()
 
 
+@pytest.mark.promise("E4")
 def test_a_failing_target_holds_only_itself_and_its_backlog_stays(orders: Case, pager: list[dict[str, Any]]) -> None:
     begin(orders)
     for number in range(3):

@@ -10,6 +10,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,50 @@ def ruled(made: Pipe, text: str) -> None:
     made.made.case.config = config.model_copy(update={"rules": "engine.yaml"})
 
 
+@pytest.mark.promise("B7")
+def test_a_load_delivers_the_batches_that_wait_in_their_order(one: Pipe) -> None:
+    insert(one, 1)
+    first = one.made.drain(deliver=False).batch
+    one.commit(("update", "a", (1, "newest")))
+    second = one.made.drain(deliver=False).batch
+    runtime = one.made.runtime()
+    for batch in (second, first):
+        merge(runtime, batch)
+    outcome = deliver(runtime, "copy", second)
+    assert isinstance(outcome, LoadOutcome)
+    assert (outcome.batches, one.rows()) == (2, {1: "newest"})
+
+
+MEETS_THE_OTHER = """
+import time
+from pathlib import Path
+
+def transform(row, context):
+    Path(FOLDER, str(row["id"])).touch()
+    ends = time.monotonic() + 60
+    while len(list(Path(FOLDER).iterdir())) < 2:
+        if time.monotonic() > ends:
+            raise TimeoutError("the other batch is not transformed at the same time")
+        time.sleep(0.01)
+    return row
+"""
+
+
+@pytest.mark.promise("B6")
+def test_two_batches_are_transformed_at_the_same_time(one: Pipe, tmp_path: Path) -> None:
+    """The rule returns the row of one batch only when it has that of the other one, too."""
+    (met := tmp_path / "met").mkdir()
+    ruled(one, MEETS_THE_OTHER.replace("FOLDER", repr(str(met))))
+    batches = []
+    for number in (1, 2):
+        insert(one, number)
+        batches.append(one.made.drain(deliver=False).batch)
+    with ThreadPoolExecutor(2) as workers:
+        merged = list(workers.map(lambda batch: merge(one.made.runtime(), batch), batches))
+    assert [(done.batch, done.rows) for done in merged] == [(1, 1), (2, 1)]
+
+
+@pytest.mark.promise("B5", "B7")
 @pytest.mark.parametrize("window", [1, 2, 3])
 def test_a_loop_delivers_and_acknowledges_batch_after_batch(one: Pipe, window: int) -> None:
     small_batches(one, 2)
@@ -347,6 +392,7 @@ def killed(made: Pipe, claim: str, tell: Callable[[DeliveredBatch], None]) -> No
             ended(thread, 60)
 
 
+@pytest.mark.promise("E5")
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SLUICE_TEST_VALUES", "10"))))
 def test_a_loop_that_is_killed_anywhere_loses_and_doubles_nothing(
     two: Pipe, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -60,7 +60,7 @@ def next_batch(made: Case) -> int:
     return outcome.batch
 
 
-@pytest.mark.promise("A19")
+@pytest.mark.promise("A19", "B25")
 def test_builtin_rules_end_to_end(shop: Case) -> None:
     shop.target.execute(
         f"ALTER TABLE `{shop.schema}`.customers DROP COLUMN note, RENAME COLUMN paid TO amount, MODIFY n VARCHAR(30), "

@@ -315,6 +315,7 @@ def test_a_run_ends_at_its_limits(one: Pipe, run: dict[str, Any], most: int) -> 
     assert waiting(one) == []
 
 
+@pytest.mark.promise("B8")
 def test_the_window_bounds_what_is_captured_ahead(one: Pipe) -> None:
     configured(one)
     insert(one, *range(1, 9))

@@ -43,6 +43,7 @@ def test_equal_sides(one: Pipe) -> None:
     assert "equal, 50 rows" in status(one.made.runtime()).verified
 
 
+@pytest.mark.promise("F5")
 def test_differences_are_found_kept_and_repaired(one: Pipe) -> None:
     one.commit(*(("insert", "a", (i, f"v{i}")) for i in range(50)))
     one.deliver()

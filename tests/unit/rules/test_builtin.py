@@ -69,6 +69,7 @@ def test_rename_takes_types_and_keys_along(use) -> None:
     assert made["_before"].to_pylist()[0]["mail"] == "b"
 
 
+@pytest.mark.promise("B25")
 @pytest.mark.parametrize(
     ("params", "value", "expected"),
     [

@@ -57,6 +57,23 @@ def test_each_table_of_a_small_batch_is_a_file_that_other_tools_open(
         assert sorted(tool(store.full_path(file.path))) == sorted([int(file.table[1:]), 7])
 
 
+@pytest.mark.promise("A13")
+@pytest.mark.parametrize("small_files", [0, 1], ids=["packed", "a file"])
+def test_stored_columns_are_compressed_and_have_statistics_only_where_a_reader_uses_them(
+    store: SegmentStore, small_files: int
+) -> None:
+    schema, number = schema_of(), 5_000
+    writer = SegmentWriter(store, 1, 1, small_files=small_files)
+    writer.add(schema, rows(schema, list(range(number))))
+    (file,) = writer.finish(POSITION, POSITION, transactions=1).files
+    with store.open_input(file.path) as source:
+        group = pq.ParquetFile(source).metadata.row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    assert {column.compression for column in columns} == {"ZSTD"}
+    assert {column.path_in_schema for column in columns if column.is_stats_set} == {"_bucket", "_seq"}
+    assert sum(column.total_compressed_size for column in columns) < 16 * number  # two plain numbers take as much
+
+
 def test_the_changes_of_a_table_are_found_by_one_pattern(store: SegmentStore, tmp_path: Path) -> None:
     """Large files of a table and small ones are in the same folder, below that of the batch."""
     for batch in (1, 2, 3):

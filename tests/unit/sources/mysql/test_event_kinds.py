@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import uuid
 import zlib
 
@@ -15,6 +16,7 @@ from sluice.sources.mysql.decoder.row_layout import plan_table
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.warm_up import table_map_body
+from tests.support.capture.golden_logs import table_of
 
 SERVER = "00000000-0000-0000-0000-000000000000"
 MAP = table_map_body(7, "s", "t", [("a", t.LONG, b"")], [0])
@@ -91,6 +93,33 @@ def test_rows_of_both_versions(kinds):
     assert made.scanner.position().gtid_set == f"{SERVER}:1"
 
 
+@pytest.mark.promise("F1")
+def test_more_rows_take_no_more_python() -> None:
+    """Rows become columns in kernels: thousands of rows more make fewer calls of Python functions than there are
+    rows.
+    """
+    few = min(calls_for(5), calls_for(5))  # the first one loads kernels
+    assert calls_for(5_000) - few < 1_000
+
+
+def calls_for(count: int) -> int:
+    """Return the calls while one event with ``count`` rows is scanned and decoded."""
+    events = transaction(1, event(19, MAP), rows(30, *range(count)))
+    calls = 0
+
+    def counted(frame: object, kind: str, argument: object) -> None:
+        nonlocal calls
+        calls += kind in {"call", "c_call"}
+
+    sys.setprofile(counted)
+    try:
+        table = table_of(Run(*events).sealed)
+    finally:
+        sys.setprofile(None)
+    assert table["a"].to_pylist() == list(range(count))
+    return calls
+
+
 @pytest.mark.parametrize("kind", [3, 5, 13, 14, 28, 29, 36, 37, 160, 161, 163])
 def test_what_says_nothing_about_rows_is_passed_over(kind):
     """Stop, intvar, rand, user var, ignorable, rows query, transaction context, view change, annotate, checkpoint, GTID
@@ -114,6 +143,7 @@ def test_unknown_but_ignorable_events_are_counted():
     assert made.numbers == [1, 2]
 
 
+@pytest.mark.promise("F4")
 @pytest.mark.parametrize(
     ("events", "kind", "says"),
     [
@@ -208,6 +238,7 @@ def test_mariadb_compressed_query_and_rows():
     assert made.scanner.position().gtid_set == "0-1-5"
 
 
+@pytest.mark.promise("A6")
 @pytest.mark.parametrize(("outcome", "numbers"), [(b"COMMIT", [7, 1, 2]), (b"ROLLBACK", [7])])
 def test_xa_rows_wait_for_the_outcome(outcome, numbers):
     prepare = event(38, struct.pack("<BIII", 0, 1, 1, 0) + b"a")

@@ -20,6 +20,7 @@ STEP = 1 if EXAMPLES >= 1000 else 37
 every_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
 
 
+@pytest.mark.promise("A4", "A7", "F1")
 @every_flavour
 def test_rows_are_those_the_server_printed(flavour):
     golden = Golden(flavour)
@@ -31,6 +32,7 @@ def test_rows_are_those_the_server_printed(flavour):
     assert scanner.transactions == golden.transactions
 
 
+@pytest.mark.promise("A3")
 @every_flavour
 @settings(max_examples=examples(0.2))
 @given(data=st.data())
@@ -44,6 +46,7 @@ def test_any_split_of_the_stream_and_any_arena_give_the_same_rows(flavour, data)
     assert rows_of(table_of(sealed, golden.columns), golden.columns) == golden.rows
 
 
+@pytest.mark.promise("A3")
 @every_flavour
 def test_one_byte_at_a_time(flavour):
     golden = Golden(flavour)
