@@ -56,6 +56,7 @@ CASES = {
 }
 """What the names of the measures end with."""
 OWN_TASKS = "\nrun: {tasks: own}\n"
+ONE_TASK = "\nrun: {tasks: one}\n"
 OWN_RULE = "    task: own\n    order: 10"
 BATCH = 500
 """Changes of a small batch, which ``small_batch_cpu`` is for."""
@@ -82,14 +83,15 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     with stack_of_its_own() as stack:
         _prepare(stack)
+        _change("\nwindow: 3\n", f"{ONE_TASK}window: 3\n")
         lines = _sluice(stack, seconds, "")
         rules = Path(os.environ["SLUICE_RULES"]) / "engine.yaml"
         _change("    order: 10", OWN_RULE, rules)
         lines += _sluice(stack, seconds, "_own_rule")
         _change(OWN_RULE, "    order: 10", rules)
-        _change("\nwindow: 3\n", f"{OWN_TASKS}window: 3\n")
+        _change(ONE_TASK, OWN_TASKS)
         lines += _sluice(stack, seconds, "_own_tasks")
-        _change(OWN_TASKS, "\n")
+        _change(OWN_TASKS, ONE_TASK)
         _change("spark: {mode: connect,", "spark: {mode: connect, from_changes: 5000,")
         lines += _sluice(stack, seconds, "_in_task")
         if sys.argv[2:] == ["steady"]:  # while working on it: no backlog, no baseline, no results file

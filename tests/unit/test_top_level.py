@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ASKED = {"dags", "plugins", "spark_jobs", "include", "tests", "docker", "requirements.txt"}
 NEEDED = {
     ".ci", ".dockerignore", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
-    "README.md", "deploy", "docs", "pyproject.toml", "requirements-dev.in", "requirements.in",
+    "README.md", "SECURITY.md", "deploy", "docs", "pyproject.toml", "requirements-dev.in", "requirements.in",
 }  # fmt: skip
 
 

@@ -46,7 +46,7 @@
     │   └── dumped/{milliseconds}-{id}    (empty) it ended then
     ├── complete-tables/{digest}                   up to which times a target table is complete, and which run said so
     ├── mark-keys/{channel}                        the secret that seals origin markers of a channel, or (-) of pipelines in none
-    ├── waiting-tasks/{pipeline}                   (text) the task of the pipeline that has no worker of Airflow yet
+    ├── waiting-tasks/{pipeline}                   (text) its task that has no worker of Airflow yet, since when
     ├── subscription-servers/{id}                  ephemeral: a subscription service, its address and pipelines
     ├── channels/{channel}/{pipeline}.{part}       what a pipeline of a channel fails at; the age of the node is that of the failure
     └── replicator/{pipeline}.{target}/process     acknowledged batch and position of a target

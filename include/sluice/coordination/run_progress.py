@@ -10,6 +10,7 @@ the targets, and a stage may be repeated.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -57,6 +58,10 @@ class Progress:
     in_drain: int = 0
 
 
+BELIEVED_S = 300.0
+"""Seconds for which a word that a task waits is believed: its DAG may be paused, or its run marked."""
+
+
 class WaitingTasks:
     """The pipelines below a root whose next task needs a worker of Airflow and has none yet.
 
@@ -71,9 +76,10 @@ class WaitingTasks:
 
     def waits(self, task: str) -> None:
         """Note that ``task`` of this pipeline can begin as soon as it has a worker."""
-        if not committed(self._z, Put(self._mine, task.encode(), -1)):
+        content = f"{task} {int(time.time() * 1000)}".encode()
+        if not committed(self._z, Put(self._mine, content, -1)):
             self._z.ensure(self._folder)
-            committed(self._z, Create(self._mine, task.encode()))
+            committed(self._z, Create(self._mine, content))
 
     def begins(self) -> None:
         """Note that the task has a worker."""
@@ -81,13 +87,21 @@ class WaitingTasks:
             committed(self._z, Remove(self._mine))
 
     def pipelines(self) -> list[str]:
-        """Return the pipelines whose task waits."""
-        return self._z.children(self._folder)
+        """Return the pipelines whose task waits, without those that have waited so long that nobody starts it."""
+        oldest = time.time() * 1000 - BELIEVED_S * 1000
+        found = ((name, self._of(f"{self._folder}/{name}")) for name in self._z.children(self._folder))
+        return [name for name, waiting in found if waiting is not None and waiting[1] > oldest]
 
     def own(self) -> tuple[str, int] | None:
         """Return the task of this pipeline that waits, and since when (milliseconds since 1970)."""
-        node = self._z.get(self._mine)
-        return (node.data.decode(), node.modified_ms) if node is not None else None
+        return self._of(self._mine)
+
+    def _of(self, path: str) -> tuple[str, int] | None:
+        node = self._z.get(path)
+        if node is None:
+            return None
+        task, _, since = node.data.decode().partition(" ")
+        return task, int(since)
 
 
 class RunProgress:

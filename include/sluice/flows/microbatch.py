@@ -130,6 +130,7 @@ def run_microbatches(
         What :func:`sluice.flows.capture.drain.drain` raises, as long as there is no batch.
     """
     with runtime.state(caches_reads=True) as state, KeptSource() as source:
+        state.waiting_tasks.begins()
         began = time.monotonic()
         first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, kept=source, is_over=is_over)
         if first.batch is None:

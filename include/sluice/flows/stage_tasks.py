@@ -46,10 +46,8 @@ GRACE_S = 2.0
 that have no worker.
 """
 
-SHORT_AFTER_S, SHORT_FOR_S = 3.0, 300.0
-"""Seconds after which a *sense* or *drain* that waits for a worker is given one, and for which a word that it waits is
-believed: the process that takes it back may never come.
-"""
+SHORT_AFTER_S = 3.0
+"""Seconds after which stages give their workers back for a *sense* or *drain* that waits for one."""
 
 _ENDS_S = 5.0
 """Seconds that *drain* waits for its threads when it ends by an error. Leases and epochs stop what still runs then."""
@@ -100,7 +98,7 @@ class _Shortage:
             return ""
         now, waiting = time.monotonic(), self._view.state.waiting_tasks.pipelines()
         self._since = {name: self._since.get(name, now) for name in waiting}
-        short = [name for name, since in self._since.items() if SHORT_AFTER_S <= now - since <= SHORT_FOR_S]
+        short = [name for name, since in self._since.items() if now - since >= SHORT_AFTER_S]
         return f"workers are short, and {short[0]} waits for one" if short else ""
 
 
@@ -597,6 +595,7 @@ def run_capture(
     """
     told = list[Done]()
     with runtime.state(caches_reads=True) as state, KeptSource() as source:
+        state.waiting_tasks.begins()
         view = RunView(runtime, state, claim)
         capture = next(iter(view.stages.values()))
         board = RunBoard(view, capture, worker=Worker.DRAIN)
@@ -631,6 +630,8 @@ def run_capture(
                     board.gave_up(capture, error)
                     raise
                 source.close()  # the rest reads nothing there
+                if ended_by.startswith("run."):  # a limit: the next run has more to capture
+                    state.waiting_tasks.waits("sense")
                 board.end(ended_by if not has_ended else said.why if said is not None else "")
                 if not run.marked():
                     others.finish(board)

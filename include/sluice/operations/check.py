@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.findings import Finding
 from sluice.model.load_marks import public_key
-from sluice.model.nearest import meant
+from sluice.model.nearest import did_you_mean, meant, meant_table
 from sluice.model.offset import Offset
 from sluice.model.rights import SETTING
 from sluice.model.tables import TableId
@@ -55,7 +56,9 @@ from sluice.operations.target_switch import server_lines
 from sluice.operations.verify.digests import not_covered
 from sluice.sources.base import Blindness, LogsPartialRows, PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
+from sluice.targets.options import options_of, tables_named
 from sluice.targets.port import Feature, other_writers, refuses
+from sluice.targets.registry import kind_of
 
 _log = structlog.get_logger()
 
@@ -261,6 +264,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     lines = [
         *_unknown_names(runtime, tables),
         *_unknown_unique(runtime.pipeline, found),
+        *_guard("targets", lambda: _unknown_in_options(runtime, found)),
         *_guard("mapping", lambda: _file_columns(runtime.pipeline, runtime.rules_path, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
@@ -366,6 +370,27 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]
         }
         severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
         found.append(_finding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
+    return found
+
+
+def _unknown_in_options(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
+    """Return a warning for each table that an option of a target names, and to which no captured table goes.
+
+    It may still be created; rules may send rows to it.
+    """
+    from sluice.rules import RuleSet
+
+    found, routes = [], Mapping.compile(runtime.pipeline.mapping)
+    sent = [TableId(*name.split(".", 1)) for rule in RuleSet.of(runtime.rules_path) for name in rule.config.emits]
+    for config in runtime.pipeline.targets:
+        known = [str(copy.plan.target) for copy in copies if copy.target == config.name]
+        known += [str(routes.route(table).target) for table in sent]
+        for option, table in tables_named(options_of(config, kind_of(config.type, config.name).load().Options)):
+            if table not in known:
+                near = meant_table(table, known)
+                why = f"no captured table goes to {table}, so that the option changes nothing{did_you_mean(near)}"
+                fix = "write schema.table as at the target, or leave it out"
+                found.append(_finding("warning", f"target {config.name}", f"options.{option}", table, why, fix))
     return found
 
 

@@ -162,16 +162,6 @@ class SourceOperator(SluiceOperator):
         pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
         self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
 
-    def begins(self, runtime: Runtime) -> None:
-        """Note that this task has the worker that the pipeline waited for."""
-        with suppress(SluiceError), runtime.state() as state:
-            state.waiting_tasks.begins()
-
-    def next_waits(self, runtime: Runtime, task: str) -> None:
-        """Note that ``task`` can begin as soon as it has a worker, for which other stages give theirs back."""
-        with suppress(SluiceError), runtime.state() as state:
-            state.waiting_tasks.waits(task)
-
     def open_backfills(self, dumps: Sequence[str]) -> None:
         """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as
         it is.
@@ -223,7 +213,6 @@ class DrainOperator(ChangesSensor):
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         runtime = open_runtime(self.pipeline)
-        self.begins(runtime)
         told = _Told(self.log.info, _batches_line)
         with brief():
             outcome = run_microbatches(
@@ -728,10 +717,11 @@ class SenseOperator(ChangesSensor):
         from sluice.flows.capture.drain import drain
 
         mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
-        self.begins(runtime)
-        outcome = drain(runtime, claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
-        if outcome.batch is not None:
-            self.next_waits(runtime, "drain")
+        with runtime.state() as state:
+            state.waiting_tasks.begins()
+            outcome = drain(runtime, claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
+            if outcome.batch is not None:
+                state.waiting_tasks.waits("drain")
         self.log.info("captured %s", outcome.to_json())
         if was_cleared(context) and outcome.adopted:
             self.log.info(again_text(runtime, context))
@@ -782,7 +772,6 @@ class CaptureOperator(SourceOperator):
 
         told = _StageLog(self.log.info, "changes")
         mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
-        self.begins(runtime)
         try:
             with brief():
                 outcome = run_capture(
@@ -796,8 +785,6 @@ class CaptureOperator(SourceOperator):
         except (LeaseHeld, Fenced) as error:
             return self.stand_by(error)
         told.end()
-        if outcome.ended_by.startswith("run."):  # there is more to capture
-            self.next_waits(runtime, SENSE)
         self.log.info("no further batch in this run: %s", outcome.ended_by)
         for name, batches in outcome.in_drain:
             self.log.info("did %s of %s, whose task had no worker", counted(batches), name)
@@ -850,7 +837,7 @@ class StageOperator(SluiceOperator):
                 self._report_red(runtime, red, str(why))
                 raise AirflowFailException(held_text(red, str(why))) from None
             if isinstance(why, GivenBack):
-                self.log.info("this task gave its worker back: %s. The process of drain does this stage meanwhile", why)
+                self.log.info("this task gives its worker back: %s. It has one again when there is work for it", why)
             else:
                 self.log.warning("the run waits: %s. Its task tries again by itself; Clear on it does so now", why)
             pause = _HOLD_S[min(waited, len(_HOLD_S) - 1)]
@@ -866,7 +853,7 @@ class StageOperator(SluiceOperator):
                 counted(outcome.to_json()["batches"]),
                 outcome.sums.table() if outcome.sums is not None else "",
             )
-        elif not outcome.done:
+        if not outcome.done and (was_cleared(context) or not outcome.to_json()["in_drain"]):
             self._say_nothing_was_left(context, runtime)
         if self.stage.startswith("ack."):
             announce_tables(context, self, runtime, self.stage.removeprefix("ack."))

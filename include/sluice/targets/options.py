@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Annotated, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -12,6 +13,23 @@ from sluice.config.problems import problems_of
 from sluice.errors import ConfigError
 
 _O = TypeVar("_O", bound=BaseModel)
+_TABLE, _COLUMN = object(), object()
+TableName = Annotated[str, _TABLE]
+"""``schema.table`` of the target, as the key of an option; :func:`tables_named` finds it."""
+ColumnName = Annotated[str, _COLUMN]
+"""``schema.table.column`` of the target, in the same way."""
+
+
+def tables_named(options: BaseModel) -> Iterator[tuple[str, str]]:
+    """Yield (option, schema.table) for each table that keys of the options name."""
+    for option, field in type(options).model_fields.items():
+        [key, *_] = get_args(field.annotation) or (None,)
+        marks = getattr(key, "__metadata__", ())
+        for name in getattr(options, option) if {_TABLE, _COLUMN} & set(marks) else ():
+            if _TABLE in marks:
+                yield from [] if name.endswith(".*") else [(option, name)]
+            elif name.count(".") > 1:  # else the name of a type
+                yield option, ".".join(name.split(".")[:2])
 
 
 def options_of(config: TargetConfig, model: type[_O]) -> _O:

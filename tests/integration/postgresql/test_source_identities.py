@@ -124,7 +124,9 @@ def refused_by_the_server(shop: PgCase, name: str) -> str:
     return "; ".join(said)
 
 
-@pytest.mark.parametrize("seed", range(examples(0.05)))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, examples(0.05)))]
+)
 def test_what_check_accepts_works_and_arrives_and_what_it_refuses_would_not(shop: PgCase, seed: int) -> None:
     """Tables of any key, replica identity, generated column and partitions, and the application's own statements."""
     chance = random.Random(seed)
@@ -243,7 +245,9 @@ INTERRUPTIONS = {
 }
 
 
-@pytest.mark.parametrize("how", INTERRUPTIONS)
+@pytest.mark.parametrize(
+    "how", ["dropped", "table", *(pytest.param(how, marks=pytest.mark.full) for how in ("operations", "filter"))]
+)
 def test_a_publication_that_left_something_out_for_a_while_stops_the_capture(shop: PgCase, how: str) -> None:
     """It is as before when the capture looks. The way on is that of a lost position."""
     shop.write("CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE other (id int PRIMARY KEY)")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sluice.coordination import run_progress
 from sluice.coordination.memory import MemoryZnodes
 from sluice.coordination.run_progress import Progress, StageState, Worker
 from sluice.errors import LoadError, Paused, RuleError, SluiceError
@@ -311,6 +312,10 @@ def test_a_run_ends_at_its_limits(one: Pipe, run: dict[str, Any], most: int) -> 
     insert(one, *range(1, 6))
     sense(one)
     assert ran(one)["drain"].result().ended_by == f"run.{next(iter(run))}"
+    with one.made.runtime().state() as state:
+        waiting_task = state.waiting_tasks.own()
+    assert waiting_task is not None
+    assert waiting_task[0] == "sense", "the next run has more to capture"
     assert 1 <= one.acknowledged() <= most
     assert waiting(one) == []
 
@@ -385,7 +390,11 @@ def test_tasks_give_their_workers_to_a_pipeline_that_has_none(one: Pipe, monkeyp
             raise ran(one, "load.copy")["load.copy"].exception() or AssertionError
         assert one.rows() == {}
         assert not goes_on(one.made.runtime(), "load.copy", claim=RUN, for_backlog=False)
+        assert not any("no free worker" in text for text in status(one.made.runtime()).warnings), "for a moment"
+        monkeypatch.setattr("sluice.operations.status.NO_WORKER_S", -1e9)
         assert any("no free worker: the task sense has waited" in text for text in status(one.made.runtime()).warnings)
+        monkeypatch.setattr(run_progress, "BELIEVED_S", 0.0)
+        assert other.waiting_tasks.pipelines() == [], "its DAG may be paused"
         other.waiting_tasks.begins()
         assert not any("no free worker" in text for text in status(one.made.runtime()).warnings)
         assert not other.waiting_tasks.pipelines()

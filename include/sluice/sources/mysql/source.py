@@ -461,8 +461,8 @@ class MySQLSession:
 
     def blindness(self) -> Blindness | None:
         """Return the GRANT that the login lacks; None if it may select everywhere."""
-        with self._asking(), self.connection.cursor() as cursor:
-            granted = GrantedRights.read(cursor)
+        with self._asking():
+            granted = GrantedRights.read(self.connection)
         if granted.has("SELECT"):
             return None
         return Blindness(

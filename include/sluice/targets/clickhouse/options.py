@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sluice.config.pipeline import Span
 from sluice.config.rights import Refers
 from sluice.targets.clickhouse.column_types import declared_problem
+from sluice.targets.options import ColumnName, TableName
 from sluice.targets.templates import require_known
 
 
@@ -19,7 +20,7 @@ class ClickHouseOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    types: Annotated[Mapping[str, str], Refers.NOTHING] = Field(
+    types: Annotated[Mapping[ColumnName, str], Refers.NOTHING] = Field(
         {},
         description="schema.table.column of the target: the column's type, instead of the proposed one. Example: "
         "LowCardinality(String), JSON.",
@@ -32,7 +33,7 @@ class ClickHouseOptions(BaseModel):
         description="What becomes of dates that the column cannot hold, such as 0000-00-00: the row is refused, or the "
         "value is NULL.",
     )
-    partition_by: Annotated[Mapping[str, str], Refers.CODE] = Field(
+    partition_by: Annotated[Mapping[TableName, str], Refers.CODE] = Field(
         {},
         description="schema.table of the target: the expression by which a table that Sluice makes is partitioned. It "
         "names columns of the key alone.",

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
 from sluice.config.rights import Refers
+from sluice.targets.options import ColumnName, TableName
 from sluice.targets.templates import fields_of, require_known
 
 _TABLE = frozenset({"schema", "table", "pipeline", "target"})
@@ -29,12 +30,12 @@ class ElasticsearchOptions(BaseModel):
         "{target}: names. With changes: all also {day}, {month}, {year}: of the commit in UTC, or of the column in "
         "date_columns.",
     )
-    date_columns: Annotated[Mapping[str, str], Refers.NOTHING] = Field(
+    date_columns: Annotated[Mapping[TableName, str], Refers.NOTHING] = Field(
         {},
         description="With changes: all: schema.table of the target: the DATE, DATETIME or TIMESTAMP column whose value "
         "is {day}, {month} or {year} of index. Where it is NULL, or a date that no calendar has, the commit's is.",
     )
-    mappings: Annotated[Mapping[str, Mapping[str, Any]], Refers.CODE] = Field(
+    mappings: Annotated[Mapping[ColumnName, Mapping[str, Any]], Refers.CODE] = Field(
         {},
         description="schema.table.column of the target: the field's mapping, instead of the proposed one. Example: "
         "{type: text, analyzer: german}.",
@@ -42,7 +43,7 @@ class ElasticsearchOptions(BaseModel):
     settings: Annotated[Mapping[str, Any], Refers.CODE] = Field(
         {}, description="Settings of indexes that Sluice makes, beside those of the server's index templates."
     )
-    routing: Annotated[Mapping[str, str], Refers.NOTHING] = Field(
+    routing: Annotated[Mapping[TableName, str], Refers.NOTHING] = Field(
         {},
         description="schema.table of the target: the column of its key by whose value rows are spread over shards.",
     )

@@ -13,6 +13,7 @@ from sluice.config.pipeline import Span
 from sluice.config.rights import Refers
 from sluice.model.tables import TableId
 from sluice.targets.messages.form import MessageForm
+from sluice.targets.options import TableName
 from sluice.targets.templates import fields_of, listed, require_known
 
 Setting = str | int | float | bool
@@ -105,10 +106,10 @@ class KafkaOptions(BaseModel):
         description="key: hash of the message key, as Kafka's own producers; columns: hash of partition_columns; "
         "table: one partition a table; global: one partition for all, in the order of the log.",
     )
-    partition_columns: dict[str, tuple[str, ...]] = Field(
+    partition_columns: dict[TableName, tuple[str, ...]] = Field(
         default_factory=dict, description="partitioning: columns: schema.table of the target, and its columns."
     )
-    key_columns: dict[str, tuple[str, ...]] = Field(
+    key_columns: dict[TableName, tuple[str, ...]] = Field(
         default_factory=dict,
         description="schema.table of the target, and the columns of its message key. Default: the primary key.",
     )

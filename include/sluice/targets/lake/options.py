@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.model.tables import TableId
 from sluice.targets.lake.types import TableInfo, clusterable
+from sluice.targets.options import TableName
 
 
 class LakeOptions(BaseModel):
@@ -15,11 +16,11 @@ class LakeOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    partition_by: dict[str, tuple[str, ...]] = Field(
+    partition_by: dict[TableName, tuple[str, ...]] = Field(
         default_factory=dict,
         description="schema.table of the target, and the columns by which a table that Sluice makes is partitioned.",
     )
-    cluster_by: dict[str, tuple[str, ...]] = Field(
+    cluster_by: dict[TableName, tuple[str, ...]] = Field(
         default_factory=dict,
         description="schema.table of the target, and the columns by which maintenance puts rows next to each other, "
         "so that each file has a narrow range of their values.",
@@ -37,6 +38,9 @@ class LakeOptions(BaseModel):
 
     @model_validator(mode="after")
     def _clusters_fit(self) -> Self:
+        for table, names in self.partition_by.items():
+            if len({name.casefold() for name in names}) < len(names):
+                raise ValueError(f"partition_by: {table}: a column is named twice")
         for table, names in self.cluster_by.items():
             said = f"cluster_by: {table}"
             seen = [name.casefold() for name in names]

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
 from sluice.targets.mongodb.column_types import Form, forms_of_kind
+from sluice.targets.options import ColumnName
 from sluice.targets.templates import require_known
 
 _TABLE = frozenset({"schema", "table", "pipeline", "target"})
@@ -35,7 +36,7 @@ class MongoOptions(BaseModel):
         description="Name of a table's database. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
     )
     collection: str = Field("{table}", description="Name of a table's collection, with the same words in braces.")
-    types: Mapping[str, Form] = Field(
+    types: Mapping[ColumnName, Form] = Field(
         {},
         description="How values are stored, by column (schema.table.column of the target) or by type (decimal, bigint "
         "unsigned, …), "

@@ -117,7 +117,7 @@ def hidden_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, str]:
             cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 0")  # noqa: S608 - quoted
         except pymysql.err.MySQLError as error:
             if error.args[:1] and error.args[0] in DENIED:
-                granted = granted or GrantedRights.read(cursor)
+                granted = granted or GrantedRights.read(cursor.connection)
                 lacks = granted.missing(rights_on(Scope.TABLES, TARGET), table.schema, [table.table])
                 found[table] = lacks[0].fix if lacks else getattr(error, "grant", "")
             elif error.args[:1] and error.args[0] not in {1146, 1049, 1356}:

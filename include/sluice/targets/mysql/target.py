@@ -193,7 +193,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         """See :class:`sluice.targets.port.NamesRights`."""
         ddl = any(self.config.ddl_policy(kind) not in {DdlPolicy.IGNORE, DdlPolicy.STOP} for kind in DdlKind)
         with self.session("reading the login's rights") as session:
-            granted, dialect = GrantedRights.read(session.cursor), MARIADB if session.mariadb else MYSQL
+            granted, dialect = GrantedRights.read(session.connection), MARIADB if session.mariadb else MYSQL
         if tables is None:
             return granted.missing(rights_on(Scope.CHECKPOINTS, TARGET), self.acks.schema, [TABLE])
         wanted = rights_on(Scope.TABLES, TARGET, dialect, ddl=ddl)

@@ -22,6 +22,7 @@ from sluice.postgresql.connection import Connection
 from sluice.postgresql.load_messages import LoadMessages
 from sluice.postgresql.names import quoted_table
 from sluice.postgresql.rights import TARGET, Place, missing_rights
+from sluice.targets.options import TableName
 from sluice.targets.port import (
     Capabilities,
     Consistency,
@@ -88,7 +89,7 @@ class PostgreSQLOptions(SqlOptions):
         "statements have to quote them; or folded to lower case, as PostgreSQL reads names without quotes. Not with "
         "foreign_keys: ordered.",
     )
-    icu_collations: frozenset[Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")]] = Field(
+    icu_collations: frozenset[Annotated[TableName, Field(pattern=r"^[^.]+\.[^.]+$")]] = Field(
         frozenset(),
         description="Target tables (schema.table, or schema.*) whose texts are compared as at the source: tables that "
         "are proposed or made "

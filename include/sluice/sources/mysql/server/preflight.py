@@ -239,8 +239,7 @@ def rights_findings(connection: Any, pipeline: PipelineConfig, watermarks: Table
         f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE {NOT_OF_THE_SYSTEM}",  # noqa: S608 - fixed
     )
     tables = {TableId(str(schema), str(table)) for schema, table in listed}
-    with connection.cursor() as cursor:
-        granted = rights.GrantedRights.read(cursor)
+    granted = rights.GrantedRights.read(connection)
     found = []
     for schema, names in by_schema(filter(wants, tables)).items():
         found += granted.missing(rights_on(Scope.CAPTURED, rights.SOURCE), schema, names)
@@ -253,8 +252,7 @@ def rights_findings(connection: Any, pipeline: PipelineConfig, watermarks: Table
 
 
 def _privileges(connection: Any) -> list[Finding]:
-    with connection.cursor() as cursor:
-        granted = rights.GrantedRights.read(cursor)
+    granted = rights.GrantedRights.read(connection)
     return granted.missing([right for right in rights_on(Scope.SERVER, rights.SOURCE) if right.required])
 
 

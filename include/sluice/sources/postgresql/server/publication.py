@@ -53,7 +53,7 @@ class Publication:
 
     @property
     def mark(self) -> str:
-        """What :meth:`interrupted` compares with a later publication: short enough for each stored position."""
+        """The text that :meth:`interrupted` compares with a later publication, short enough for a position."""
         last = max(self.members, default=0)
         return f"{self.version}.{last}.{self._checksum(last)}"
 
