@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,18 @@ from sluice.orchestration.dags.sync import build_sync_dag
 from tests.dags.conftest import WritePipeline
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
+
+
+@pytest.fixture
+def write_pipeline(write_pipeline: WritePipeline) -> WritePipeline:
+    """Writes a pipeline file with one task for all stages, as the stand-ins of the flows have it."""
+
+    def write(*arguments: Any, **options: Any) -> Path:
+        path = write_pipeline(*arguments, **options)
+        path.write_text(path.read_text() + "run: {tasks: one}\n")
+        return path
+
+    return write
 
 
 def test_a_run_delivers_a_batch_to_every_target(

@@ -23,9 +23,9 @@
     │   │   └── installations/{name}      (empty) written every second while the installation lives
     │   ├── batches/{number}              one batch
     │   ├── claims/{number}-{digest}      (empty) which batch a claim got, found without reading batches
+    │   ├── runs/{digest}/{stage}:worker  (text) ephemeral: the process that works on it, the stage's task or drain
+    │   ├── runs/{digest}/{stage}:wish    (empty) ephemeral: the stage's task waits to take it over from drain
     │   ├── runs/{digest}/{stage}         how far a stage of a run has come whose tasks work side by side
-    │   ├── runs/{digest}/{stage}:worker  ephemeral: the process that works on it, the stage's task or drain
-    │   ├── runs/{digest}/{stage}:wish    ephemeral: the stage's task waits to take it over from drain
     │   ├── consumers/{target}
     │   │   ├── node                      ephemeral: who loads now
     │   │   ├── epoch                     (number) as that of the replicator
@@ -209,6 +209,11 @@ def mark_key(root: str, channel: str) -> str:
 def waiting_tasks(root: str) -> str:
     """Return the folder of the pipelines that wait for a worker of Airflow. No pipeline can have its name."""
     return f"{root}/waiting-tasks"
+
+
+def waiting_task(root: str, pipeline: str) -> str:
+    """Return the node of one pipeline that waits for a worker of Airflow."""
+    return f"{waiting_tasks(root)}/{pipeline}"
 
 
 def complete_tables(root: str) -> str:

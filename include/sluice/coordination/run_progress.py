@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from sluice.coordination.layout import PROGRESS, Layout, waiting_tasks
+from sluice.coordination.layout import PROGRESS, Layout, waiting_task, waiting_tasks
 from sluice.coordination.port import Create, Put, Remove, Znodes, committed
 from sluice.model.stored_fields import known_fields
 
@@ -71,14 +71,14 @@ class WaitingTasks:
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes
-        self._folder = waiting_tasks(layout.root)
-        self._mine = f"{self._folder}/{layout.pipeline}"
+        self._root = layout.root
+        self._mine = waiting_task(layout.root, layout.pipeline)
 
     def waits(self, task: str) -> None:
         """Note that ``task`` of this pipeline can begin as soon as it has a worker."""
         content = f"{task} {int(time.time() * 1000)}".encode()
         if not committed(self._z, Put(self._mine, content, -1)):
-            self._z.ensure(self._folder)
+            self._z.ensure(waiting_tasks(self._root))
             committed(self._z, Create(self._mine, content))
 
     def begins(self) -> None:
@@ -89,7 +89,8 @@ class WaitingTasks:
     def pipelines(self) -> list[str]:
         """Return the pipelines whose task waits, without those that have waited so long that nobody starts it."""
         oldest = time.time() * 1000 - BELIEVED_S * 1000
-        found = ((name, self._of(f"{self._folder}/{name}")) for name in self._z.children(self._folder))
+        names = self._z.children(waiting_tasks(self._root))
+        found = ((name, self._of(waiting_task(self._root, name))) for name in names)
         return [name for name, waiting in found if waiting is not None and waiting[1] > oldest]
 
     def own(self) -> tuple[str, int] | None:

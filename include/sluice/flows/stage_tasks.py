@@ -462,13 +462,13 @@ class _Substitutes:
             for stage in view.stages.values()
             if stage.name in view.of_drain and stage.kind is not StageKind.CAPTURE
         }
-        self._threads = [
-            threading.Thread(target=self._run, args=(view.stages[name], board), name=name, daemon=True)
+        self._threads = {
+            name: threading.Thread(target=self._run, args=(view.stages[name], board), name=name, daemon=True)
             for name, board in self._boards.items()
-        ]
+        }
 
     def __enter__(self) -> _Substitutes:
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.start()
         return self
 
@@ -477,7 +477,7 @@ class _Substitutes:
         self._is_stopped = True
         self._wake()
         until = time.monotonic() + _ENDS_S
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(max(0.0, until - time.monotonic()))
 
     def finish(self, board: RunBoard) -> None:
@@ -498,6 +498,8 @@ class _Substitutes:
         return self._death is not None or all(self._settled(name) for name in self._boards)
 
     def _settled(self, name: str) -> bool:
+        if not self._threads[name].is_alive():
+            return True
         worker = self._view.worker(name)
         if worker is not None or self._view.gave_up(name):
             return worker is not Worker.DRAIN

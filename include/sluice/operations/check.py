@@ -331,7 +331,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     lines += _guard("targets", lambda: _not_replaced(runtime, found))
     for target in runtime.pipeline.targets:
         places = [copy.plan.target for copy in found if copy.target == target.name]
-        lines += _guard(f"target {target.name}", partial(target_rights, runtime, target.name, places))
+        lines += _guard(f"target {target.name}", partial(target_rights, runtime.open_target(target.name), places))
     lines += _guard("verify", lambda: _digests(runtime))
     lines += _shadows(runtime)
     lines += _unseen(runtime, [table.id for table in tables])
@@ -887,7 +887,7 @@ def _rules(runtime: Runtime) -> list[Finding]:
 
 def _target(runtime: Runtime, name: str) -> list[Finding]:
     target = runtime.open_target(name)
-    lines = target_rights(runtime, name)
+    lines = target_rights(target)
     if any(line.severity == "error" for line in lines):
         return lines
     if target.checkpoints is not None:

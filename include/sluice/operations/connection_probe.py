@@ -12,12 +12,12 @@ from typing import Any
 from sluice import sources
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError
-from sluice.flows.runtime import Runtime
 from sluice.model.findings import Finding
 from sluice.model.rights import SETTING
 from sluice.model.tables import TableId
+from sluice.sources.base import Source
 from sluice.targets import registry
-from sluice.targets.port import NamesRights
+from sluice.targets.port import NamesRights, Target
 
 _ZOOKEEPER = "sluice.coordination.zookeeper:probe"
 OTHER_NAMES: Mapping[str, str] = {
@@ -57,22 +57,16 @@ def probe(endpoint: Endpoint) -> str:
     return _function(place)(endpoint)
 
 
-def source_rights(runtime: Runtime) -> list[Finding]:
-    """Return the rights that the login of the source's first server lacks."""
-    with runtime.source_at(runtime.pipeline.source.connection).open() as session:
+def source_rights(source: Source) -> list[Finding]:
+    """Return the rights that the login of a source lacks."""
+    with source.open() as session:
         return [replace(one, part="source") for one in session.preflight(None) if one.setting == SETTING]
 
 
-def target_rights(
-    runtime: Runtime, name: str, tables: Sequence[TableId] | None = None, connection: str = ""
-) -> list[Finding]:
-    """Return the rights that the login of a target lacks on ``tables``; None: for its checkpoint.
-
-    ``connection``: the server of its group; by default the one that is written now.
-    """
-    target = runtime.open_target(name, connection)
+def target_rights(target: Target, tables: Sequence[TableId] | None = None) -> list[Finding]:
+    """Return the rights that the login of a target lacks on ``tables``; None: for its checkpoint."""
     found = target.missing_rights(tables) if isinstance(target, NamesRights) else []
-    return [replace(one, part=f"target {name}") for one in found]
+    return [replace(one, part=f"target {target.config.name}") for one in found]
 
 
 def _place_of(endpoint: Endpoint) -> str:

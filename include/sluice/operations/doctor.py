@@ -20,13 +20,14 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.config.references import connections
 from sluice.config.surroundings import VARIABLES, unknown_variables
 from sluice.errors import PreflightError, SluiceError
-from sluice.flows.runtime import Runtime
 from sluice.model.client_packages import DISTRIBUTION, installed_version, installer
 from sluice.model.findings import Finding
 from sluice.model.nearest import meant
 from sluice.model.rights import SETTING
 from sluice.operations.connection_probe import probe, source_rights, target_rights, testable
 from sluice.operations.server_questions import NoAnswer, Question, server_questions
+from sluice.sources import open_source
+from sluice.targets import open_target
 from sluice.targets.registry import kind_of
 
 ANSWER_S = 15.0
@@ -192,15 +193,15 @@ def ask_rights(
     """Begin to ask for the rights of each pipeline's logins. What does not answer is reported by its connection."""
     asked = []
     for pipeline in pipelines:
+        calls: list[tuple[str, Callable[[], list[Finding]]]] = []
         with suppress(SluiceError):
-            runtime = Runtime.build(pipeline, resolver=resolver, runner="local")
-            calls = [("source", partial(source_rights, runtime))] + [
-                (f"target {one.name}", partial(target_rights, runtime, one.name, connection=one.connection))
-                for one in pipeline.targets
-            ]
-            for part, call in calls:
-                name = f"{pipeline.pipeline}: {part}"
-                asked.append((name, server_questions.begin(f"rights of {name}", call)))
+            calls.append(("source", partial(source_rights, open_source(pipeline, resolver))))
+            for target in pipeline.targets:
+                opened = open_target(target, resolver, pipeline.pipeline)
+                calls.append((f"target {target.name}", partial(target_rights, opened)))
+        for part, call in calls:
+            name = f"{pipeline.pipeline}: {part}"
+            asked.append((name, server_questions.begin(f"rights of {name}", call)))
     return asked
 
 

@@ -227,10 +227,12 @@ def test_a_batch_whose_loader_was_killed_is_taken_over_after_the_grace(
         assert batch is not None
         command = [sys.executable, "-c", HOLD, zookeeper.hosts, f"/test/{made.schema}"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loader:
-            assert loader.stdout is not None
-            assert loader.stdout.readline() == "loading\n"
-            assert drain(made.runtime(), claim="test:a:next", idle_wait_s=1.5).batch is None
-            loader.kill()
+            try:
+                assert loader.stdout is not None
+                assert loader.stdout.readline() == "loading\n"
+                assert drain(made.runtime(), claim="test:a:next", idle_wait_s=1.5).batch is None
+            finally:
+                loader.kill()
         wait_until(lambda: drain(made.runtime(), claim="test:a:next", idle_wait_s=0.1).batch == batch, "the takeover")
         with made.runtime().state() as state:
             assert state.batches.require(batch).claim == "test:a:next"

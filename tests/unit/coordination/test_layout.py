@@ -19,7 +19,7 @@ from sluice.coordination.layout import FORMATS, QUARANTINE, Format, Layout
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.port import Znode
-from sluice.coordination.run_progress import Progress, StageState
+from sluice.coordination.run_progress import Progress, StageState, Worker
 from sluice.coordination.servers import ServerEntry, Servers
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_checkpoints import TargetRecord
@@ -66,6 +66,9 @@ def tree() -> MemoryTree:
     state.require_channel()
     state.member.silent_since(5)
     state.runs.write("run-1", "drain", Progress(StageState.ENDED, 1, why="idle"))
+    assert state.runs.take("run-1", "merge", Worker.TASK)
+    state.runs.ask("run-1", "merge")
+    state.waiting_tasks.waits("sense")
     state.batches.staged(1, 0, "stage")
     state.batches.merged(1, "changeset")
     for target in TARGETS:

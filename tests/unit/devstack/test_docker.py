@@ -27,7 +27,7 @@ def compose() -> dict[str, Any]:
 
 def test_images_are_pinned(compose: dict[str, Any]) -> None:
     for service in compose["services"].values():
-        assert re.fullmatch(r"[a-z]+:\d+\.\d+(\.\d+)?", service["image"]), service["image"]
+        assert re.fullmatch(r"[a-z]+:\d+\.\d+(\.\d+)?(\.dev\d+)?", service["image"]), service["image"]
 
 
 def test_ports_are_open_on_this_machine_only(compose: dict[str, Any]) -> None:

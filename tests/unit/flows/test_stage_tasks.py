@@ -220,16 +220,18 @@ def test_a_batch_does_not_stay_open_for_stages_that_gave_up(one: Pipe, monkeypat
     insert(one, 1, 2)
     sense(one)
     open_still: list[bool] = []
-    with tasks(one, "merge", "rule.up") as others:
+    monkeypatch.setattr(stage_tasks, "GRACE_S", 1e9)
+    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.5)
 
-        def reading(*args: Any, stays_open: Callable[[], bool], **kwargs: Any) -> DrainOutcome:
-            made = drain(*args, stays_open=stays_open, **kwargs)
-            assert isinstance(others["rule.up"].exception(PATIENCE_S), RuleError)
-            open_still.append(stays_open())
-            return made
+    def reading(*args: Any, stays_open: Callable[[], bool], **kwargs: Any) -> DrainOutcome:
+        made = drain(*args, stays_open=stays_open, **kwargs)
+        assert stays_open(), "nothing is merged yet"
+        assert isinstance(ran(one, "merge", "rule.up")["rule.up"].exception(), RuleError)
+        open_still.append(stays_open())
+        return made
 
-        monkeypatch.setattr(stage_tasks, "drain", reading)
-        assert ran(one, "drain")["drain"].result().ended_by == "rule.up failed"
+    monkeypatch.setattr(stage_tasks, "drain", reading)
+    assert ran(one, "drain")["drain"].result().ended_by == "rule.up failed"
     assert open_still == [False]
 
 
