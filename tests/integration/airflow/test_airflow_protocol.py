@@ -39,7 +39,7 @@ from tests.support.tables.orders import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 DAG = "sync__protocol"
 LONGEST = 6
-LOOPS = f"{{max_time: 4m, max_batches: {LONGEST}}}"
+LOOPS = f"{{tasks: one, max_time: 4m, max_batches: {LONGEST}}}"
 """A run ends by the number of its batches while changes keep coming, however long a batch takes on this machine; its
 time is far away.
 """

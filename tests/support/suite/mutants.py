@@ -107,6 +107,7 @@ def run_pytest(root: Path, nodeids: list[str]) -> tuple[int, str]:
     Return the exit code and the output.
     """
     environment = {**os.environ, "PYTHONPATH": f"{root / 'include'}{os.pathsep}{root}"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # compiled mutants would look as new as the file that is put back
     marks = ["-m", "not full"] if (root / "tests" / "tiers.yaml").exists() else []
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *marks]
     try:

@@ -148,6 +148,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "readers": dumps.readers("running"),
         "ended": [dump.id for dump in dumps.under_way_since(9)],
         "audit": [entry["what"] for entry in state.audit.entries()],
+        "mark keys": [state.mark_key(""), state.mark_key(CHANNEL.channel)],
         "captures": (dumps.selection() or {})["include"],
     }
 

@@ -220,7 +220,8 @@ def test_a_batch_does_not_stay_open_for_stages_that_gave_up(one: Pipe, monkeypat
     insert(one, 1, 2)
     sense(one)
     open_still: list[bool] = []
-    monkeypatch.setattr(stage_tasks, "GRACE_S", 1e9)
+    monkeypatch.setattr(stage_tasks, "GRACE_S", 1e9)  # only the tasks do the stages
+    monkeypatch.setattr(stage_tasks._Substitutes, "finish", lambda self, board: None)
     monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.5)
 
     def reading(*args: Any, stays_open: Callable[[], bool], **kwargs: Any) -> DrainOutcome:
