@@ -8,6 +8,7 @@ only. So ``\\w``, ``\\d`` and ``\\s`` are translated: a table called ``größe``
 from __future__ import annotations
 
 import re
+import struct
 from functools import lru_cache
 
 from sluice.errors import ConfigError
@@ -68,11 +69,13 @@ def _groups(pattern: str, name: str) -> tuple[str, ...] | None:
     import pyarrow.compute as pc
 
     try:
+        data = name.encode()  # pa.scalar and pa.array import pandas, half a second of each process that captures
+        text = pa.StringArray.from_buffers(1, pa.py_buffer(struct.pack("<ii", 0, len(data))), pa.py_buffer(data))
         anchored = rf"\A(?:{_for_re2(pattern)})\z"
         if re.compile(pattern).groups:
-            match = pc.extract_regex(pa.scalar(name), anchored).as_py()
+            match = pc.extract_regex(text, anchored)[0].as_py()
             return None if match is None else tuple(match.values())
-        return () if pc.match_substring_regex(pa.scalar(name), anchored).as_py() else None
+        return () if pc.match_substring_regex(text, anchored)[0].as_py() else None
     except (ValueError, re.error) as error:  # ArrowInvalid is a ValueError
         raise ConfigError(
             f"matching {name!r}: {_short(pattern)} is not a regular expression of RE2: {str(error).splitlines()[0]}",
