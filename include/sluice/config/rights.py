@@ -28,7 +28,7 @@ FILE_ROOTS = "SLUICE_FILE_ROOTS"
 
 
 class Refers(StrEnum):
-    """What the value of a key refers to."""
+    """The kind of thing that the value of a key refers to."""
 
     CODE = "code"
     """Something that is imported, run, sent as a statement or read as a template or a client's setting."""

@@ -103,7 +103,7 @@ class _Shortage:
 
 
 class RunView:
-    """What the batches and stages of one run have come to, as ZooKeeper tells it.
+    """The progress of the batches and stages of one run, as ZooKeeper has it.
 
     Args:
         marked: stages whose task a person marked as a success: they count as done, and the stages after them do what
@@ -650,7 +650,7 @@ def run_capture(
 
 
 class _Capture:
-    """What tells a capture whether to make another batch, and when."""
+    """Decides whether a capture makes another batch, and when."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ SETTING = "privileges"
 
 
 class Scope(StrEnum):
-    """What a right is granted on."""
+    """The object that a right is granted on."""
 
     SERVER = "the server"
     DATABASE = "the database"
@@ -31,7 +31,7 @@ class Scope(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What a right is needed for."""
+    """The purpose that needs a right."""
 
     CAPTURE = "capture"
     DUMP = "dumps"

@@ -79,7 +79,7 @@ class Signature(BaseModel):
 
 
 class Success(BaseModel):
-    """What the JSON of an answer 2xx says if the request was taken, of a receiver that answers a refusal with 200."""
+    """The field of an answer 2xx that says whether the request was taken, for receivers that refuse with 200."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -63,9 +63,9 @@ class Held(StrEnum):
     """The form in which values are stored. It says which of the source's conversions change them."""
 
     TYPED = "typed"
-    """In columns that have the source's types, or such of their own; generated columns are not sent, or computed."""
+    """Columns have types of a server; generated columns are not sent, or the server computes them."""
     TEXTS = "texts"
-    """As texts with as many digits as the column has; generated columns like others."""
+    """Values are texts with as many digits as the column has; generated columns are stored like others."""
     NUMBERS = "numbers"
     """Like texts; what is too exact for the target's numbers and dates is a text."""
 
