@@ -244,6 +244,7 @@ def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirf
             wait_until(lambda before=before: acknowledged(orders) > before + 4, "further batches after the kill")
     wait_until(lambda: settled(orders), "delivery of everything")
     history.assert_in_order()
+    wait_until(lambda: east.runs(DAG, state="success"), "the end of a run")
     run = east.runs(DAG, state="success")[0]["dag_run_id"]
     done = {name: summary(east, run, name)["batches"] for name in STAGES}  # in the run, by whichever process
     body = {"dry_run": False, "dag_run_id": run, "task_ids": ["sense", *sorted(STAGES)], "only_failed": False}
