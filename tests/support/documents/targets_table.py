@@ -107,6 +107,8 @@ def row(kind: str, offered: Capabilities, page: Page, lines: Sequence[Line], lin
     measured, beside = figures(kind, lines)
     if measured != NOT_MEASURED:
         measured = f"[{measured}]({'' if links_to else '../'}{_results_file(kind)})"
+        if "not run" in page.tested or "never run" in page.tested:  # the figure is that of the server that stands in
+            measured += f" with {page.tested.split(',')[0]}"
     verified = "yes, also rows without a key" if offered.counts_rows else "yes" if offered.compares else "no"
     return [
         name,
