@@ -15,7 +15,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.config.surroundings import CONNECTIONS, VARIABLES
 from sluice.errors import MissingConnection, TargetUnavailable
 from sluice.operations import connection_probe
-from sluice.operations.doctor import doctor, variables
+from sluice.operations.doctor import doctor, packages, scheduler, variables
 from sluice.orchestration.api_service import ServeVariables
 from sluice.orchestration.dags.retention import DEFAULTS
 from sluice.orchestration.provider import connection_types
@@ -99,3 +99,31 @@ def test_doctor_tries_every_connection_and_goes_on_after_what_is_wrong(
     assert found["pipelines", "broken.yaml"].severity == "error"
     assert found["folders", "SLUICE_PIPELINES"].value == str(tmp_path)
     assert found["packages", "target delta"].severity == "ok"
+
+
+def test_two_versions_of_spark_in_one_environment_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [one for one in packages() if one.severity == "error"]
+    metadata = tmp_path / "pyspark_client-4.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-client\nVersion: 4.1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    [wrong] = [one for one in packages() if one.severity == "error"]
+    assert (wrong.setting, wrong.value) == ("pyspark-client", "4.1.0")
+    assert wrong.fix.endswith("pyspark==4.1.0 pyspark-client==4.1.0")
+
+
+def test_more_open_runs_than_the_scheduler_looks_at_are_named(tmp_path: Path) -> None:
+    pipeline = PipelineConfig.model_validate(
+        {"version": 1, "pipeline": "p", "source": {"connection": "s"},
+         "targets": [{"name": "t", "type": "mysql", "connection": "t"}]}
+    )  # fmt: skip
+    timed = pipeline.model_copy(update={"schedule": "30s"})
+    environment = {"AIRFLOW_HOME": str(tmp_path)}
+    assert scheduler([pipeline] * 19 + [timed] * 9, environment) == []
+    [warning] = scheduler([pipeline] * 20, environment)
+    assert warning.value == "20"
+    assert warning.fix.startswith("set AIRFLOW__SCHEDULER__MAX_DAGRUNS_PER_LOOP_TO_SCHEDULE=40")
+    (tmp_path / "airflow.cfg").write_text("[scheduler]\nmax_dagruns_per_loop_to_schedule = 200\n")
+    assert scheduler([pipeline] * 20, environment) == []
+    variable = {"AIRFLOW__SCHEDULER__MAX_DAGRUNS_PER_LOOP_TO_SCHEDULE": "5"}
+    assert [one.value for one in scheduler([pipeline] * 6, environment | variable)] == ["5"]

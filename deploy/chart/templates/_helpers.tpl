@@ -27,12 +27,34 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{- define "sluice.pipelinesMap" -}}
-{{ .Values.pipelinesConfigMap | default (printf "%s-pipelines" (include "sluice.name" .)) }}
+{{/* A pipeline's name as part of an object's name: a name that is changed for it (case, _, length) gets a checksum, so that two pipelines never are one object. */}}
+{{- define "sluice.runName" -}}
+{{- $plain := .pipeline | replace "_" "-" | replace "." "-" | lower | trunc 40 | trimSuffix "-" -}}
+{{- $base := include "sluice.name" .root | trunc 9 | trimSuffix "-" -}}
+{{- $whole := printf "%s-run-%s" (include "sluice.name" .root) .pipeline -}}
+{{- if and (eq $plain .pipeline) (le (len $whole) 63) -}}
+{{ $whole }}
+{{- else -}}
+{{ printf "%s-run-%s-%s" $base $plain (sha256sum $whole | trunc 8) }}
+{{- end -}}
 {{- end -}}
 
-{{- define "sluice.rulesMap" -}}
-{{ .Values.rulesConfigMap | default (printf "%s-rules" (include "sluice.name" .)) }}
+{{/* The folders of files. Each has its name in the values, its variable and its mount below /etc/sluice. */}}
+{{- define "sluice.folders" -}}
+pipelines: SLUICE_PIPELINES
+rules: SLUICE_RULES
+channels: SLUICE_CHANNELS
+targets: SLUICE_TARGETS
+sources: SLUICE_SOURCES
+{{- end -}}
+
+{{- define "sluice.filesChecksum" -}}
+{{- $root := . -}}
+{{- $texts := "" -}}
+{{- range $folder, $variable := include "sluice.folders" . | fromYaml -}}
+{{- $texts = printf "%s%s" $texts (toYaml (index $root.Values $folder)) -}}
+{{- end -}}
+{{- $texts | sha256sum -}}
 {{- end -}}
 
 {{/* What every pod has: the account, restrictions, where it may run. */}}
@@ -75,9 +97,11 @@ envFrom:
   - secretRef: {name: {{ . }}}
 {{- end }}
 env:
-  - {name: SLUICE_PIPELINES, value: /etc/sluice/pipelines}
-  - {name: SLUICE_RULES, value: /etc/sluice/rules}
+{{- range $folder, $variable := include "sluice.folders" . | fromYaml }}
+  - {name: {{ $variable }}, value: /etc/sluice/{{ $folder }}}
+{{- end }}
   - {name: HOME, value: /tmp}
+  - {name: NUMBA_CACHE_DIR, value: /tmp/kernels}
 {{- with .Values.store }}
   - {name: SLUICE_STORE, value: {{ . | quote }}}
 {{- end }}
@@ -87,18 +111,56 @@ env:
 {{- end -}}
 
 {{- define "sluice.mounts" -}}
-- {name: pipelines, mountPath: /etc/sluice/pipelines, readOnly: true}
-- {name: rules, mountPath: /etc/sluice/rules, readOnly: true}
+{{- range $folder, $variable := include "sluice.folders" . | fromYaml }}
+- {name: {{ $folder }}, mountPath: /etc/sluice/{{ $folder }}, readOnly: true}
+{{- end }}
 - {name: tmp, mountPath: /tmp}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "sluice.volumes" -}}
-- name: pipelines
-  configMap: {name: {{ include "sluice.pipelinesMap" . }}, optional: true}
-- name: rules
-  configMap: {name: {{ include "sluice.rulesMap" . }}, optional: true}
+{{- $root := . -}}
+{{- range $folder, $variable := include "sluice.folders" . | fromYaml }}
+{{- $texts := index $root.Values $folder }}
+{{- $map := index $root.Values (printf "%sConfigMap" $folder) }}
+{{- $volume := index $root.Values (printf "%sVolume" $folder) }}
+{{- if gt (len (compact (list (ternary "x" "" (not (empty $texts))) $map (ternary "x" "" (not (empty $volume)))))) 1 }}
+{{- fail (printf "%s: give one of %s, %sConfigMap and %sVolume" $folder $folder $folder $folder) }}
+{{- end }}
+- name: {{ $folder }}
+{{- if $volume }}
+{{ toYaml $volume | indent 2 }}
+{{- else if or $texts $map }}
+  configMap: {name: {{ $map | default (printf "%s-%s" (include "sluice.name" $root) $folder) }}}
+{{- else }}
+  emptyDir: {}
+{{- end }}
+{{- end }}
 - name: tmp
   emptyDir: {}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The image's compiled kernels go to a folder that can be written: Numba uses no other, and compiling takes a minute. */}}
+{{- define "sluice.kernels" -}}
+initContainers:
+  - name: kernels
+    image: {{ include "sluice.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]}
+    command: [cp, --recursive, --no-target-directory, /var/cache/sluice, /tmp/kernels]
+    resources:
+      requests: {cpu: 50m, memory: 32Mi}
+      limits: {memory: 64Mi}
+    volumeMounts:
+      - {name: tmp, mountPath: /tmp}
 {{- end -}}
 
 {{- define "sluice.probes" -}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.metadata
 import os
 import platform
@@ -48,6 +49,7 @@ def doctor(resolver: ConnectionResolver, environment: Mapping[str, str] = os.env
         *packages(),
         *_folders(),
         *variables(environment),
+        *scheduler(pipelines, environment),
         *broken,
         *_clients(pipelines),
         *answers(asked),
@@ -68,7 +70,21 @@ def packages() -> list[Finding]:
         found.append(
             _finding("error", "packages", "Python", platform.python_version(), "Sluice needs Python 3.11, 3.12 or 3.13")
         )
-    return found + _unmet()
+    return found + _both_of_spark() + _unmet()
+
+
+def _both_of_spark() -> list[Finding]:
+    """Return an error if pyspark and pyspark-client, which install the same files, are of two versions."""
+    versions = dict.fromkeys(("pyspark", "pyspark-client"), "")
+    for name in versions:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    server, client = versions.values()
+    if not server or not client or server == client:
+        return []
+    why = f"pyspark is {server}: both install the folder pyspark, and the files of one lie over those of the other"
+    fix = f"{installer()} install --force-reinstall --no-deps pyspark=={client} pyspark-client=={client}"
+    return [_finding("error", "packages", "pyspark-client", client, why, fix)]
 
 
 def _unmet() -> list[Finding]:
@@ -127,6 +143,31 @@ def variables(environment: Mapping[str, str]) -> list[Finding]:
         )
         for name in unknown_variables(environment)
     ]
+
+
+def scheduler(pipelines: Sequence[PipelineConfig], environment: Mapping[str, str]) -> list[Finding]:
+    """Return a warning if Airflow's scheduler looks at fewer open runs than continuous pipelines keep open:
+    backfills, at which it looks last, then never start, those of other DAGs among them.
+    """
+    open_runs = sum(one.schedule == "continuous" for one in pipelines)
+    with suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("apache-airflow-core")
+        limit = _setting("scheduler", "max_dagruns_per_loop_to_schedule", environment) or "20"
+        if limit.isdigit() and int(limit) <= open_runs:
+            name = "AIRFLOW__SCHEDULER__MAX_DAGRUNS_PER_LOOP_TO_SCHEDULE"
+            why = f"{open_runs} continuous pipelines keep a run open each, so that no backfill of any DAG starts"
+            return [_finding("warning", "Airflow", name, limit, why, f"set {name}={open_runs + 20} for the scheduler")]
+    return []
+
+
+def _setting(section: str, name: str, environment: Mapping[str, str]) -> str:
+    """Return a setting of Airflow's from its variable or its file, which is read without importing Airflow; else ''."""
+    home = environment.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
+    file = configparser.ConfigParser(interpolation=None, strict=False)
+    with suppress(configparser.Error, OSError, UnicodeDecodeError):
+        file.read(environment.get("AIRFLOW_CONFIG") or Path(home) / "airflow.cfg", encoding="utf-8")
+    variable = f"AIRFLOW__{section}__{name}".upper()
+    return environment.get(variable) or file.get(section, name, fallback=None) or ""
 
 
 def _pipelines() -> tuple[list[PipelineConfig], list[Finding]]:

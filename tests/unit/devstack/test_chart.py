@@ -39,6 +39,7 @@ def test_the_values_fit_their_schema_and_none_is_missing_there() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(load("values.yaml"), schema)
     assert set(load("values.yaml")) == set(schema["properties"]) - {"global"}
+    assert set(load("values.yaml")["sparkConnect"]) == set(schema["properties"]["sparkConnect"]["properties"])
 
 
 def test_the_charts_version_is_the_products() -> None:
@@ -99,17 +100,96 @@ def test_without_logins_and_tls_the_service_is_refused(helm: str) -> None:
     assert "serve.allowInsecure" in done.stderr
 
 
+def refusal(helm: str, **values: str) -> str:
+    given = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    done = subprocess.run(
+        [helm, "template", "rel", str(CHART), "--kube-version", "1.31.0", *given],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0, "helm rendered what has to be refused"
+    return done.stderr
+
+
+@pytest.mark.full
+def test_each_pipeline_is_an_object_of_its_own(helm: str) -> None:
+    names = ["shop", "a_b", "a-b", "A-b", "x" * 70, "x" * 71]
+    values = {f"run.pipelines[{number}]": name for number, name in enumerate(names)}
+    objects = rendered(helm, **{"serve.enabled": "false", "store": "s3://bucket/sluice"}, **values)
+    deployments = [one for one in objects if one["kind"] == "Deployment"]
+    assert [one["spec"]["template"]["spec"]["containers"][0]["args"][2] for one in deployments] == names
+    for what in (
+        {one["metadata"]["name"] for one in deployments},
+        {json.dumps(one["spec"]["selector"], sort_keys=True) for one in deployments},
+    ):
+        assert len(what) == len(names)
+    assert all(len(one["metadata"]["name"]) <= 63 for one in deployments)
+    assert all(len(value) <= 63 for one in deployments for value in one["metadata"]["labels"].values())
+
+
+@pytest.mark.full
+def test_a_pipeline_without_a_store_is_refused(helm: str) -> None:
+    assert "give store" in refusal(helm, **{"serve.enabled": "false", "run.pipelines[0]": "shop"})
+
+
+@pytest.mark.full
+def test_files_come_from_texts_maps_and_volumes(helm: str) -> None:
+    values = {
+        "serve.allowInsecure": "true",
+        "pipelinesVolume.persistentVolumeClaim.claimName": "pipelines",
+        "rulesConfigMap": "my-rules",
+        "channels.shop\\.yaml": "version: 1",
+    }
+    objects = rendered(helm, **values)
+    spec = pods(objects)["rel-serve"]["spec"]
+    volumes = {one.pop("name"): one for one in spec["volumes"]}
+    assert volumes["pipelines"] == {"persistentVolumeClaim": {"claimName": "pipelines"}}
+    assert volumes["rules"] == {"configMap": {"name": "my-rules"}}, "a pod waits for a map that has to exist"
+    assert volumes["channels"] == {"configMap": {"name": "rel-channels"}}
+    assert volumes["targets"] == {"emptyDir": {}}
+    assert "rel-channels" in {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}
+    assert "give one of pipelines" in refusal(helm, **values, pipelinesConfigMap="mine")
+
+
+@pytest.mark.full
+def test_only_pods_of_the_release_reach_spark(helm: str) -> None:
+    objects = rendered(helm, **{"serve.enabled": "false", "sparkConnect.enabled": "true"})
+    [policy] = [one for one in objects if one["kind"] == "NetworkPolicy"]
+    [spark] = pods(objects).values()
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= spark["metadata"]["labels"].items()
+    [rule] = policy["spec"]["ingress"]
+    assert rule["from"] == [
+        {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "sluice", "app.kubernetes.io/instance": "rel"}}}
+    ]
+
+
+@pytest.mark.full
+def test_kernels_are_kept_where_they_can_be_written(helm: str) -> None:
+    for pod in pods(rendered(helm, **EVERYTHING)).values():
+        [container] = pod["spec"]["containers"]
+        folder = next(one["value"] for one in container["env"] if one["name"] == "NUMBA_CACHE_DIR")
+        [prepare] = pod["spec"]["initContainers"]
+        assert prepare["command"][-1] == folder
+        assert any(
+            folder.startswith(one["mountPath"] + "/") and not one.get("readOnly") for one in container["volumeMounts"]
+        )
+
+
 @pytest.mark.full
 def test_every_pod_is_restricted_and_probed(helm: str) -> None:
     found = pods(rendered(helm, **EVERYTHING))
-    assert set(found) == {"rel-serve", "rel-run-shop-to-reporting", "rel-spark-connect"}
+    assert {name.rsplit("-", 1)[0] if "-run-" in name else name for name in found} == {
+        "rel-serve", "rel-run-shop-to-reporting", "rel-spark-connect",
+    }  # fmt: skip
     for name, pod in found.items():
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
         assert pod["spec"]["automountServiceAccountToken"] is False
-        for container in pod["spec"]["containers"]:
+        for container in [*pod["spec"]["initContainers"], *pod["spec"]["containers"]]:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
             assert container["resources"]["requests"], name
+        for container in pod["spec"]["containers"]:
             ports = {port["name"] for port in container["ports"]}
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 check = container[probe].get("httpGet") or container[probe]["tcpSocket"]
