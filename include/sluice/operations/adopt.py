@@ -49,7 +49,9 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
     with runtime.state() as state:
         check = CheckpointCheck(runtime, state, target)
         checkpoint, cursor = check.checkpoints.read(), state.cursor()
-        if check.disagreement(checkpoint) is None:
+        agree = check.disagreement(checkpoint) is None
+        versioned = check.loader.capabilities.keeps_versions  # a table may be set back, which no checkpoint tells
+        if agree and (from_target or not versioned or checkpoint is None):
             return ActionPlan(
                 "adopt",
                 (f"target {target} and ZooKeeper agree: there is nothing to do ({check.describe(checkpoint)})",),
@@ -68,6 +70,8 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
             )
         else:
             steps = wanted.steps
+            if agree:
+                steps += ("a table that was set back goes on as it is: what its commits noted no longer counts",)
         plan = ActionPlan("adopt", (f"now: {before}", *steps))
         if dry_run:
             return plan

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import LoadError
+from sluice.errors import ConfigError, LoadError
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.contract import Pipe, new
+from sluice.targets.rows_in_memory import planned_table
 from tests.support.tables.planned_changes import planned_changes
 
 T = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)"
@@ -129,3 +130,51 @@ def test_a_table_of_changes_has_the_columns_of_a_table_that_replaces_another(mad
     follow(pipe, "CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, z INT)", mariadb=True)
     [row] = rows(bench)
     assert (row["a"], row["z"]) == (10, None)
+
+
+LAYOUTS = {
+    "partition of no column": ({"partition_by": {"s.u": ["g"]}}, "options.partition_by names 'g', which the table"),
+    "partition by a float": ({"partition_by": {"s.u": ["f"]}}, "a table cannot be partitioned by 'f'"),
+    "partition by bytes": ({"partition_by": {"s.u": ["z"]}}, "a table cannot be partitioned by 'z'"),
+    "clusters of no column": ({"cluster_by": {"s.u": ["g"]}}, "options.cluster_by names 'g', which the table"),
+    "all columns": ({"partition_by": {"s.u": ["id", "f", "z"]}}, "options.partition_by names all columns"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "changes"),
+    [
+        (kind, layout, changes)
+        for kind in FORMATS
+        for layout in LAYOUTS
+        for changes in ("latest", "all")
+        if layout != "all columns" or (kind, changes) == ("delta", "latest")  # others have them in their files
+    ],
+)
+def test_a_table_is_not_made_in_another_layout_than_asked_for(
+    tmp_path: Path, kind: str, layout: str, changes: str
+) -> None:
+    """Neither by `sluice check --apply` nor by a CREATE TABLE of the source that the load follows."""
+    options, why = LAYOUTS[layout]
+    everything = layout == "all columns"
+    bench = FORMATS[kind](tmp_path, changes)
+    pipe = Pipe(bench, config={"options": options})
+    kinds = ("INT", "INT", "DATE") if everything else ("INT", "DOUBLE", "BLOB")
+    create = f"CREATE TABLE u (id {kinds[0]} PRIMARY KEY, f {kinds[1]}, z {kinds[2]})"
+    with pytest.raises(LoadError, match=why):
+        follow(pipe, create)
+    made = TableId("s", "u")
+    assert pipe.target.tables.open(made) is None  # type: ignore[attr-defined]
+    types = {"id": kinds[0], "f": kinds[1], "z": kinds[2]}
+    columns = tuple(Column(name, ColumnKind[kind], kind.lower(), nullable=name != "id") for name, kind in types.items())
+    target: Any = pipe.target
+    [finding] = target.schema().compare([planned_table(TableSchema(made, columns, ("id",)))])
+    assert (finding.severity, finding.statement) == ("error", "")
+    assert why in finding.why
+
+
+def test_a_column_is_named_once(tmp_path: Path) -> None:
+    for kind, bench in FORMATS.items():
+        for option in ("partition_by", "cluster_by"):
+            with pytest.raises(ConfigError, match="a column is named twice"):
+                bench(tmp_path / kind, "latest").target(options={option: {"s.u": ["g", "G"]}})

@@ -274,6 +274,31 @@ def test_each_batch_is_a_snapshot_that_others_read(tmp_path: Path) -> None:
     assert Counter(rows) == pipe.state(table)
 
 
+@pytest.mark.parametrize("mode", ["", "merge"])
+@pytest.mark.parametrize("changes", ["latest", "all"])
+def test_an_empty_text_in_a_partition_stays_one(tmp_path: Path, changes: str, mode: str) -> None:
+    """Also the word that stands for NULL in a Delta table; read by two engines, and found again by its key."""
+    parts = ("", "__HIVE_DEFAULT_PARTITION__", "x", None)
+    columns = (Column("id", K.INT, "int", nullable=False), Column("p", K.VARCHAR, "varchar(40)", charset="utf8mb4"))
+    table = TableSchema(TableId("shop", "parted"), columns, ("id",))
+    bench = IcebergBench(tmp_path, changes, mode=mode)
+    bench.options = {**bench.options, "partition_by": {"shop.parted": ["p"]}}
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(number, part) for number, part in enumerate(parts)]))
+    pipe.deliver((table, [changed((2, "x"), (2, "")), gone(0, ""), new(7, "")]))
+    expected = {(1, parts[1]), (2, ""), (3, None), (7, "")}
+    assert set(pipe.state(table)) == expected
+    found = bench.table(table.table)
+    assert {one["partition"]["p"] for one in found.inspect.partitions().to_pylist()} >= {"", parts[1], None}
+    rows = duckdb_reader.iceberg(found.metadata_location, "id, p" + (", _batch" if changes == "all" else ""))
+    if changes == "latest":
+        assert set(rows) == expected
+        assert found.scan("p = ''").to_arrow().sort_by("id")["id"].to_pylist() == [2, 7]
+    else:
+        assert [part for _, part, batch in rows if batch == 2] == ["", "", ""]
+
+
 def test_a_table_whose_lost_races_would_be_committed_is_refused(tmp_path: Path) -> None:
     """Until the property is set, by what `sluice check` proposes; a missing table and a missing column, too."""
     bench = IcebergBench(tmp_path)

@@ -105,7 +105,9 @@ class DumpPlanner:
         key = there.key(request)
         why = self._not_replaceable(there, key, request.identity) if replace_rows and not request.keyless else ""
         if why and self.asked.tables:
-            raise ConfigError(f"rows of {table} cannot be replaced: {why}")
+            of = f"{self.runtime.name}{''.join(f' --target {one}' for one in self.asked.targets)} --table {table}"
+            hint = f"`sluice dump start {of}` copies it, `sluice verify run {of} --repair` then removes other rows"
+            raise ConfigError(f"rows of {table} cannot be replaced: {why}", hint=hint)
         if why:
             request = replace(request, replace=False)
         request = self._bounded(there, request, key)

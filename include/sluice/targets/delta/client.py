@@ -169,6 +169,8 @@ def errors(place: Place, doing: str, uri: str) -> Iterator[None]:
     except (SluiceError, Raced):
         raise
     except own.CommitFailedError as error:
+        if "Unsupported table features" in str(error):
+            raise LoadError(f"{doing}: {_said(place, error)}", where=uri) from None
         raise Raced(place.hidden(str(error))) from None
     except own.TableNotFoundError as error:  # it was there, or its place cannot be made: a share that is away
         raise TargetUnavailable(f"{doing}: {_said(place, error)}", where=uri) from None

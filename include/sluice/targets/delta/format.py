@@ -52,6 +52,7 @@ class DeltaFormat:
     NAME: ClassVar[str] = "Delta"
     BY_HAND: ClassVar[str] = "rewrite the table with Spark"
     KEPT: ClassVar[str] = "a table's log is kept for its delta.logRetentionDuration (30 days)"
+    KEEPS_PARTITIONS: ClassVar[bool] = False
     EMPTY_VERSION: ClassVar[int | None] = None
 
     place: Place
@@ -84,12 +85,9 @@ class DeltaFormat:
         if not names or self.place.path(names[-1]) is None:
             raise LoadError(f"{''.join(names[-1:])} is not in the target's location {self.place.root}")
 
-    def require_fenced(self, table: TableId, found: Any) -> None:
-        """Raise nothing: the client commits no lost race."""
-
     def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
-        why = refusal(found.metadata().configuration, appends=every)
-        hint = "switch it off and rewrite the table with Spark, or make it anew"
+        why = refusal(found, appends=every)
+        hint = "switch it off (ALTER TABLE … DROP FEATURE) and rewrite the table with Spark, or make it anew"
         return TableFinding("error", table, "", why, hint=hint) if why else None
 
     def info(self, found: Any) -> TableInfo:
@@ -222,19 +220,47 @@ class DeltaFormat:
             yield from pa.RecordBatchReader.from_stream(reader)
 
     # -- versions --------------------------------------------------------------------------------------------------
+    def newest(self, found: Any) -> Commit | None:
+        with errors(self.place, "reading the history of a table", found.table_uri):
+            entries = found.history(1)
+        return next((Commit.of(int(one["version"]), said_by(one), begins=False) for one in entries), None)
+
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:
-        below, limit = None, _FIRST_LOOK
+        below, limit, restored = None, _FIRST_LOOK, None
         while True:
             history = self._newest(table, found, limit)
             for entry in history:
                 version = int(entry["version"])
                 if below is not None and version >= below:
                     continue
-                below = version
-                yield Commit.of(version, said_by(entry), begins=version == 0)
+                below, undone = version, restored is not None and version > restored
+                yield Commit.of(version, said_by(entry), begins=version == 0, undone=undone)
+                if entry.get("operation") == "RESTORE" and not undone:
+                    restored = self._restored(table, entry)
             if len(history) < limit:
                 return
             limit *= 8
+
+    def _restored(self, table: TableId, entry: Mapping[str, Any]) -> int:
+        """Return the version to which a restore (an entry of the history) set a table back.
+
+        One by time does not tell: it is the newest version before with the same files, or the version itself.
+        """
+        version, names = int(entry["version"]), entry.get("operationParameters") or {}
+        told = str(names.get("version") or "")
+        if told.isdigit():
+            return int(told)
+        now, files = self.open(self.names(table), f"reading a restored version of {table}"), None
+        for older in range(version, -1, -1):
+            try:
+                self.as_of(table, now, older)
+            except LoadError:  # the log no longer goes back to it
+                return version
+            there = set(now.file_uris())
+            if files is not None and there == files:
+                return older
+            files = there if files is None else files
+        return version
 
     def _newest(self, table: TableId, found: Any, limit: int) -> list[dict[str, Any]]:
         """Return the newest ``limit`` commits, each with its version.

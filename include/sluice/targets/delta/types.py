@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,24 @@ _ODD = frozenset(" ,;{}()\n\t=")
 """The characters that Delta does not accept in column names, unless they are mapped."""
 
 
+_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")
+"""The texts that are NULL to readers of Delta tables in a column by which a table is partitioned."""
+_WRITTEN = frozenset({
+    "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "generatedColumns",
+    "invariants", "timestampNtz", "v2Checkpoint", "variantType", "variantType-preview",
+})  # fmt: skip
+"""The writer features of tables to which the client commits. It refuses all others, as though it had lost a race."""
+_FEATURES = 7
+"""The version of the writer protocol that names its features; 6 means identity columns, later ones are unknown."""
+
+
 def info_of(table: Any) -> TableInfo:
     """Return the columns and partitions of a ``DeltaTable``."""
     meta = table.metadata()
     partitions = tuple(meta.partition_columns)
     columns = map(_column, table.schema().fields)
-    return TableInfo(tuple(replace(one, partition=one.name in partitions) for one in columns), partitions)
+    parted = (replace(one, partition=True, as_null=_AS_NULL) if one.name in partitions else one for one in columns)
+    return TableInfo(tuple(parted), partitions)
 
 
 def _column(field: Any) -> LakeColumn:
@@ -61,8 +73,23 @@ def schema_of(columns: Sequence[LakeColumn]) -> Any:
     return library().Schema([field_of(column) for column in columns])
 
 
-def refusal(configuration: Mapping[str, str], *, appends: bool) -> str:
-    """Return why the client cannot write to a table with these properties, "" if it can."""
+def refusal(table: Any, *, appends: bool) -> str:
+    """Return why the client cannot write to a ``DeltaTable``, "" if it can."""
+    protocol, configuration = table.protocol(), table.metadata().configuration
+    features = set(protocol.writer_features or ()) | (
+        {"identityColumns"} if protocol.min_writer_version == 6 else set()
+    )
+    if features - _WRITTEN:
+        names = ", ".join(sorted(features - _WRITTEN))
+        return f"the table has the writer features {names}, which the client (delta-rs) does not have"
+    if protocol.min_writer_version > _FEATURES:
+        return f"the table needs version {protocol.min_writer_version} of the writer protocol, newer than the client's"
+    for field in table.schema().fields:
+        if expression := (field.metadata or {}).get("delta.generationExpression"):
+            return (
+                f"the column {field.name!r} is generated ({expression}), and the client (delta-rs) does not compute it "
+                "in a MERGE"
+            )
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         return (
             "the table maps its columns to other names (delta.columnMapping.mode), which the client (delta-rs) "

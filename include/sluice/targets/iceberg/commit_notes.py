@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.targets.lake.format import HOLDS
 
-_TIME = "sluice.commit_time"
+_REPEATED = ("sluice.commit_time", "sluice.owner")
 
 
 def said_by(snapshot: Any) -> dict[str, str]:
@@ -33,9 +33,9 @@ def is_first(snapshot: Any) -> bool:
 
 
 def names_batch(snapshot: Any) -> bool:
-    """Return True if the snapshot names the batch that the table holds."""
+    """Return True if the snapshot names the batch that the table holds. That of a dead letter is an earlier one."""
     said = said_by(snapshot)
-    return "sluice.batch" in said or HOLDS in said
+    return ("sluice.batch" in said or HOLDS in said) and "sluice.replay" not in said
 
 
 def still_holding(table: Any) -> dict[str, str]:
@@ -48,4 +48,4 @@ def still_holding(table: Any) -> dict[str, str]:
     if said is None:
         return {}
     held = {HOLDS: said.get("sluice.batch") or said[HOLDS]}
-    return held | ({_TIME: said[_TIME]} if _TIME in said else {})
+    return held | {name: said[name] for name in _REPEATED if name in said}

@@ -61,6 +61,7 @@ class IcebergFormat:
     KEPT: ClassVar[str] = (
         "snapshots are kept for maintenance.keep of the target's options, a pipeline's snapshot for its retain_log"
     )
+    KEEPS_PARTITIONS: ClassVar[bool] = True
     EMPTY_VERSION: ClassVar[int | None] = 0
 
     place: Place
@@ -82,16 +83,14 @@ class IcebergFormat:
     def open(self, names: Names, doing: str) -> Any:
         return self.place.open(names, doing)
 
-    def require_fenced(self, table: TableId, found: Any) -> None:
-        if self.property_of(found, RETRIES) != "0":
-            raise LoadError(_unfenced(self.uri(table)), where=str(table), hint=_HINT)
-
     def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
         if self.property_of(found, RETRIES) == "0":
             return None
-        return TableFinding(
-            "error", table, "", _unfenced(self.uri(table)), set_text(self.sql_name(table), RETRIES, "0"), _HINT
+        why = (
+            f"the Iceberg table {self.uri(table)} does not have {RETRIES} = 0, and the client would commit a lost race "
+            "by itself, so that rows would be doubled"
         )
+        return TableFinding("error", table, "", why, set_text(self.sql_name(table), RETRIES, "0"), _HINT)
 
     def info(self, found: Any) -> TableInfo:
         return info_of(found)
@@ -204,13 +203,12 @@ class IcebergFormat:
         steps: Mapping[str, Sequence[Step]],
         say: Callable[[str], None],
     ) -> None:
-        by = self.info(found).partitions
         with errors(self.place, note.doing, self.uri(table)):
             change = transaction(found)
             with change.replacing(note.said) as snapshot:
                 files = Files(found, change, snapshot)
                 for task in found.scan().plan_files():
-                    if converted_rows(files.read(task, list(steps)), steps, by) is None:
+                    if converted_rows(files.read(task, list(steps)), steps) is None:
                         continue
                     rows = converted_rows(files.read(task), steps)
                     assert rows is not None
@@ -295,9 +293,17 @@ class IcebergFormat:
                     yield from reader.to_record_batches([task])
 
     # -- versions --------------------------------------------------------------------------------------------------
+    def newest(self, found: Any) -> Commit | None:
+        head = found.current_snapshot()
+        return Commit.of(head.snapshot_id, said_by(head), begins=is_first(head)) if head is not None else None
+
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:
+        left = {one.snapshot_id: one for one in found.snapshots()}
         for one in lineage(found):
+            left.pop(one.snapshot_id, None)
             yield Commit.of(one.snapshot_id, said_by(one), begins=is_first(one))
+        for one in left.values():
+            yield Commit.of(one.snapshot_id, said_by(one), begins=False, undone=True)
 
     def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
         head = found.current_snapshot()
@@ -367,13 +373,6 @@ class IcebergFormat:
     def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
         maintenance = Maintenance(self.place, self.names(done.table), done.table, self.options, dry_run)
         return maintenance.without_orphans(maintenance.expire(done))
-
-
-def _unfenced(name: str) -> str:
-    return (
-        f"the Iceberg table {name} does not have {RETRIES} = 0, and the client would commit a lost race by itself, "
-        "so that rows would be doubled"
-    )
 
 
 def _add(schema: Any, info: TableInfo, columns: Sequence[LakeColumn]) -> None:

@@ -47,13 +47,14 @@ def commit_batch(
         doing: for errors.
 
     Raises:
-        Fenced, MappingError, LoadError, TargetUnavailable.
+        Fenced, MappingError, LoadError, TargetUnavailable. CheckpointError: the table was set back.
     """
     more = {"sluice.replay": replay} if replay else None
     with tables.format.turn():
         for attempt in range(_ATTEMPTS):
             found = tables.required(table)
             held = tables.checkpoints.guard(fence)
+            tables.require_ahead(table, found, scope, held.delivery)
             known = tables.noted(found, scope, held.delivery)
             if not replay and known >= fence.batch:
                 return WriteResult()

@@ -52,7 +52,7 @@ def converted_rows(
 ) -> pa.Table | None:
     """Return rows with converted values, None if every value is what it was.
 
-    ``partitions``: columns by which the table is partitioned.
+    ``partitions``: columns by which the table is partitioned, of a format that reads their empty texts as NULL.
 
     Raises Refused.
     """

@@ -18,12 +18,13 @@ from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.feature_check import to_ignore
-from sluice.targets.lake.changelog import BEFORE, columns_of
+from sluice.targets.lake.changelog import BEFORE, SCOPE, columns_of
 from sluice.targets.lake.conversions import Refused
 from sluice.targets.lake.format import CommitNote, Edits, Raced
 from sluice.targets.lake.held import LakeHeld
-from sluice.targets.lake.tables import LakeTables
-from sluice.targets.lake.types import TOO_WIDE, LakeColumn, Shape, TableInfo, own_type, partitionable, takes, widens
+from sluice.targets.lake.schema import LakeSchema
+from sluice.targets.lake.tables import STATEMENTS, LakeTables
+from sluice.targets.lake.types import TOO_WIDE, LakeColumn, Shape, TableInfo, own_type, takes, widens
 from sluice.targets.lake.values import converted
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
@@ -51,8 +52,6 @@ FOLLOWED_CHANGES = frozenset(ChangeKind) - _NO_NAMES
 OF_COLUMNS = frozenset({K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN})
 
 _ATTEMPTS = 10
-_STATEMENTS = 1 << 20
-"""More than a batch has."""
 _log = structlog.get_logger()
 
 
@@ -85,13 +84,16 @@ class LakeFollower:
     def note(self, source: TableId, what: str, found: Any) -> CommitNote | None:
         """Return the note for the commit that does ``what`` of this statement, None if the table has it already.
 
-        Raises Fenced.
+        Raises Fenced. Raises CheckpointError if the table was set back.
         """
-        scope, number = f"{source}/{what}", self.fence.batch * _STATEMENTS + self.change.number + 1
+        scope, number = f"{source}/{what}", self.fence.batch * STATEMENTS + self.change.number + 1
+        rows = SCOPE if self.tables.every else str(source)
         held = self.tables.checkpoints.guard(self.fence)
+        self.tables.require_ahead(self.change.target(source), found, rows, held.delivery)
         if self.tables.noted(found, scope, held.delivery) >= number:
             return None
-        return self.tables.note(self.fence, scope, number, held.delivery, f"following {self.change.where}")
+        doing = f"following {self.change.where}"
+        return self.tables.note(self.fence, scope, number, held.delivery, doing, {"sluice.scope": rows})
 
     def _follow(self, part: Followed) -> None:
         if self.tables.every:
@@ -142,12 +144,12 @@ class LakeFollower:
     def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
         wanted = [made for _, made in self._wanted(one, after.columns)]
         columns = {column.name: column for column in (columns_of(wanted) if self.tables.every else wanted)}
-        by = [name for name in self.tables.options.partitions(target) if name in columns]
-        unfit = next((name for name in by if not partitionable(columns[name].kind)), None)
-        if unfit is not None:
-            raise self.by_hand(f"a table cannot be partitioned by {unfit}, see `sluice check`")
+        unfit = LakeSchema(self.tables).unfit_layout(target, list(columns.values()))
+        if unfit and self.tables.open(target) is None:
+            raise self.by_hand(f"the table cannot be made as the options say: {unfit[0].why}")
         self.say(f"CREATE TABLE {target}")
-        self.tables.format.create(self.tables.format.names(target), list(columns.values()), by)
+        partitions = self.tables.options.partitions(target)
+        self.tables.format.create(self.tables.format.names(target), list(columns.values()), partitions)
 
     def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
         """Remove all rows, in a commit that notes ``what`` of the statement."""

@@ -71,17 +71,29 @@ class Commit:
     """True if it is the table's first commit."""
     owner: str = ""
     """The pipeline/target that made it, "" for another program."""
+    scope: str = ""
+    """What it is noted under; "" if it does not say."""
+    replay: bool = False
+    """True if it delivers a dead letter, whose ``batch`` is an earlier one."""
+    undone: bool = False
+    """True if the table was set back to a version before it."""
 
     @classmethod
-    def of(cls, version: int, said: Mapping[str, str], *, begins: bool) -> Commit:
+    def of(cls, version: int, said: Mapping[str, str], *, begins: bool, undone: bool = False) -> Commit:
         """Build it from the commit's words."""
         batch = int(said.get("sluice.batch") or said.get(HOLDS) or 0)
         first = int(said.get("sluice.first_batch", batch))
-        return cls(version, batch, said.get("sluice.commit_time", ""), first, begins, said.get("sluice.owner", ""))
+        time, owner, scope = (said.get(f"sluice.{word}", "") for word in ("commit_time", "owner", "scope"))
+        return cls(version, batch, time, first, begins, owner, scope, "sluice.replay" in said, undone)
 
     def has_within(self, batch: int) -> bool:
         """Return True if the commit contains ``batch`` and later ones."""
         return 0 < self.first <= batch < self.batch
+
+    def tells(self, owner: str, scope: str) -> bool:
+        """Return True if it tells which batch of ``owner`` the table held after it under ``scope``."""
+        mine = self.owner == owner and self.batch > 0 and not self.replay
+        return mine and (not self.scope or self.scope.split("#")[0] == scope.split("#")[0])
 
     def ended_by(self, time_us: int) -> bool:
         """Return True if its batch ended at the source at ``time_us`` or before."""
@@ -163,6 +175,8 @@ class LakeFormat(Protocol):
     """The way people make a schema change that is not followed."""
     KEPT: ClassVar[str]
     """The time that versions are kept, for messages."""
+    KEEPS_PARTITIONS: ClassVar[bool]
+    """True if data files have the columns by which their table is partitioned."""
     EMPTY_VERSION: ClassVar[int | None]
     """The number of a table before its first commit; None if making a table is a commit."""
 
@@ -186,11 +200,8 @@ class LakeFormat(Protocol):
     def open(self, names: Names, doing: str) -> Any:
         """Open a table as it is now, None if there is none."""
 
-    def require_fenced(self, table: TableId, found: Any) -> None:
-        """Raise LoadError if the library would commit a lost race by itself."""
-
     def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
-        """Return why the library cannot write to a table, None if it can."""
+        """Return why the library cannot write to a table, or would commit a lost race by itself; None if it can."""
 
     def info(self, found: Any) -> TableInfo:
         """Return the columns and partitions of a table."""
@@ -254,8 +265,14 @@ class LakeFormat(Protocol):
         """
 
     # -- versions --------------------------------------------------------------------------------------------------
+    def newest(self, found: Any) -> Commit | None:
+        """Return the newest commit of a table, None if there is none."""
+
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:
-        """Yield the commits that led to a table as it is, newest first, as far as they are retained."""
+        """Yield the retained commits of a table, newest first.
+
+        Those from which it was set back are ``undone``, and may come last.
+        """
 
     def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
         """Return the table at a version, for :meth:`read`, and its columns then."""

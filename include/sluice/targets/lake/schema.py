@@ -8,8 +8,9 @@ from typing import Literal
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.tables import TableId
 from sluice.targets.feature_check import without_key
-from sluice.targets.lake.changelog import BEFORE, ENVELOPE, column_name, planned
+from sluice.targets.lake.changelog import BEFORE, ENVELOPE, SCOPE, column_name, planned
 from sluice.targets.lake.format import Raced
 from sluice.targets.lake.statements import add_text, create_text, read_statement, type_text
 from sluice.targets.lake.tables import LakeTables
@@ -35,7 +36,14 @@ class LakeSchema:
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, types that do not fit, and losses."""
-        return [finding for plan in tables for finding in self._compare(plan)]
+        held = self.tables.checkpoints.held()
+        found = []
+        for plan in tables:
+            table = self.tables.open(plan.target) if held is not None else None
+            scope = SCOPE if self.tables.every else str(plan.source)
+            back = self.tables.set_back(plan.target, table, scope, held.delivery) if held and table else None
+            found += [_error(plan, "", back.message, back.hint or "")] if back is not None else self._compare(plan)
+        return found
 
     def require(self, plan: PlannedTable) -> None:
         """Raise MappingError unless the table can hold the planned rows."""
@@ -79,28 +87,33 @@ class LakeSchema:
             return found
         table = tables.open(target)
         if table is None:
-            wide, partitions = options.wide_decimals, options.partitions(target)
+            wide = options.wide_decimals
             columns = planned(plan, wide) if tables.every else _merged(plan, wide)
-            unknown = [name for name in partitions if name not in {one.name for one in columns}]
-            return (
-                _unfit_partitions(plan, partitions, columns)
-                or [
-                    _error(plan, name, f"options.partition_by names {name!r}, which the table does not have")
-                    for name in unknown[:1]
-                ]
-                or self._unfit_clusters(plan, TableInfo(columns, partitions), "error")
-                or [self._absent(plan, columns)]
-            )
+            return self.unfit_layout(target, columns) or [self._absent(plan, columns)]
         refusal = tables.format.refusal(target, table, every=tables.every)
         if refusal is not None:
             return [refusal]
         info = tables.format.info(table)
-        unfit = _unfit_partitions(plan, info.partitions, info.columns)
+        unfit = _unfit_partitions(target, info.partitions, info.columns)
         return (
             unfit
-            or [*self._columns(plan, info), *self._unfit_clusters(plan, info, "warning")]
+            or [*self._columns(plan, info), *self._unfit_clusters(target, info, "warning")]
             or [self._well(plan, info)]
         )
+
+    def unfit_layout(self, table: TableId, columns: Sequence[LakeColumn]) -> list[TableFinding]:
+        """Return why a table with these columns cannot be made as the options say."""
+        tables, there = self.tables, {one.name for one in columns}
+        partitions = tables.options.partitions(table)
+        unknown = next((name for name in partitions if name not in there), None)
+        if unknown is not None:
+            why = f"options.partition_by names {unknown!r}, which the table does not have"
+            return [TableFinding("error", table, unknown, why)]
+        if there == {*partitions} and not tables.format.KEEPS_PARTITIONS:
+            why = f"options.partition_by names all columns, and no column is left for files of {tables.format.NAME}"
+            return [TableFinding("error", table, partitions[-1], why, hint="partition by some of the columns")]
+        unfit = _unfit_partitions(table, partitions, columns)
+        return unfit or self._unfit_clusters(table, TableInfo(tuple(columns), partitions), "error")
 
     def _absent(self, plan: PlannedTable, columns: Sequence[LakeColumn]) -> TableFinding:
         format_ = self.tables.format
@@ -110,14 +123,14 @@ class LakeSchema:
         return TableFinding("error", plan.target, "", why, statement, absent=True)
 
     def _unfit_clusters(
-        self, plan: PlannedTable, info: TableInfo, severity: Literal["error", "warning"]
+        self, table: TableId, info: TableInfo, severity: Literal["error", "warning"]
     ) -> list[TableFinding]:
         """Return the columns of the option that do not fit. For an existing table that is a warning.
 
         Rows keep arriving, and a column may have been renamed at the source since.
         """
         found, said = [], "options.cluster_by names"
-        for name in self.tables.options.cluster_by.get(str(plan.target), ()):
+        for name in self.tables.options.cluster_by.get(str(table), ()):
             one = info.find(name)
             if one is None:
                 why = f"{said} {name!r}, which the table does not have"
@@ -128,7 +141,7 @@ class LakeSchema:
             else:
                 continue
             hint = "cluster by columns of numbers, texts, dates or times, or leave it out"
-            found.append(TableFinding(severity, plan.target, name, why, hint=hint))
+            found.append(TableFinding(severity, table, name, why, hint=hint))
         return found
 
     def _unfit(self, plan: PlannedTable) -> list[TableFinding]:
@@ -225,7 +238,7 @@ def _error(plan: PlannedTable, column: str, why: str, hint: str = "") -> TableFi
     return TableFinding("error", plan.target, column, why, hint=hint)
 
 
-def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequence[LakeColumn]) -> list[TableFinding]:
+def _unfit_partitions(table: TableId, names: Sequence[str], columns: Sequence[LakeColumn]) -> list[TableFinding]:
     found = []
     for one in columns:
         if one.name in names and not partitionable(one.kind):
@@ -234,7 +247,7 @@ def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequenc
                 "back as they were"
             )
             hint = "partition by whole numbers, texts or dates"
-            found.append(_error(plan, one.name, why, hint))
+            found.append(TableFinding("error", table, one.name, why, hint=hint))
     return found
 
 

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.errors import MappingError
+from sluice.errors import CheckpointError, LoadError, MappingError
 from sluice.model.tables import TableId
 from sluice.targets.lake.checkpoint import LakeCheckpointStore
-from sluice.targets.lake.format import CommitNote, LakeFormat
+from sluice.targets.lake.format import Commit, CommitNote, LakeFormat
 from sluice.targets.lake.options import LakeOptions
 from sluice.targets.port import Fence
+
+STATEMENTS = 1 << 20
+"""More statements than a batch has: a schema change notes its batch times this, plus its own number."""
+SCHEMA_CHANGES = ("ddl", "rewrite", "emptied", "convert")
+"""What a schema change is noted as, under its table's scope."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,9 @@ class LakeTables:
     def required(self, table: TableId) -> Any:
         """Open a table to write to it. Raises MappingError, TargetUnavailable, LoadError."""
         found = self.existing(table)
-        self.format.require_fenced(table, found)
+        refusal = self.format.refusal(table, found, every=self.every)
+        if refusal is not None:
+            raise LoadError(f"table {table}: {refusal.why}", where=self.format.uri(table), hint=refusal.hint or None)
         return found
 
     def existing(self, table: TableId) -> Any:
@@ -73,9 +80,60 @@ class LakeTables:
         """Return the number that a table has noted under ``scope`` in this delivery; 0: none."""
         return self.format.noted(found, self.owner, scope, delivery) or 0
 
+    def require_ahead(self, table: TableId, found: Any, scope: str, delivery: int) -> None:
+        """Raise CheckpointError if a table was set back: to a version from before what it has noted under ``scope``.
+
+        A restore or rollback leaves the notes as they are, so they are compared with the commits that led to it.
+        """
+        error = self.set_back(table, found, scope, delivery)
+        if error is not None:
+            raise error
+
+    def set_back(self, table: TableId, found: Any, scope: str, delivery: int) -> CheckpointError | None:
+        """Return the error that a table was set back, see :meth:`require_ahead`; None if it was not."""
+        changed = (self.noted(found, f"{scope}/{what}", delivery) // STATEMENTS for what in SCHEMA_CHANGES)
+        last = max(self.noted(found, scope, delivery), *changed)
+        newest = self.format.newest(found) if last else None
+        if not last or (newest is not None and newest.tells(self.owner, scope) and newest.batch >= last):
+            return None
+        telling, begins, undone = None, newest is None, False
+        now = self.open(table)  # ``found`` stays as it was read, so that a commit is refused if another came since
+        for commit in self.format.history(table, now) if now is not None else ():
+            begins |= commit.begins
+            if commit.tells(self.owner, scope):
+                if not commit.undone:
+                    telling = commit
+                    break
+                undone |= commit.batch >= last
+        if telling.batch >= last if telling is not None else not (begins or undone):
+            return None  # or versions expired, so that it cannot be seen
+        return self._was_set_back(table, scope, last, telling)
+
+    def _was_set_back(self, table: TableId, scope: str, last: int, held: Commit | None) -> CheckpointError:
+        place = f"{self.pipeline} {self.target}"
+        after = ", which appends to all tables what they hold of these batches once more" if self.every else ""
+        after += f"; if they are no longer stored, or the table shall stay as it is: `sluice adopt {place} --reset`"
+        if not self.every:
+            after += (
+                f", and then `sluice dump start {self.pipeline} --target {self.target} --table {scope.split('#')[0]}` "
+                f"and `sluice verify run {self.pipeline} --target {self.target} --repair` make it equal"
+            )
+        error = CheckpointError(
+            f"the {self.format.NAME} table {table} was set back by a restore or a rollback: batch {last} was committed "
+            f"to it, and it holds {f'batch {held.batch}' if held is not None else 'an earlier version'} now; nothing "
+            "was written",
+            where=self.format.uri(table),
+            hint="set it forward again; or "
+            f"`sluice redeliver {place} --from-batch {held.batch + 1 if held is not None else 1}` loads the batches "
+            f"again from the segments{after}",
+        )
+        error.kind = "behind"
+        return error
+
     def note(
         self, fence: Fence, scope: str, number: int, delivery: int, doing: str, more: Mapping[str, str] | None = None
     ) -> CommitNote:
         """Return the note of a commit. The epoch in its words is for people: the checkpoint is what fences."""
         said = {"sluice.owner": self.owner, "sluice.batch": str(fence.batch), "sluice.epoch": str(fence.epoch)}
+        said["sluice.scope"] = scope
         return CommitNote(self.owner, scope, number, delivery, {**said, **self.about, **(more or {})}, doing)

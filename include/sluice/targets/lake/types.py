@@ -24,7 +24,7 @@ class LakeColumn:
     """A column.
 
     ``kind``: Delta's name of its type, or its parts if it is a struct; ``length``: characters of CHAR and VARCHAR, 0:
-    any; ``partition``: the table is partitioned by it.
+    any; ``partition``: the table is partitioned by it; ``as_null``: texts that would be read back as NULL.
     """
 
     name: str
@@ -32,6 +32,7 @@ class LakeColumn:
     nullable: bool = True
     length: int = 0
     partition: bool = False
+    as_null: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,6 @@ def clusterable(kind: Shape) -> bool:
     """Return True for types whose values have an order, and whose bounds in a file's entry readers use."""
     return isinstance(kind, str) and kind not in {"binary", "boolean"}
 
-
-NO_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
-"""Texts that stand for NULL in a partition column, by the rules of Delta and Hive."""
 
 _RANGES: Mapping[str, tuple[int, int]] = {
     "byte": (-(2**7), 2**7 - 1), "short": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1),

@@ -14,7 +14,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import declared_type, is_generated, is_masked, neutral_type, true_name
 from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
 from sluice.model.temporal import is_special, to_text
-from sluice.targets.lake.types import NO_PARTITIONS, LakeColumn, Shape, TableInfo, arrow_of, takes
+from sluice.targets.lake.types import LakeColumn, Shape, TableInfo, arrow_of, takes
 
 K = ColumnKind
 _DATES = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP})
@@ -169,8 +169,8 @@ def convert(
             refused.add(
                 null & looked, column.name, "NULL in a column of the key" if in_key else "NULL is refused by the table"
             )
-        if column.partition and column.kind == "string":
-            lost = pc.fill_null(pc.is_in(values, pa.array(NO_PARTITIONS)), False).to_numpy(zero_copy_only=False)
+        if column.as_null and column.kind == "string":
+            lost = pc.fill_null(pc.is_in(values, pa.array(column.as_null)), False).to_numpy(zero_copy_only=False)
             refused.add(
                 lost & looked, column.name, "an empty text is NULL in a column by which the table is partitioned"
             )

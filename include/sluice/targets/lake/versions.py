@@ -34,7 +34,7 @@ class LakeVersions:
         if found is None:
             return None
         newest = oldest = None  # commits without a batch (e.g. compactions) after the wanted one hold the same rows
-        for commit in self.tables.format.history(table, found):
+        for commit in self._history(table, found):
             oldest = commit
             if commit.has_within(batch):
                 raise LoadError(
@@ -58,7 +58,7 @@ class LakeVersions:
     def whole(self, table: TableId, batch: int) -> int:
         """See :meth:`sluice.targets.port.VersionReader.whole`."""
         found = self.tables.open(table)
-        for commit in self.tables.format.history(table, found) if found is not None else ():
+        for commit in self._history(table, found):
             if commit.has_within(batch):
                 return commit.first - 1
             if 0 < commit.batch <= batch:
@@ -82,13 +82,18 @@ class LakeVersions:
         """See :meth:`sluice.targets.port.VersionReader.batch_at`."""
         found = self.tables.open(table)
         oldest = None
-        for commit in self.tables.format.history(table, found) if found is not None else ():
+        for commit in self._history(table, found):
             oldest = commit
             if commit.ended_by(time_us):
                 return commit.batch
         if oldest is not None and not oldest.begins:
             raise self._gone(table, (_EPOCH + timedelta(microseconds=time_us)).isoformat(), oldest)
         return 0
+
+    def _history(self, table: TableId, found: Any) -> Iterator[Commit]:
+        """Yield the commits that led to a table as it is."""
+        if found is not None:
+            yield from (one for one in self.tables.format.history(table, found) if not one.undone)
 
     def _version(self, found: Any, table: TableId, version: int, commit: Commit) -> TableVersion:
         """Return an opened table at a version. ``commit``: what is known of its batch."""

@@ -142,6 +142,7 @@ class LakeWriter:
                     raise
 
         tables = list(scoped(batch.tables))
+        self._require_ahead([(scope, table.target) for scope, table in tables])
         run_lockstep(require, tables)
         units: dict[TableId, LakeUnit] = {}
         weights: dict[TableId, int] = {}
@@ -159,6 +160,17 @@ class LakeWriter:
             for weight in sorted(set(weights.values()))
         ]
         return [phase for phase in (removing, *phases, storing) if phase]
+
+    def _require_ahead(self, tables: Sequence[tuple[str, TableId]]) -> None:
+        """Raise CheckpointError, before anything is written, if one of the tables was set back."""
+        held = self.tables.checkpoints.held() if tables else None
+
+        def require(scope: str, table: TableId) -> None:
+            found = self.tables.open(table)
+            if found is not None and held is not None:
+                self.tables.require_ahead(table, found, scope, held.delivery)
+
+        run_lockstep(lambda one: require(*one), tables)
 
     @property
     def _about(self) -> LakeTables:
@@ -215,7 +227,12 @@ class LakeUnit:
         started, total = time.monotonic(), WriteResult()
         if self.changes:
             tables = changes_by_table(self.reader)
-            run_lockstep(self.target.required, tables)  # checked before the first one is written
+            delivery = self.target.checkpoints.guard(self.fence).delivery
+
+            def require(table: TableId) -> None:
+                self.target.require_ahead(table, self.target.required(table), SCOPE, delivery)
+
+            run_lockstep(require, tables)  # checked before the first one is written
             total = sum(run_lockstep(lambda one: self.append(*one), tables.items()), total)
         for number, stored in enumerate(self.removes):
             total += self._remove(stored, f"{stored.plan.source}#removed{number}")
