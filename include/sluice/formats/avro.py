@@ -25,6 +25,8 @@ _PLAIN = {
     "double": "double",
     "float32": "float", "float64": "double", "string": "string", "bytes": "bytes",
 }  # fmt: skip
+FLOATS = frozenset({"float", "double", "float32", "float64"})
+"""Kafka Connect's types whose values JSON may have as texts: NaN, Infinity, -Infinity."""
 _Convert = Callable[[Any], Any]
 
 
@@ -121,10 +123,13 @@ def _record(schema: Schema, known: set[str]) -> Any:
 
 def _field(field: Schema, known: set[str]) -> dict[str, Any]:
     name, kind = adjusted(field["field"]), _type(field, known)
+    default = {"default": field["default"]} if "default" in field else {}
+    if default and field["type"] == "bytes":
+        default["default"] = b64decode(field["default"]).decode("latin-1")  # a code point for each byte
     if not field["optional"]:
-        return {"name": name, "type": kind}
-    if "default" in field:
-        return {"name": name, "type": [kind, "null"], "default": field["default"]}
+        return {"name": name, "type": kind, **default}
+    if default:
+        return {"name": name, "type": [kind, "null"], **default}
     return {"name": name, "type": ["null", kind], "default": None}
 
 
@@ -141,6 +146,11 @@ def _converter(schema: Schema) -> _Convert | None:
     """Return a function that converts a JSON value to what Avro encodes; None if nothing needs to be converted."""
     if schema["type"] == "bytes":
         return b64decode
+    if schema["type"] in FLOATS:
+        return float
+    if schema["type"] == "array":
+        item = _converter(schema["items"])
+        return None if item is None else lambda values: list(map(item, values))
     if schema["type"] != "struct":
         return None
     parts = [(field["field"], adjusted(field["field"]), _of_field(field)) for field in schema["fields"]]
@@ -162,4 +172,4 @@ def _of_field(field: Schema) -> _Convert | None:
     return lambda value: (name, work(value))  # says which member of the union it is, so that it is not guessed
 
 
-__all__ = ["Encoder", "adjusted"]
+__all__ = ["FLOATS", "Encoder", "adjusted"]

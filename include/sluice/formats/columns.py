@@ -20,6 +20,7 @@ from sluice.formats import debezium
 from sluice.formats.common import Column, columns_of, json_text
 from sluice.formats.keys import key_document
 from sluice.kernels import kernel
+from sluice.merge.column_presence import masks
 from sluice.model.batches import Op
 from sluice.model.fields import true_name
 from sluice.model.offset import Offset
@@ -342,3 +343,17 @@ def _mapped(values: pa.Array, work: Callable[[str], str]) -> pa.Array:
 def can(rows: pa.Table) -> bool:
     """Return True if the documents of these rows can be made from columns: the log has all of each row."""
     return "_present" not in rows.schema.names or rows["_present"].null_count == rows.num_rows
+
+
+def old_rows_whole(rows: pa.Table, key: Sequence[str]) -> bool:
+    """Return True if documents with schemas have all of each row as it was before its change, or nothing of it: see
+    :func:`sluice.formats.connect.completed`.
+    """
+    if can(rows):
+        return True
+    names = [true_name(field) for field in rows.schema if field.name not in META_COLUMNS]
+    now, then = masks(rows["_present"], len(names))
+    gone = pc.equal(_whole(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
+    existed = _whole(rows["_before"]).is_valid().to_numpy(zero_copy_only=False)
+    key_alone = ~then[:, [name not in key for name in names]].any(axis=1) & ~moved(rows, key)
+    return bool(now[gone].all() and then[existed & ~key_alone].all())

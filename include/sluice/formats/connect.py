@@ -7,20 +7,31 @@ an int64 cannot hold it. So documents with schemas must be made of rows that :fu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
-from sluice.formats.common import Column, columns_of, json_text
+from sluice.errors import LoadError
+from sluice.formats import debezium
+from sluice.formats.columns import json_column
+from sluice.formats.common import Column, after_of, changed, columns_of, json_text
+from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind
+from sluice.model.default_values import DefaultValue
 from sluice.model.fields import true_name
 from sluice.model.tables import META_COLUMNS, TableId
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 
 Schema = dict[str, Any]
 
 _TIME = "io.debezium.time"
 _DATA = "io.debezium.data"
+_NO_DATE = "0000-00-00 00:00:00"
+_JSON = f"{_DATA}.Json"
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _UNSIGNED = pa.decimal128(20, 0)
 _SNAPSHOT = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
@@ -50,15 +61,24 @@ def key_schema(rows: pa.Schema, table: TableId, names: Sequence[str], source: st
     return json_text(_struct(fields, name=f"{_place(table, source)}.Key"))
 
 
-def value_schema(rows: pa.Schema, table: TableId, source: str, *, whole: bool = True) -> str:
+def value_schema(
+    rows: pa.Schema,
+    table: TableId,
+    source: str,
+    *,
+    whole: bool = True,
+    defaults: Mapping[str, DefaultValue] = MappingProxyType({}),
+) -> str:
     """Return the schema of a document, as JSON text.
 
-    ``whole``: False if documents may lack columns, so that none is required.
+    Args:
+        whole: False if rows before a change may lack columns, so that none is required.
+        defaults: of columns, as far as they are known.
     """
-    fields = [
-        _field(column, kind, required=whole and column.required) | {"field": name}
-        for name, (column, kind) in _columns(rows).items()
-    ]
+    fields = []
+    for name, (column, kind) in _columns(rows).items():
+        made = _field(column, kind, required=whole and column.required)
+        fields.append(made | _default(column, kind, made["type"], defaults.get(name)) | {"field": name})
     place = _place(table, source)
     image = _struct(fields, name=f"{place}.Value", optional=True)
     times = [_plain("int64", field=name) for name in ("ts_ms", "ts_us", "ts_ns")]
@@ -70,6 +90,61 @@ def value_schema(rows: pa.Schema, table: TableId, source: str, *, whole: bool = 
             version=2,
         )
     )  # fmt: skip
+
+
+def _default(column: Column, kind: pa.DataType, type_: str, known: DefaultValue | None) -> Schema:
+    """Return the default of a column as its schema has it, in the form that documents give its value.
+
+    One that is computed is unknown; a date's is the epoch then if the column is NOT NULL, as with Debezium.
+    """
+    if known is None or type_ in {"struct", "array"}:
+        return {}
+    if known.value is None:
+        dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        return {"default": debezium.value_of(_NO_DATE, column)} if dated and column.required else {}
+    if not known.value.is_valid:
+        return {}
+    try:
+        value = json.loads(json_column(pa.array([known.value]).cast(kind), column)[0].as_py())
+    except pa.ArrowException:  # the column has another type than at the source
+        return {}
+    if value is None or (type_ in {"float", "double"} and isinstance(value, str)):
+        return {}  # NaN is no number of JSON
+    return {"default": value}
+
+
+def completed(change: Change, placeholder: str) -> Change:
+    """Return the change with ``placeholder`` in texts and bytes that the log lacks after it, as Debezium's
+    unavailable.value.placeholder does.
+
+    A schema has no word for a value that is not known, and null would be a value. Raises LoadError for a column of
+    another type. The row before an update is left out if the log has no more than its key, as Debezium does; else it
+    has null for what the log lacks.
+    """
+    before, after = change.before, after_of(change)
+    if after is None:
+        return change
+    if before is not None and len(before) < len(change.fields) and before.keys() <= set(change.key):
+        before = before if set(change.key) & set(changed(change)) else None
+    if len(after) == len(change.fields):
+        return replace(change, before=before, after=after)
+    row = {}
+    for field, (name, column) in zip(change.fields, columns_of(change.fields).items(), strict=True):
+        schema = _field(column, field.type, required=False)
+        if name in after:
+            row[name] = after[name]
+        elif schema["type"] in {"string", "bytes"} and schema.get("name", _JSON) == _JSON:
+            row[name] = placeholder.encode() if schema["type"] == "bytes" else placeholder
+        else:
+            raise LoadError(
+                f"the log lacks {name} of an updated row of {change.table}: the format's schema cannot say so, and a "
+                f"column of type {column.declared or field.type} has no placeholder",
+                where=f"{change.table}.{name}",
+                hint=f"{LOG_WHOLE_ROWS}; or format: debezium-json without schemas, which leaves the column out; for "
+                "what is in the log already: `sluice skip PIPELINE TARGET BATCH`, then `sluice dump start PIPELINE "
+                "--table SCHEMA.TABLE`",
+            )
+    return replace(change, before=before, after=row)
 
 
 def _place(table: TableId, source: str) -> str:
@@ -120,7 +195,7 @@ def _field(column: Column, kind: pa.DataType, *, required: bool) -> Schema:
 
 _NAMED = {
     "year": ("int32", f"{_TIME}.Year"),
-    "json": ("string", f"{_DATA}.Json"),
+    "json": ("string", _JSON),
     "enum": ("string", f"{_DATA}.Enum"),
     "set": ("string", f"{_DATA}.EnumSet"),
     "vector": ("array", f"{_DATA}.FloatVector"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sluice.errors import LoadError
 from sluice.formats import debezium, maxwell
 from sluice.formats.common import Column, json_text
 from sluice.model.tables import TableId
+from sluice.model.whole_rows import LOG_WHOLE_ROWS
 
 
 def key_document(format_name: str, table: TableId, names: Sequence[str]) -> tuple[str, list[str], str]:
@@ -24,12 +26,17 @@ def key_text(
 ) -> str:
     """Return the key of a row.
 
-    Values are written as in the format's documents (canal-json: as in debezium-json, as canal has no keys).
+    Values are written as in the format's documents (canal-json: as in debezium-json, as canal has no keys). Raises
+    LoadError if the log lacks one of them.
     """
+    for name in names:
+        if name not in row:
+            raise LoadError(
+                f"the log lacks {name} of a changed row of {table}, which its message's key or partition needs",
+                where=f"{table}.{name}",
+                hint=LOG_WHOLE_ROWS,
+            )
     convert = maxwell.value_of if format_name == "maxwell-json" else debezium.value_of
     opening, before, closing = key_document(format_name, table, names)
-    values = [
-        json_text(None if row[name] is None else convert(row[name], columns[name])) if name in row else "null"
-        for name in names
-    ]
+    values = [json_text(None if row[name] is None else convert(row[name], columns[name])) for name in names]
     return opening + "".join(b + v for b, v in zip(before, values, strict=True)) + closing

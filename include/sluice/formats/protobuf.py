@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from sluice.errors import MappingError
-from sluice.formats.avro import adjusted
+from sluice.formats.avro import FLOATS, adjusted
 from sluice.formats.connect import DECIMAL, Schema
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -110,7 +110,7 @@ class Encoder:
             }
             return "Decimal", lambda value: {"value": b64decode(value), **known}
         kind = _SCALARS[schema["type"]]
-        return kind, b64decode if kind == "bytes" else None
+        return kind, b64decode if kind == "bytes" else float if schema["type"] in FLOATS else None
 
     def _text(self) -> Iterator[str]:
         yield 'syntax = "proto3";'

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -219,13 +220,61 @@ def test_a_topic_that_is_gone_and_one_with_more_partitions(kafka: Any) -> None:
     pipe.write(batch)
     bench.options["partitions_changed"] = "stop"
     pipe.deliver((table, [new(3, "c", 3)]))
-    client.delete_topics([topic])[topic].result(30)
-    while topic in kafka_reading.topics_of(kafka):
-        pass
+    kafka_reading.delete(kafka, topic)
     bench.options["create_topics"] = {}
-    with pytest.raises(MappingError, match=rf"the topic {topic} for {topic} is not there.*check"):
+    with pytest.raises(LoadError, match=rf"the topic {topic} for {topic} is gone.*check"):
         pipe.write(pipe.given([(table, [new(4, "d", 4)])]))
     assert pipe.held == 3
+    other, pipe = people(bench.schema, "other"), Pipe(bench, name="other")
+    with pytest.raises(MappingError, match=rf"the topic {bench.schema}.other for .* is not there.*check"):
+        pipe.write(pipe.given([(other, [new(4, "d", 4)])]))
+
+
+@pytest.mark.parametrize("anew", ["", "by hand"])
+@pytest.mark.parametrize(("changes", "which"), [("latest", "table"), ("all", "table"), ("latest", "schema_topic")])
+def test_the_hint_of_a_topic_that_is_gone_leads_out(
+    tmp_path: Path,
+    mysql_source: Any,
+    zookeeper: Any,
+    kafka: Any,
+    fresh_schema: Any,
+    changes: str,
+    anew: str,
+    which: str,
+) -> None:
+    """A known topic that is gone, or was made anew, stops the load whatever create_topics.when is, and check says so."""
+    schema = fresh_schema(mysql_source)
+    topic = {"table": f"{schema}.t", "schema_topic": f"{schema}-ddl"}[which]
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT)")
+    target = f'    changes: {changes}\n    options: {{create_topics: {{when: needed}}, schema_topic: "{schema}-ddl"}}\n'
+    with pipeline(tmp_path, mysql_source, kafka, zookeeper, schema, target) as made:
+        made.run_until_head()
+        mysql_source.execute(f"USE {schema}", "INSERT INTO t VALUES (1, 1), (2, 2)", "ALTER TABLE t ADD COLUMN w INT")
+        made.run_until_head()
+        kafka_reading.delete(kafka, topic)
+        if anew:
+            client = admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
+            client.create_topics([admin.NewTopic(topic, 1, 1)])[topic].result(30)
+        reason = rf"topic {topic} for .*{'made anew' if anew else 'gone'}"
+        mysql_source.execute(f"UPDATE {schema}.t SET v = 5 WHERE id = 1")
+        with pytest.raises(LoadError, match=reason) as stopped:
+            made.run_until_head()
+        report = check(made.runtime())
+        assert any(re.search(reason, f.why) for f in report.findings if f.severity == "error"), report.findings
+        if anew:
+            assert f"kafka-topics --delete --topic {topic}" in (stopped.value.hint or "")
+            kafka_reading.delete(kafka, topic)
+        assert "`sluice check case --apply` make it" in (stopped.value.hint or "")
+        assert made.cli("check", "case", "--apply", "--yes").returncode == 0
+        with delivering(made):
+            assert work(made.runtime(), start(made.runtime()).id).state is DumpState.DONE
+        made.run_until_head()
+        assert not check(made.runtime()).failed
+        rows = {}
+        for one in kafka_reading.read(kafka, f"{schema}.t"):
+            if one.value is not None:
+                rows[one.key] = one.document["after"]["v"]
+        assert sorted(rows.values()) == [2, 5]
 
 
 def test_more_messages_than_wait_at_a_time(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +366,66 @@ def test_a_transaction_longer_than_the_broker_allows(kafka: Any) -> None:
     bench = KafkaBench(kafka, options={"transaction_timeout": "23h"})
     with pytest.raises(ConfigError, match=r"transaction\.max\.timeout\.ms"):
         Pipe(bench).take_over()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ('producer: {lingr.ms: 5}', 'lingr.ms'),
+        ('producer: {linger.ms: soon}', 'Invalid value'),
+        ('transaction_timeout: 23h', 'transaction.max.timeout.ms'),
+    ],
+)  # fmt: skip
+def test_check_sees_settings_that_the_client_or_the_brokers_refuse(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, fresh_schema: Any, options: str, why: str
+) -> None:
+    schema = fresh_schema(mysql_source)
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY)")
+    target = f"    changes: all\n    options: {{{options}}}\n"
+    with pipeline(tmp_path, mysql_source, kafka, zookeeper, schema, target) as made:
+        findings = check(made.runtime()).findings
+        assert [f.fix for f in findings if f.severity == "error" and why in f.why], findings
+
+
+def test_check_sees_another_number_of_partitions(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_source)
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY)")
+    target = "    changes: all\n    options: {create_topics: {when: needed, partitions: 2}}\n"
+    with pipeline(tmp_path, mysql_source, kafka, zookeeper, schema, target) as made:
+        made.run_until_head()
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES (1)")
+        made.run_until_head()
+        client = admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
+        client.create_partitions([admin.NewPartitions(f"{schema}.t", 5)])[f"{schema}.t"].result(30)
+        assert any("has 5 partitions, and had 2" in f.why for f in check(made.runtime()).findings)
+
+
+@pytest.mark.parametrize("option", ["key_columns", "partitioning: columns, partition_columns"])
+def test_a_column_of_the_options_that_is_renamed(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, fresh_schema: Any, option: str
+) -> None:
+    """The error names the option, and what its hint says leads out, with rows of both names in one batch."""
+    schema = fresh_schema(mysql_source)
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, part INT)")
+    topics = "create_topics: {when: needed, partitions: 3}"
+    target = f'    changes: all\n    options: {{{option}: {{"{schema}.t": [part]}}, {topics}}}\n'
+    with pipeline(tmp_path, mysql_source, kafka, zookeeper, schema, target) as made:
+        made.run_until_head()
+        mysql_source.execute(
+            f"USE {schema}", "INSERT INTO t VALUES (1, 7)", "ALTER TABLE t RENAME COLUMN part TO piece",
+            "INSERT INTO t VALUES (2, 7)",
+        )  # fmt: skip
+        with pytest.raises(MappingError, match=rf"columns names part of {schema}\.t.*renamed or dropped") as stopped:
+            made.run_until_head()
+        assert "rename: {NEW: OLD}" in (stopped.value.hint or "")
+        renamed = f"mapping:\n  - {{from: {schema}.t, to: {schema}.t, columns: {{rename: {{piece: part}}}}}}\n"
+        made.path.write_text(made.yaml + renamed, encoding="utf-8")
+        made.run_until_head()
+        found = kafka_reading.read(kafka, f"{schema}.t")
+        assert len({one.partition for one in found}) == 1
+        assert [one.document["after"] for one in found] == [{"id": 1, "part": 7}, {"id": 2, "part": 7}]
 
 
 @pytest.mark.parametrize(

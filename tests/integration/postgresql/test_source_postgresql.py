@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import LogPurged, LostPosition, PreflightError
+from sluice.errors import LogPurged, LostPosition, PreflightError, UnsupportedValue
 from sluice.flows.capture.drain import drain
 from sluice.operations.check import check
 from sluice.operations.status import status
 from sluice.segments.reader import iter_changes
 from sluice.sources.postgresql import ddl_trigger
+from tests.support.pipelines.dumping import delivering
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
 
 TABLES = (
@@ -81,6 +82,25 @@ def test_an_unchanged_value_out_of_line_stays(shop: PgCase) -> None:
     shop.assert_same("orders")
     [(longest,)] = shop.target.execute(f"SELECT min(length(note)) FROM {shop.schema}.orders", database="copy")
     assert longest == 20_000
+
+
+def test_a_time_that_is_not_kept_names_its_table_and_the_hint_leads_out(shop: PgCase) -> None:
+    shop.write("INSERT INTO customers (name) VALUES ('first')")
+    shop.run_until_head()
+    shop.write("INSERT INTO customers (name, seen) VALUES ('far', '294276-01-01 00:00:00+00'), ('near', '2026-01-01')")
+    with pytest.raises(UnsupportedValue, match="after the year 294246") as stopped:
+        shop.run_until_head()
+    assert f"{shop.schema}.customers.seen, the transaction committed at " in (stopped.value.where or "")
+    assert f"`sluice seek {shop.name} latest`" in (stopped.value.hint or "")
+    shop.write("UPDATE customers SET seen = 'infinity' WHERE name = 'far'")
+    moved = shop.cli("seek", shop.name, "latest", "--yes")
+    assert moved.returncode == 0, moved.stderr
+    with delivering(shop):
+        shop.cli("verify", "run", shop.name, "--repair")
+    shop.run_until_head()
+    here, there = shop.rows("customers", "name, seen::text")
+    assert here == there
+    assert len(there) == 3
 
 
 def test_the_slot_moves_with_what_is_delivered(shop: PgCase) -> None:

@@ -4,7 +4,10 @@ with other contents.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +95,63 @@ def test_messages_that_no_queue_gets(rabbitmq: Any) -> None:
     assert {received.table for received in bench.received()} == {str(one.table)}
 
 
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+def test_a_queue_with_less_room_than_a_batch(rabbitmq: Any, kind: str) -> None:
+    """A consumer gets each row once from one attempt, and the newest state of a row last."""
+    bench, table, pipe = made(rabbitmq, {"confirm_window": 200})
+    full_queue(rabbitmq, bench.queues[0], kind)
+    rows = [new(n, "a", n) for n in range(150)]
+    steps = [changed((7, name, 7), (7, after, 7)) for name, after in itertools.pairwise("abcdef")]
+    consumed: list[tuple[int, str]] = []
+    done = threading.Event()
+    consumer = threading.Thread(target=slowly, args=(rabbitmq, bench.queues[0], consumed, done))
+    consumer.start()
+    try:
+        pipe.deliver((table, [*rows, *steps]))
+    finally:
+        done.set()
+        consumer.join()
+    assert pipe.held == 1
+    others = [number for number, _ in consumed if number != 7]
+    assert sorted(others) == [n for n in range(150) if n != 7]
+    names = [name for number, name in consumed if number == 7]
+    assert names[-1] == "f"
+    assert list(dict.fromkeys(names)) == list("abcdef") or len(names) > 6
+
+
+def test_a_queue_that_stays_full_fails_the_batch(rabbitmq: Any) -> None:
+    bench, table, pipe = made(rabbitmq, {"room_timeout": "1s"})
+    full_queue(rabbitmq, bench.queues[0], "classic")
+    with pytest.raises(TargetUnavailable, match=r"refused message p\.copy/1/\d+/.* for 1 s, .*full") as failed:
+        pipe.write(pipe.given([(table, [new(n, "a", n) for n in range(50)])]))
+    assert "options.room_timeout" in (failed.value.hint or "")
+    assert pipe.held == 0
+
+
+def full_queue(server: Any, name: str, kind: str) -> None:
+    """Make a queue that has room for a few messages and refuses others."""
+    connection = server.client()
+    limits = {"x-queue-type": kind, "x-max-length": 8, "x-overflow": "reject-publish"}
+    connection.channel().queue_declare(name, durable=True, arguments=limits)
+    connection.close()
+
+
+def slowly(server: Any, queue: str, consumed: list[tuple[int, str]], done: threading.Event) -> None:
+    """Consume messages one by one until the queue is empty after ``done``."""
+    connection = server.client()
+    channel = connection.channel()
+    while True:
+        last = done.is_set()
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        if method is not None:
+            after = json.loads(body)["after"]
+            consumed.append((after["id"], after["email"]))
+        elif last:
+            break
+        done.wait(0.005)
+    connection.close()
+
+
 def test_a_change_that_no_queue_gets_stops_the_load(rabbitmq: Any) -> None:
     bench, table, pipe = made(rabbitmq, {"exchange": "changes"})
     connection = rabbitmq.client()
@@ -130,6 +190,36 @@ def test_check_makes_what_is_missing(rabbitmq: Any, options: dict[str, Any], wha
     if not options:
         pipe.write(batch)
         assert [one.id for one in rabbitmq.messages(str(table.table), whole=True)] != []
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made anew"])
+def test_a_stream_that_is_gone_or_another_stops_the_load(rabbitmq: Any, anew: bool) -> None:
+    """Also with create: needed; `sluice check` says so, and what its --apply makes is taken."""
+    bench, table, pipe = made(rabbitmq, STREAMS)
+    pipe.deliver((table, [new(1, "a", 1)]))
+    pipe.deliver((table, [new(2, "b", 2)]))
+    target: Any = bench.target()
+    stream, schema = str(table.table), target.schema()
+    with stream_connected(target.place, "test") as client:
+        client.delete(stream)
+        if anew:
+            client.create(stream)
+    batch = pipe.given([(table, [new(3, "c", 3)])])
+    reason = rf"the stream {re.escape(stream)} {'was deleted and made anew' if anew else 'is gone'}"
+    with pytest.raises(LoadError, match=reason) as stopped:
+        pipe.write(batch)
+    assert "`sluice check p --apply` make it" in (stopped.value.hint or "")
+    found = [one for one in schema.compare([planned_table(table)]) if one.severity == "error"]
+    assert re.match(reason, found[0].why)
+    if anew:
+        assert "delete it" in (stopped.value.hint or "")
+        with stream_connected(target.place, "test") as client:
+            client.delete(stream)
+        found = schema.compare([planned_table(table)])
+    schema.apply(found[0].statement)
+    pipe.write(batch)
+    assert [one.after["id"] for one in bench.received() if one.after] == [3]
+    assert [one.severity for one in schema.compare([planned_table(table)])] == ["ok"]
 
 
 def test_transactions_and_statements_have_messages_of_their_own(rabbitmq: Any) -> None:

@@ -5,6 +5,7 @@ of the server.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -237,6 +238,38 @@ def test_listed_keys_and_whole_tables_are_removed(redis_server: Any) -> None:
     other = Pipe(bench, pipeline="other")
     other.deliver((table, [new(1, "a", 1)]))
     assert [(one.pipeline, one.tables) for one in reconciler.others()] == [("other", {str(table.table)})]
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made anew"])
+def test_a_stream_that_is_gone_or_another_stops_the_load(redis_server: Any, anew: bool) -> None:
+    """Trimming is no loss; a deleted stream is, and what `sluice check --apply` does leads out."""
+    bench = RedisBench(redis_server, "all")
+    table = people(bench.schema)
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    for number in (1, 2):
+        pipe.deliver((table, [new(number, "a", number)]))
+    schema, stream = bench.target().schema(), str(table.table)
+    assert schema is not None
+    with bench.client as client:
+        client.xtrim(stream, maxlen=0)
+        pipe.deliver((table, [new(3, "c", 3)]))
+        client.delete(stream)
+        if anew:
+            client.xadd(stream, {"by": "hand"})
+    batch = pipe.given([(table, [new(4, "d", 4)])])
+    reason = rf"the stream {re.escape(stream)} {'was deleted and made anew' if anew else 'is gone'}"
+    with pytest.raises(LoadError, match=reason) as stopped:
+        pipe.write(batch)
+    assert "`sluice check PIPELINE --apply` have the load make it anew" in (stopped.value.hint or "")
+    [found] = [one for one in schema.compare([planned_table(table)]) if one.severity == "error"]
+    assert re.match(reason, found.why)
+    with bench.client as client:
+        client.delete(stream)
+    schema.apply(found.statement)
+    pipe.write(batch)
+    assert [one.after["id"] for one in bench.received() if one.after] == [4]
+    assert not [one for one in schema.compare([planned_table(table)]) if one.severity == "error"]
 
 
 def test_a_stream_goes_on_where_a_killed_load_stopped(redis_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,13 @@ class Read:
         return None if self.value is None else json.loads(self.value)
 
 
+def delete(server: Any, topic: str) -> None:
+    """Delete a topic, and wait until the brokers have forgotten it."""
+    client = AdminClient({"bootstrap.servers": server.bootstrap})
+    client.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in topics_of(server), f"the end of topic {topic}")
+
+
 def topics_of(server: Any) -> dict[str, int]:
     """Topic -> partitions."""
     found = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=30).topics

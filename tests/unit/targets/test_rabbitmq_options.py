@@ -111,3 +111,9 @@ def test_names_are_within_the_protocols_limits() -> None:
     assert long != streams.publisher("r" * 401)
     with pytest.raises(MappingError, match=r"the stream .*… is longer than 255 bytes"):
         streams.route_of(TableId("s", "ä" * 60))
+
+
+def test_the_placeholder_of_a_text_that_the_log_lacks_is_an_option() -> None:
+    form = target({"schemas": True, "unavailable_value_placeholder": "unknown"}, changes="all").options.form
+    assert form.has_schemas
+    assert form.unavailable_value_placeholder == "unknown"

@@ -40,12 +40,14 @@ from sluice.flows.tracing import stage_trace
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
+from sluice.model.default_values import DefaultValue
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import Changeset, read_changeset
 from sluice.segments.manifest import SegmentManifest
 from sluice.sources.table_filter import Selection
+from sluice.sources.words import words_of
 from sluice.targets.bundles import bundles, joined
 from sluice.targets.feature_check import require_features
 from sluice.targets.port import (
@@ -464,6 +466,7 @@ class _Delivery:
             stored_changes(self.runtime, self._config.name, manifest, record.manifest),
             schema_changes=self._schema_changes(record, manifest),
             changes=sum(file.rows for file in manifest.files),
+            facts=_Facts(self.runtime, self.state, record, self._config.name),
         )
 
     def _ranges(self, record: Batch, changeset: Changeset) -> list[StoredRange]:
@@ -510,3 +513,20 @@ class _Facts:
         routes, selection = Routes.compile(pipeline.mapping), Selection.compile(pipeline.capture)
         known = tables_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)
         return {table: routes.route(table).target for table in known if selection.wants(table)}
+
+    def column_defaults(self) -> Mapping[TableId, Mapping[str, DefaultValue]]:
+        """Return the defaults of columns, by the definitions at the start of the batch and its statements."""
+        runtime, batch = self._runtime, self._batch
+        manifest = runtime.store.read_manifest(batch.manifest)
+        words, routes = words_of(runtime.source.dialect(batch.last)), Routes.compile(runtime.pipeline.mapping)
+        known = definitions_at(runtime.store, runtime.source, self._state, batch.first)
+        changed = changed_before_rows(manifest, after=True)
+        found: dict[TableId, dict[str, DefaultValue]] = {}
+        for table in dict.fromkeys(TableId(file.schema_, file.table) for file in manifest.files):
+            definition = changed.get(table) or (known.find(table) if known is not None else None)
+            route = routes.route(table)
+            for column in definition.columns if definition is not None else ():
+                name = route.target_name(column.name)
+                if column.default is not None and name is not None:
+                    found.setdefault(route.target, {})[name] = words.default_value(column)
+        return found

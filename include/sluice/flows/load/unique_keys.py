@@ -76,11 +76,14 @@ class SourceKeys:
         return self._read_changed()
 
 
-def changed_before_rows(manifest: SegmentManifest) -> dict[TableId, TableDefinition]:
-    """Return the definitions that statements in front of a batch's rows made, by the tables' names after them."""
+def changed_before_rows(manifest: SegmentManifest, *, after: bool = False) -> dict[TableId, TableDefinition]:
+    """Return the definitions that statements in front of a batch's rows made, by the tables' names after them.
+
+    ``after``: those of statements behind all rows, too.
+    """
     found: dict[TableId, TableDefinition] = {}
     for record in manifest.ddl:
-        for change in map(TableChange.from_json, record.changes if record.seq < manifest.changes else ()):
+        for change in map(TableChange.from_json, record.changes if after or record.seq < manifest.changes else ()):
             found.pop(change.table, None)
             if change.after is not None:
                 found[change.renamed_to or change.table] = change.after

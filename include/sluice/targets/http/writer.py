@@ -75,7 +75,7 @@ class HttpWriter:
         batch = self.batch
         if not batch.tables and not batch.changes:
             return []
-        return [[HttpUnit(self.place, self.fence, BatchRows.of(batch))]]
+        return [[HttpUnit(self.place, self.fence, BatchRows.of(batch, self.place.options.form))]]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Do nothing: everything was taken, and the pipeline keeps the checkpoint."""

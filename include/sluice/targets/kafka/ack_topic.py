@@ -17,7 +17,7 @@ from sluice.targets.fencing import seal_of
 from sluice.targets.kafka.client import ADMIN_S, ANSWER_S, KicksOut, errors, kafka_error, library, translated
 from sluice.targets.kafka.options import MissingTopics
 from sluice.targets.kafka.place import Place
-from sluice.targets.kafka.topics import create
+from sluice.targets.kafka.topics import KnownTopics, create
 from sluice.targets.port import Checkpoint
 
 FORMAT_VERSION = 1
@@ -28,12 +28,10 @@ SETTLES_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class KafkaCheckpoint:
-    """The record: the checkpoint, partitions of each topic as of its last message, and dead letters that were delivered
-    since.
-    """
+    """The record: the checkpoint, the topics that the target wrote to, and dead letters that were delivered since."""
 
     checkpoint: Checkpoint
-    partitions: dict[str, int] = field(default_factory=dict)
+    topics: KnownTopics = field(default_factory=KnownTopics)
     replayed: tuple[str, ...] = ()
 
 
@@ -166,7 +164,8 @@ class AckTopic:
             seal = data.get("seal")  # older versions wrote no seal
             edited = seal is not None and seal != seal_of([self.place.owner], int(data["batch"]), data["position"])
             checkpoint = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]), edited)
-            return KafkaCheckpoint(checkpoint, dict(data.get("partitions", {})), tuple(data.get("replayed", ())))
+            topics = KnownTopics(dict(data.get("partitions", {})), dict(data.get("topic_ids", {})))
+            return KafkaCheckpoint(checkpoint, topics, tuple(data.get("replayed", ())))
         except (ValueError, KeyError, TypeError, SluiceError) as error:
             raise CheckpointError(
                 f"the checkpoint of {self.place.owner} cannot be read: {error}",
@@ -186,7 +185,8 @@ class AckTopic:
             "identity": at.identity,
             "position": position,
             "seal": seal_of([self.place.owner], at.batch, position),
-            "partitions": held.partitions,
+            "partitions": dict(held.topics.partitions),
+            "topic_ids": dict(held.topics.ids),
             "replayed": list(held.replayed),
         }).encode()
 

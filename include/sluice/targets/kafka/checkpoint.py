@@ -62,9 +62,22 @@ class KafkaCheckpoints:
             held = found.checkpoint if found else Checkpoint(0, to.batch)
             require_no_newer(held, to.epoch, self._place.record_place)
             checkpoint = Checkpoint(to.epoch, to.batch, to.position, to.identity or held.identity)
-            return KafkaCheckpoint(checkpoint, found.partitions if found else {})
+            return replace(found or KafkaCheckpoint(checkpoint), checkpoint=checkpoint, replayed=())
 
         self._moved(to.epoch, made)
+
+    def forget_topic(self, topic: str) -> None:
+        """Remove a topic from the record, so that the next load takes the one that is there. Raises TargetUnavailable
+        if another producer begins meanwhile.
+        """
+        held = AckTopic(self._place).read()
+        if held is None or topic not in held.topics.partitions:
+            return
+        with slot(self._place) as mine:
+            mine.channel = channel = _begun(self._place)
+            if channel.held is not None:
+                with _kicked(self._place):
+                    channel.commit(replace(channel.held, topics=channel.held.topics.without(topic)))
 
     def forget(self) -> None:
         """Remove the record; messages stay."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sluice.config.pipeline import Span
 from sluice.config.rights import Refers
 from sluice.model.tables import TableId
-from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.form import UNAVAILABLE, MessageForm
 from sluice.targets.options import TableName
 from sluice.targets.templates import fields_of, listed, require_known
 
@@ -100,6 +100,12 @@ class KafkaOptions(BaseModel):
         True,
         description="With a schema registry: register schemas that are missing. false: a load stops where one is "
         "missing.",
+    )
+    unavailable_value_placeholder: str = Field(
+        UNAVAILABLE,
+        description="schemas, debezium-avro and debezium-protobuf, with changes: all: what stands for a text, JSON or "
+        "bytes that the log does not have after an update, as Debezium's option of this name; a column of another type "
+        "stops the load.",
     )
     partitioning: Partitioning = Field(
         Partitioning.KEY,
@@ -214,6 +220,7 @@ class KafkaOptions(BaseModel):
             headers=self.headers,
             key_columns=self.key_columns,
             order_columns=by[self.partitioning],
+            unavailable_value_placeholder=self.unavailable_value_placeholder,
         )
 
     @property

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.errors import LoadError, MappingError, SluiceError
+from sluice.errors import ConfigError, LoadError, SluiceError
 from sluice.model.planned import PlannedTable
 from sluice.targets.feature_check import without_key
+from sluice.targets.kafka.ack_topic import AckTopic
+from sluice.targets.kafka.checkpoint import KafkaCheckpoints
 from sluice.targets.kafka.options import MissingTopics
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.registry import Registry
-from sluice.targets.kafka.topics import Topics, configs_of, create, statement, wait_for
+from sluice.targets.kafka.topics import KnownTopics, Topics, configs_of, create, statement, wait_for
 from sluice.targets.port import Input, TableFinding
+
+TRANSACTION_MAX = "transaction.max.timeout.ms"
 
 
 @dataclass(frozen=True)
@@ -26,32 +30,55 @@ class KafkaSchema:
     def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
         """Return findings on what is missing, what cannot be loaded, and where each table goes."""
         topics = Topics.look(self.place)
+        topics.identify({topics.topic_of(plan.target) for plan in tables} | set(topics.side.values()))
+        record = AckTopic(self.place).read()
+        known = record.topics if record is not None else KnownTopics()
         configs = configs_of(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
         found: list[TableFinding] = []
         for plan in tables:
-            found += self._about(plan, topics, configs)
+            changed = topics.changed(topics.topic_of(plan.target), plan.target, known)
+            found += self._about(plan, topics, configs, changed)
         for option, topic in topics.side.items() if tables else ():
-            if topic not in topics.counts:
-                missing = statement(topic, self.place.options.create_topics.model_copy(update={"partitions": 1}))
-                found.append(
-                    TableFinding(
-                        "error", tables[0].target, "", f"the topic {topic} of options.{option} is not there", missing
-                    )
-                )
+            changed = topics.changed(topic, f"options.{option}", known, ordered=False)
+            if topic in topics.counts and changed is None:
+                continue
+            how = self.place.options.create_topics.model_copy(update={"partitions": 1})
+            why = changed.message if changed is not None else f"the topic {topic} of options.{option} is not there"
+            missing = statement(topic, how) if topic not in topics.counts else ""
+            found.append(
+                TableFinding("error", tables[0].target, "", why, missing, changed.hint or "" if changed else "")
+            )
+        checks: list[Callable[[], object]] = [
+            lambda: self.place.producer(lambda *_: None),  # it refuses settings that do not exist
+            lambda: self._require_time(topics),
+        ]
         if self.place.options.form.registered:
-            try:
-                Registry(self.place).check()
-            except SluiceError as error:
-                found += [TableFinding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
+            checks.append(Registry(self.place).check)
         if self.input is Input.MERGED and self.place.options.form.keys_are_alike:
+            checks.append(lambda: topics.require_own([plan.target for plan in tables]))
+        for check in checks:
             try:
-                topics.require_own([plan.target for plan in tables])
-            except MappingError as error:
+                check()
+            except SluiceError as error:
                 found += [TableFinding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
         return found
 
+    def _require_time(self, topics: Topics) -> None:
+        """Raise ConfigError if the brokers do not allow transactions as long as the options do."""
+        most = configs_of(self.place, [topics.broker], brokers=True).get(topics.broker, {}).get(TRANSACTION_MAX, "")
+        if most.isdigit() and self.place.timeout_s * 1000 > int(most):
+            raise ConfigError(
+                f"options.transaction_timeout is {self.place.timeout_s:,.0f} s, and the brokers allow "
+                f"{int(most) / 1000:,.0f} s ({TRANSACTION_MAX})",
+                hint=f"lower options.transaction_timeout, or raise {TRANSACTION_MAX} of the brokers",
+            )
+
     def _about(
-        self, plan: PlannedTable, topics: Topics, configs: Mapping[str, Mapping[str, str]]
+        self,
+        plan: PlannedTable,
+        topics: Topics,
+        configs: Mapping[str, Mapping[str, str]],
+        changed: LoadError | None,
     ) -> list[TableFinding]:
         options, topic, merged = self.place.options, topics.topic_of(plan.target), self.input is Input.MERGED
         key = () if options.form.arrow else options.key_columns.get(str(plan.target), plan.key)
@@ -71,8 +98,18 @@ class KafkaSchema:
             missing = made.model_copy(update={"config": wanted})
             return [
                 *found,
-                TableFinding("error", plan.target, "", f"the topic {topic} is not there", statement(topic, missing)),
+                TableFinding(
+                    "error",
+                    plan.target,
+                    "",
+                    changed.message if changed is not None else f"the topic {topic} is not there",
+                    statement(topic, missing),
+                    hint=changed.hint or "" if changed else "",
+                    absent=changed is not None,
+                ),
             ]
+        if changed is not None:
+            found.append(TableFinding("error", plan.target, "", changed.message, hint=changed.hint or ""))
         config = configs.get(topic, {})
         largest = int(config.get("max.message.bytes", "0") or 0)
         if 0 < largest < options.max_message_bytes:
@@ -93,7 +130,7 @@ class KafkaSchema:
         return found or [TableFinding("ok", plan.target, "", words)]
 
     def apply(self, statement: str) -> None:
-        """Make a topic. Raises LoadError."""
+        """Make a topic, in place of one that the target wrote to. Raises LoadError."""
         words = shlex.split(statement)
         try:
             assert words[:2] == ["kafka-topics", "--create"]
@@ -109,3 +146,4 @@ class KafkaSchema:
             raise LoadError(f"this is no statement of a Kafka target: {statement[:300]}") from error
         create(self.place, plain["--topic"], how)
         wait_for(self.place, [plain["--topic"]])
+        KafkaCheckpoints(self.place).forget_topic(plain["--topic"])

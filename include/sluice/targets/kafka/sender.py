@@ -96,16 +96,15 @@ class BatchSender:
         self._transactions: list[Transaction] = []
         at = rows.position if self._merged else None
         numbers = Registry(place) if self._options.form.registered else None
-        self._writer = MessageWriter(self._options.form, place.pipeline, fence.batch, at, numbers)
+        self._writer = MessageWriter(self._options.form, place.pipeline, fence.batch, at, numbers, rows.defaults)
         tables = [*(one.plan.target for one in rows.removes), *(table.target for table in rows.tables)]
         tables = tables or [piece.table for piece in self._pieces]
-        self._topics.require(tables)
-        counts = self._topics.require_same(held.partitions, tables)
+        topics = self._topics.require(tables, held.topics, channel.admin)
         if rows.replay:
-            self.held = replace(held, partitions=counts, replayed=(*held.replayed[-_KEPT_REPLAYS:], rows.replay))
+            self.held = replace(held, topics=topics, replayed=(*held.replayed[-_KEPT_REPLAYS:], rows.replay))
         else:
             checkpoint = replace(held.checkpoint, batch=fence.batch, position=rows.position)
-            self.held = replace(held, checkpoint=checkpoint, partitions=counts)
+            self.held = replace(held, checkpoint=checkpoint, topics=topics)
         self.result = WriteResult()
         self._stale: list[HeldKeys] = []
         self._removed = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import LoadError, MappingError
@@ -15,14 +15,36 @@ from sluice.targets.kafka.options import MissingTopics, Partitioning
 from sluice.targets.kafka.place import Place
 
 _NOT_ORDERED = "messages of one row may then be in two partitions, so that their order is not kept"
+_UNKNOWN = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopics:
+    """The topics that a target wrote to: partitions of each, as of its last message, and its id (KIP-516).
+
+    Records of older versions have no ids, nor has a broker before Kafka 2.8.
+    """
+
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    def without(self, topic: str) -> KnownTopics:
+        """Return the others."""
+        partitions = {name: count for name, count in self.partitions.items() if name != topic}
+        return KnownTopics(partitions, {name: one for name, one in self.ids.items() if name != topic})
 
 
 @dataclass
 class Topics:
-    """The topics of a cluster, as of one look."""
+    """The topics of a cluster, as of one look.
+
+    ``ids``: of those that :meth:`identify` asked for. ``broker``: the id of a broker.
+    """
 
     place: Place
     counts: dict[str, int]
+    ids: dict[str, str] = field(default_factory=dict)
+    broker: str = ""
 
     @classmethod
     def look(cls, place: Place, client: Any = None) -> Topics:
@@ -32,8 +54,9 @@ class Topics:
         """
         asked = client or place.client("AdminClient")
         with errors(place.endpoint, "reading the list of topics", asked=asked):
-            found = asked.list_topics(timeout=ANSWER_S).topics
-        return cls(place, {name: len(one.partitions) for name, one in found.items() if one.error is None})
+            found = asked.list_topics(timeout=ANSWER_S)
+        counts = {name: len(one.partitions) for name, one in found.topics.items() if one.error is None}
+        return cls(place, counts, broker=str(next(iter(found.brokers), "")))
 
     def topic_of(self, table: TableId) -> str:
         """Return the topic of a table of the target."""
@@ -44,12 +67,33 @@ class Topics:
         """Option -> name of each topic for what is no row."""
         return self.place.options.side_topics_of(self.place.pipeline, self.place.target)
 
-    def require(self, tables: Iterable[TableId]) -> None:
-        """Require that each table and side topic has its topic; missing ones are created if the options say so.
+    def identify(self, topics: Iterable[str], client: Any = None) -> None:
+        """Ask the brokers for the ids of topics, as far as they are there, by the AdminClient ``client`` if given."""
+        from confluent_kafka import TopicCollection
 
-        Raises MappingError.
+        wanted = [topic for topic in topics if topic in self.counts]
+        if not wanted:
+            return
+        asked = client or self.place.client("AdminClient")
+        with errors(self.place.endpoint, "reading the ids of topics", asked=asked):
+            for topic, answer in asked.describe_topics(TopicCollection(wanted), request_timeout=ADMIN_S).items():
+                try:
+                    number = answer.result(ADMIN_S).topic_id
+                except library().KafkaException as error:
+                    if kafka_error(error).name() not in _UNKNOWN:  # a broker that has not heard of a new one
+                        raise
+                    continue
+                if number.get_most_significant_bits() or number.get_least_significant_bits():
+                    self.ids[topic] = str(number)
+
+    def require(self, tables: Iterable[TableId], known: KnownTopics, client: Any = None) -> KnownTopics:
+        """Require that each table and side topic has its topic, and that it is the one that is known.
+
+        A missing one is created if the options say so. Returns what is known now. Raises MappingError, LoadError.
+        ``client``: see :meth:`identify`.
         """
         wanted: dict[str, TableId | str] = {self.topic_of(table): table for table in tables}
+        rows = set(wanted)
         for option, topic in self.side.items():
             if topic in wanted or topic == self.place.ack_topic:
                 raise MappingError(
@@ -58,14 +102,17 @@ class Topics:
                     hint="give it a topic of its own",
                 )
             wanted[topic] = f"options.{option}"
+        self.identify(wanted, client)
+        for topic, table in wanted.items():
+            if (error := self.changed(topic, table, known, ordered=topic in rows)) is not None:
+                raise error
         missing = {topic: table for topic, table in wanted.items() if topic not in self.counts}
-        if not missing:
-            return
         made = self.place.options.create_topics
-        if made.when == "needed":
+        if missing and made.when == "needed":
             for topic in missing:
                 create(self.place, topic, made)
             self.counts.update(wait_for(self.place, missing))
+            self.identify(missing, client)
             missing = {topic: table for topic, table in missing.items() if topic not in self.counts}
         for topic, table in missing.items():
             raise MappingError(
@@ -74,29 +121,53 @@ class Topics:
                 hint=f"`sluice check {self.place.pipeline} --apply` makes it; options.create_topics.when: needed lets "
                 "a load make it",
             )
+        return KnownTopics(
+            {**known.partitions, **{topic: self.counts[topic] for topic in wanted}},
+            {**known.ids, **{topic: self.ids[topic] for topic in wanted if topic in self.ids}},
+        )
 
-    def require_same(self, known: Mapping[str, int], tables: Iterable[TableId]) -> dict[str, int]:
-        """Return the number of partitions of each table's topic. Raises LoadError if it changed."""
-        options, found = self.place.options, dict(known)
-        for table in tables:
-            topic = self.topic_of(table)
-            now, before = self.counts[topic], known.get(topic)
-            if (
-                before not in {None, now}
-                and options.partitions_changed == "stop"
-                and options.partitioning is not Partitioning.GLOBAL
-            ):
-                raise LoadError(
-                    f"topic {topic} has {now} partitions, and had {before} when {table} was last written: keys would "
-                    "go to other partitions",
-                    where=str(table),
-                    hint=f"{_NOT_ORDERED}, and a compacted topic keeps old rows. Either make the topic anew and copy "
-                    "the table again "
-                    f"(`sluice dump start {self.place.pipeline} --table {table}`), or set options.partitions_changed: "
-                    "accept",
-                )
-            found[topic] = now
-        return found
+    def changed(
+        self, topic: str, table: TableId | str, known: KnownTopics, *, ordered: bool = True
+    ) -> LoadError | None:
+        """Return why a topic is not the one that the target wrote to; None if it is, or if the target never did.
+
+        ``ordered``: its messages are spread over partitions.
+        """
+        options, pipeline = self.place.options, self.place.pipeline
+        before, now = known.partitions.get(topic), self.counts.get(topic)
+        if before is None:
+            return None
+        copy = "; what it had is lost"
+        if isinstance(table, TableId):
+            copy = f", and copy its rows: `sluice dump start {pipeline} --table SCHEMA.TABLE`"
+        if now is None:
+            return LoadError(
+                f"the topic {topic} for {table} is gone, and with it what the target wrote to it",
+                where=str(table),
+                hint=f"let `sluice check {pipeline} --apply` make it{copy}",
+            )
+        if topic in known.ids and self.ids.get(topic, known.ids[topic]) != known.ids[topic]:
+            return LoadError(
+                f"the topic {topic} for {table} was deleted and made anew: it has the id {self.ids[topic]}, and had "
+                f"{known.ids[topic]} when {table} was last written, so that it lacks what was sent before",
+                where=str(table),
+                hint=f"delete it (`kafka-topics --delete --topic {topic}`), let `sluice check {pipeline} --apply` make "
+                f"it{copy}",
+            )
+        if (
+            now != before
+            and ordered
+            and options.partitions_changed == "stop"
+            and options.partitioning is not Partitioning.GLOBAL
+        ):
+            return LoadError(
+                f"topic {topic} has {now} partitions, and had {before} when {table} was last written: keys would "
+                "go to other partitions",
+                where=str(table),
+                hint=f"{_NOT_ORDERED}, and a compacted topic keeps old rows. Set options.partitions_changed: accept; "
+                f"or delete the topic, let `sluice check {pipeline} --apply` make it anew{copy}",
+            )
+        return None
 
     def require_own(self, tables: Iterable[TableId]) -> None:
         """Raise MappingError if two tables share keys in one topic of merged rows."""
@@ -151,17 +222,19 @@ def statement(topic: str, how: MissingTopics) -> str:
     return shlex.join(words)
 
 
-def configs_of(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics; empty if the login may not read them."""
+def configs_of(place: Place, names: Sequence[str], *, brokers: bool = False) -> dict[str, dict[str, str]]:
+    """Return the settings of topics, or of brokers by their ids; empty if the login may not read them."""
     from confluent_kafka.admin import ConfigResource
 
-    if not topics:
+    if not names:
         return {}
     found: dict[str, dict[str, str]] = {}
-    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-    answers: Mapping[Any, Any] = place.client("AdminClient").describe_configs(resources, request_timeout=ADMIN_S)
+    kind = ConfigResource.Type.BROKER if brokers else ConfigResource.Type.TOPIC
+    resources = [ConfigResource(kind, name) for name in names]
+    asked = place.client("AdminClient")  # it lives until its answers are there
+    answers: Mapping[Any, Any] = asked.describe_configs(resources, request_timeout=ADMIN_S)
     for resource, answer in answers.items():
-        with errors(place.endpoint, f"reading the settings of the topic {resource.name}"):
+        with errors(place.endpoint, f"reading the settings of {resource.name}"):
             try:
                 found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ADMIN_S).items()}
             except library().KafkaException:

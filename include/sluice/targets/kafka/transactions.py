@@ -60,8 +60,8 @@ class Channel:
         self.producer = place.producer(lambda error, message: self.failure.note(error, message))
         with errors(place.endpoint, f"beginning transactions as {place.transactional_id}", asked=self.producer):
             self.producer.init_transactions(_SECONDS_OF_INIT)
-        self._admin = place.client("AdminClient")
-        self._end = self._topic.end(self._admin)
+        self.admin = place.client("AdminClient")
+        self._end = self._topic.end(self.admin)
         self.held = self._topic.read(settled=True)
 
     def knows(self) -> bool:
@@ -72,7 +72,7 @@ class Channel:
         yet. A person may write to the topic.
         """
         until = time.monotonic() + SETTLES_S
-        while (end := self._topic.end(self._admin)) is not None and self._end is not None:
+        while (end := self._topic.end(self.admin)) is not None and self._end is not None:
             if end >= self._end or time.monotonic() > until:
                 return end == self._end
             time.sleep(0.005)
@@ -112,8 +112,9 @@ class Channel:
                 raise LoadError(
                     f"{doing}: the transaction took longer than {place.timeout_s:.0f} s, and Kafka gave it up",
                     where=place.owner,
-                    hint="raise options.transaction_timeout of the target, or make batches smaller: capture: {batch: "
-                    "{max_changes: …}}",
+                    hint="raise options.transaction_timeout of the target (and transaction.max.timeout.ms of the "
+                    "brokers); batches of fewer transactions (capture: {batch: {max_changes: …}}) help unless one "
+                    "transaction of the source is that large: a batch has it whole",
                 ) from error
             raise
 

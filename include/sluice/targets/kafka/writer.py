@@ -78,14 +78,13 @@ class KafkaWriter:
         if not batch.tables and not batch.changes and not told and not batch.reconcile and not empties:
             return []
         if batch.tables or batch.reconcile:
-            topics = Topics.look(place)
             targets = [*(one.plan.target for one in batch.reconcile), *(table.target for table in batch.tables)]
             if place.options.form.keys_are_alike:
-                topics.require_own(targets)
-            topics.require(targets)
+                Topics(place, {}).require_own(targets)
             for table in batch.tables:
                 self._require_key(table)
-        rows = replace(TopicRows.of(batch, told), removes=tuple(batch.reconcile), empties=empties)
+        rows = TopicRows.of(batch, place.options.form, told)
+        rows = replace(rows, removes=tuple(batch.reconcile), empties=empties)
         return [[KafkaUnit(place, self.fence, rows)]]
 
     def _stale(self, change: SchemaChange) -> tuple[Stale, ...]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 from sluice.formats import Statement
+from sluice.model.default_values import DefaultValue
 from sluice.model.offset import Offset
+from sluice.model.tables import TableId
+from sluice.targets.messages.form import MessageForm
 from sluice.targets.port import BatchInput, RowReader, TableInput
 
 
@@ -14,7 +18,7 @@ from sluice.targets.port import BatchInput, RowReader, TableInput
 class BatchRows:
     """The contents of a batch. ``changes``: how many there are to read; 0: merged rows.
 
-    ``replay``: as in :class:`BatchInput`.
+    ``replay``: as in :class:`BatchInput`. ``defaults``: of columns, for schemas in messages.
     """
 
     reader: RowReader
@@ -23,12 +27,14 @@ class BatchRows:
     changes: int
     replay: str
     statements: tuple[Statement, ...] = ()
+    defaults: Mapping[TableId, Mapping[str, DefaultValue]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: BatchInput, statements: tuple[Statement, ...] = ()) -> Self:
+    def of(cls, batch: BatchInput, form: MessageForm, statements: tuple[Statement, ...] = ()) -> Self:
         """Return the contents of a batch, lighter tables first."""
         tables = tuple(sorted(batch.tables, key=lambda table: table.weight))
-        return cls(batch.reader, tables, batch.position, batch.changes, batch.replay, statements)
+        defaults = batch.facts.column_defaults() if form.has_schemas else {}
+        return cls(batch.reader, tables, batch.position, batch.changes, batch.replay, statements, defaults)
 
     @property
     def cost(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,14 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.errors import MappingError
 from sluice.formats import FORMATS, cloudevents, columns, connect
 from sluice.formats.common import changed, columns_of
 from sluice.formats.keys import key_text
 from sluice.formats.rows import changes_of
 from sluice.model.batches import Op
 from sluice.model.changes import Change
+from sluice.model.default_values import DefaultValue
+from sluice.model.fields import true_name
 from sluice.model.offset import Offset
-from sluice.model.tables import TableId
+from sluice.model.tables import META_COLUMNS, TableId
 from sluice.targets.messages.envelopes import Encoder, Envelope, Numbers, Registered, WithSchemas, encoder_of
 from sluice.targets.messages.form import MessageForm
 from sluice.targets.messages.transactions import NumberedPiece, places_of
@@ -86,6 +89,7 @@ class MessageWriter:
         source: the name under which documents refer to their source.
         at: the end of the batch, for changes: latest; None: changes: all.
         numbers: of the schemas, for formats with a registry.
+        defaults: of the columns of tables, for schemas.
     """
 
     form: MessageForm
@@ -93,6 +97,7 @@ class MessageWriter:
     batch: int
     at: Offset | None = None
     numbers: Numbers | None = None
+    defaults: Mapping[TableId, Mapping[str, DefaultValue]] = field(default_factory=dict)
     _encoders: dict[tuple[TableId | str, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
 
     def key_of(self, table: TableId, key: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,7 +133,7 @@ class MessageWriter:
         """Return a message without a value for each row's key. Only the key's columns of the rows are needed."""
         key, form = self.key_of(piece.table, piece.key), self.form
         rows, envelope = piece.rows, Envelope()
-        if form.schemas or form.registered:
+        if form.has_schemas:
             rows = connect.exact(rows)
             envelope = self._keys_alone(piece.table, connect.key_schema(rows.schema, piece.table, key, self.source))
         keys: list[bytes] = []
@@ -149,13 +154,31 @@ class MessageWriter:
         encoder = self._encoder(table, "key", key_schema)
         return Registered(encoder, encoder)
 
+    def _require_columns(self, piece: ChangePiece) -> None:
+        """Raise MappingError if the rows lack a column that the options name, for example as it was renamed."""
+        names = {true_name(one) for one in piece.rows.schema if one.name not in META_COLUMNS}
+        given = {"key_columns": self.form.key_columns, "partition_columns": self.form.order_columns or {}}
+        for option, chosen in given.items():
+            for name in chosen.get(str(piece.table), ()):
+                if name not in names:
+                    raise MappingError(
+                        f"options.{option} names {name} of {piece.table}, and rows of the batch have no such column: "
+                        "was it renamed or dropped?",
+                        where=f"{piece.table}.{name}",
+                        hint="if it was renamed, give it its old name again (mapping: columns: rename: {NEW: OLD}); "
+                        f"else name columns in options.{option} that all rows of the batch have, or none for this "
+                        "table",
+                    )
+
     def _enveloped(self, piece: ChangePiece) -> tuple[ChangePiece, Envelope]:
         """Return the rows as they go into documents, and the envelope around these."""
-        if not self.form.schemas and not self.form.registered:
+        self._require_columns(piece)
+        if not self.form.has_schemas:
             return piece, Envelope()
         rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
         key_schema = connect.key_schema(rows.schema, piece.table, key, self.source) if key else ""
-        value_schema = connect.value_schema(rows.schema, piece.table, self.source, whole=columns.can(rows))
+        whole, defaults = columns.old_rows_whole(rows, piece.key), self.defaults.get(piece.table, {})
+        value_schema = connect.value_schema(rows.schema, piece.table, self.source, whole=whole, defaults=defaults)
         return replace(piece, rows=rows), self.envelope(piece.table, key_schema, value_schema)
 
     def envelope(self, table: TableId | str, key_schema: str, value_schema: str) -> Envelope:
@@ -261,7 +284,8 @@ class MessageWriter:
         routes: list[bytes] = []
         for number, (one, place) in enumerate(zip(rows, places_of(piece), strict=True)):
             one = one if place is None else replace(one, in_transaction=place)
-            for step, (image, text) in enumerate(self._documents(form.row(one, self.source), one, key)):
+            shown = connect.completed(one, self.form.unavailable_value_placeholder) if self.form.has_schemas else one
+            for step, (image, text) in enumerate(self._documents(form.row(shown, self.source), one, key)):
                 key_bytes = envelope.key(self._key(one, image, key)) if key else None
                 numbers.append(number)
                 keys.append(key_bytes)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from sluice.model.tables import TableId
 
+UNAVAILABLE = "__debezium_unavailable_value"
+"""The default of Debezium's unavailable.value.placeholder."""
+
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
@@ -20,6 +23,7 @@ class MessageForm:
         key_columns: table of the target -> columns of its message key, where these are not the primary key.
         order_columns: table of the target -> columns by whose values messages stay in order, others by their table;
             None: by the message's key.
+        unavailable_value_placeholder: what a document with a schema has for a text that the log lacks.
     """
 
     format: str = "debezium-json"
@@ -28,6 +32,7 @@ class MessageForm:
     headers: bool = True
     key_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     order_columns: Mapping[str, tuple[str, ...]] | None = None
+    unavailable_value_placeholder: str = UNAVAILABLE
 
     @property
     def enveloped(self) -> bool:
@@ -53,6 +58,11 @@ class MessageForm:
     def registered(self) -> bool:
         """True if messages are binary, with schemas in a registry."""
         return self.format in {"debezium-avro", "debezium-protobuf"}
+
+    @property
+    def has_schemas(self) -> bool:
+        """True if each message has a schema, in it or in a registry."""
+        return self.schemas or self.registered
 
     def ordered_by(self, table: TableId) -> tuple[str, ...] | None:
         """Return the columns by whose values messages stay in order; None: by the message's key; (): by the table."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sluice.model.default_values import DefaultValue
 from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
@@ -31,6 +32,11 @@ class SourceFacts(Protocol):
     def captured_tables(self) -> Mapping[TableId, TableId]:
         """Return the captured tables, as far as known at the start of the batch: source table -> target table."""
 
+    def column_defaults(self) -> Mapping[TableId, Mapping[str, DefaultValue]]:
+        """Return the defaults that columns of the batch's tables have at the source, as far as its definitions are
+        known: target table -> name at the target -> value.
+        """
+
 
 class NoFacts:
     """Answers as if nothing were known about the source."""
@@ -44,6 +50,10 @@ class NoFacts:
         return plan, frozenset()
 
     def captured_tables(self) -> Mapping[TableId, TableId]:
+        """Return no table."""
+        return {}
+
+    def column_defaults(self) -> Mapping[TableId, Mapping[str, DefaultValue]]:
         """Return no table."""
         return {}
 

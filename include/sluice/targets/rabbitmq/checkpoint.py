@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from sluice.errors import CheckpointError, Fenced, MappingError, SluiceError, TargetUnavailable
+from sluice.errors import CheckpointError, Fenced, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.model.offset import Offset
 from sluice.targets.fencing import require_batch, require_no_newer, require_own, require_unedited, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence
@@ -36,6 +36,7 @@ class StreamCheckpoint:
         slot: the upper half of the publishing ids of the newest batch that was begun; it only grows. begun: the
             contents that it stands for.
         number, nonce: of the record itself.
+        streams: those that have messages of delivered batches.
     """
 
     checkpoint: Checkpoint
@@ -43,6 +44,7 @@ class StreamCheckpoint:
     begun: str = ""
     number: int = 0
     nonce: str = ""
+    streams: frozenset[str] = frozenset()
 
 
 Made = Callable[[StreamCheckpoint | None], StreamCheckpoint]
@@ -79,16 +81,15 @@ class StreamCheckpoints:
         with self._connected() as client:
             return change_checkpoint(client, self._place, made, create=True).checkpoint
 
-    def advance(self, to: Checkpoint) -> None:
-        """Store a later checkpoint. Raises Fenced."""
+    def advance(self, to: Checkpoint, streams: Collection[str] = ()) -> None:
+        """Store a later checkpoint, and the streams that the batch wrote to. Raises Fenced."""
 
         def made(found: StreamCheckpoint | None) -> StreamCheckpoint:
             held = _own(self._place, found, to.epoch)
             if held.checkpoint.batch >= to.batch:
                 return held
-            return replace(
-                held, checkpoint=replace(held.checkpoint, batch=to.batch, position=to.position, edited=False)
-            )
+            checkpoint = replace(held.checkpoint, batch=to.batch, position=to.position, edited=False)
+            return replace(held, checkpoint=checkpoint, streams=held.streams | frozenset(streams))
 
         with self._connected() as client:
             change_checkpoint(client, self._place, made)
@@ -108,6 +109,15 @@ class StreamCheckpoints:
 
         with self._connected() as client:
             change_checkpoint(client, self._place, made, create=True)
+
+    def forget_stream(self, stream: str) -> None:
+        """Remove a stream from the record, so that the next load takes the one that is there."""
+        with self._connected() as client:
+            found = read_checkpoint(client, self._place)
+            if found is not None and stream in found.streams:
+                change_checkpoint(
+                    client, self._place, lambda now: replace(now or found, streams=(now or found).streams - {stream})
+                )
 
     def forget(self) -> None:
         """Remove the record, and its stream; messages stay."""
@@ -163,6 +173,27 @@ def read_checkpoint(client: StreamClient, place: Place) -> StreamCheckpoint | No
         time.sleep(_PAUSE_S)
 
 
+def why_lost(client: StreamClient, place: Place, found: StreamCheckpoint | None, stream: str) -> LoadError | None:
+    """Return why a stream lacks what the target wrote to it, None if it has it.
+
+    A stream that was made anew holds no publishing id of this target.
+    """
+    if found is None or stream not in found.streams:
+        return None
+    if not client.exists(stream):
+        why, first = "is gone, and with it what the target wrote to it", ""
+    elif not client.last_id(stream, place.publisher()):
+        why, first = "was deleted and made anew, so that it lacks what was sent before", "delete it, "
+    else:
+        return None
+    return LoadError(
+        f"the stream {stream} {why}",
+        where=f"{place.owner} at {place.address}",
+        hint=f"{first}let `sluice check {place.pipeline} --apply` make it, and copy its rows: `sluice dump start "
+        f"{place.pipeline} --table SCHEMA.TABLE`",
+    )
+
+
 def guarded(client: StreamClient, place: Place, fence: Fence) -> StreamCheckpoint:
     """Return the record, if it is what a unit of ``fence`` was told. Raises Fenced, CheckpointError."""
     return _guard(place, read_checkpoint(client, place), fence)
@@ -210,7 +241,7 @@ def _text(place: Place, record: StreamCheckpoint) -> bytes:
         "format": FORMAT_VERSION, "epoch": at.epoch, "batch": at.batch, "identity": at.identity, "position": position,
         "seal": seal_of([place.owner], at.batch, position), "slot": record.slot, "begun": record.begun,
         "number": record.number,
-        "nonce": record.nonce, "owner": place.owner,
+        "nonce": record.nonce, "owner": place.owner, "streams": sorted(record.streams),
     }).encode()  # fmt: skip
 
 
@@ -224,7 +255,8 @@ def _record_of(place: Place, text: bytes) -> StreamCheckpoint:
         position = Offset.from_json(data["position"]) if data["position"] else None
         edited = data["seal"] != seal_of([place.owner], int(data["batch"]), data["position"])
         held = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]), edited)
-        return StreamCheckpoint(held, int(data["slot"]), str(data["begun"]), int(data["number"]), str(data["nonce"]))
+        number, nonce, streams = int(data["number"]), str(data["nonce"]), frozenset(data.get("streams", ()))
+        return StreamCheckpoint(held, int(data["slot"]), str(data["begun"]), number, nonce, streams)
     except (ValueError, KeyError, TypeError, SluiceError) as error:
         raise CheckpointError(
             f"the checkpoint of {place.owner} cannot be read: {error}",
@@ -233,4 +265,12 @@ def _record_of(place: Place, text: bytes) -> StreamCheckpoint:
         ) from error
 
 
-__all__ = ["StreamCheckpoint", "StreamCheckpoints", "begin", "change_checkpoint", "guarded", "read_checkpoint"]
+__all__ = [
+    "StreamCheckpoint",
+    "StreamCheckpoints",
+    "begin",
+    "change_checkpoint",
+    "guarded",
+    "read_checkpoint",
+    "why_lost",
+]

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import structlog
+
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.model.client_packages import install_hint
@@ -27,6 +29,8 @@ for _name in ("pika", "rstream"):  # they log what is raised here as well, with 
         logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 PERMISSIONS = "docs/rabbitmq-target.md lists the permissions that the login needs"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+_log = structlog.get_logger()
 _NOT_FOUND, _REFUSED, _PRECONDITION, _RESOURCE, _FORCED, _INTERNAL = 404, 403, 406, 506, 320, 541
 
 
@@ -74,6 +78,11 @@ class Outgoing:
     content_type: str
     value: bytes
 
+    @property
+    def of_row(self) -> tuple[str, ...]:
+        """The row that a message is about; all rows of a table without keys count as one."""
+        return self.exchange, self.route, self.headers.get("sluice.table", ""), self.headers.get("key", "")
+
 
 class AmqpClient:
     """A connection with one channel. Must be closed. ``doing``: for messages."""
@@ -89,6 +98,10 @@ class AmqpClient:
         self._waiting: dict[int, Outgoing] = {}
         self._returned: dict[str, str] = {}
         self._unrouted: list[tuple[Outgoing, str]] = []
+        self._refused: dict[int, Outgoing] = {}
+        self._overtook: dict[int, Outgoing] = {}
+        self._window = place.options.confirm_window
+        self._interrupted = False
         self._sent = self._confirmed = 0
         self._connect()
 
@@ -103,10 +116,18 @@ class AmqpClient:
             self._connection.ioloop.close()
 
     def publish(self, one: Outgoing) -> None:
-        """Publish a message; wait for confirms where a window of them is under way.
+        """Publish a message; wait for confirms where a window of them is under way, and for room in a full queue.
 
         Raises TargetUnavailable, LoadError.
         """
+        self._send(one)
+        if len(self._waiting) >= self._window:
+            most = self._window // 2
+            self._wait(lambda: len(self._waiting) <= most, "waiting for confirms")
+            self._settle()
+            self._window = min(self._place.options.confirm_window, 2 * self._window)
+
+    def _send(self, one: Outgoing) -> None:
         pika = amqp_library()
         properties = pika.BasicProperties(
             message_id=one.id,
@@ -123,13 +144,60 @@ class AmqpClient:
             raise self._translated(self._failed or error) from None
         self._sent += 1
         self._waiting[self._sent] = one
-        if len(self._waiting) >= self._place.options.confirm_window:
-            most = self._place.options.confirm_window // 2
-            self._wait(lambda: len(self._waiting) <= most, "waiting for confirms")
+
+    def _settle(self) -> None:
+        """Send the messages that a full queue refused again, one by one, until it has room for each.
+
+        Another message of the same row that was taken meanwhile is sent again after it, so that the row's newest state
+        comes last. Raises TargetUnavailable if a message finds no room within ``options.room_timeout``.
+        """
+        if not self._refused:
+            first = next(iter(self._waiting), self._sent)
+            self._overtook = {tag: one for tag, one in self._overtook.items() if tag > first}
+            return
+        self._window = 1  # and grows again: few messages are on their way when the queue is full the next time
+        self._wait(lambda: not self._waiting, "waiting for confirms")
+        rows: dict[tuple[str, ...], int] = {}
+        for tag, one in sorted(self._refused.items()):
+            rows.setdefault(one.of_row, tag)
+        later = {tag: one for tag, one in self._overtook.items() if tag > rows.get(one.of_row, tag)}
+        again = [one for _, one in sorted({**self._refused, **later}.items())]
+        _log.info("queue_full", target=self._place.owner, messages=len(again))
+        for one in again:
+            self._send_until_taken(one)
+        self._overtook = {}
+
+    def _send_until_taken(self, one: Outgoing) -> None:
+        patience_s = self._place.options.room_timeout.total_seconds()
+        until, pause_s = time.monotonic() + patience_s, _FIRST_PAUSE_S
+        while True:
+            self._refused = {}
+            self._send(one)
+            self._wait(lambda: not self._waiting, "waiting for a confirm")
+            if not self._refused:
+                return
+            if self._interrupted or time.monotonic() > until:
+                raise TargetUnavailable(
+                    f"{self._doing}: the server refused message {one.id}"
+                    + (f" for {patience_s:g} s" if not self._interrupted else "")
+                    + ", for example because a queue is full",
+                    where=f"{self._place.address}, exchange {one.exchange or '(default)'}, routing key {one.route}",
+                    hint="let its consumers read, or raise max-length; the batch is sent again from its beginning. "
+                    "options.room_timeout is how long a message waits for room",
+                )
+            timer = self._connection.ioloop.call_later(pause_s, self._connection.ioloop.stop)
+            self._connection.ioloop.start()
+            self._connection.ioloop.remove_timeout(timer)
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+    def interrupt(self) -> None:
+        """End the wait for room in a queue."""
+        self._interrupted = True
 
     def flush(self) -> list[tuple[Outgoing, str]]:
         """Wait until every message is confirmed; return those that no queue got, and why. Raises as :meth:`publish`."""
         self._wait(lambda: not self._waiting, "waiting for confirms")
+        self._settle()
         unrouted, self._unrouted = self._unrouted, []
         return unrouted
 
@@ -225,7 +293,9 @@ class AmqpClient:
             if why is not None:
                 self._unrouted.append((one, why))
             elif refused:
-                self._fail(_Refused(f"the server refused message {one.id}, for example because a queue is full"))
+                self._refused[number] = one
+            elif self._refused or number > next(iter(self._waiting), number):
+                self._overtook[number] = one
         self._confirmed += len(numbers)
         self._look()
 
@@ -276,18 +346,27 @@ class AmqpClient:
         return translated(error, self._place, self._doing)
 
 
-class _Refused(Exception):
-    """The server said that it will not keep a message."""
+_open: dict[int, tuple[str, AmqpClient]] = {}
+"""Clients of this process, with the target of each."""
 
 
 @contextmanager
 def connected(place: Place, doing: str) -> Iterator[AmqpClient]:
     """Open a connection and close it. Raises ConfigError, TargetUnavailable."""
     client = AmqpClient(place, doing)
+    _open[id(client)] = (place.owner, client)
     try:
         yield client
     finally:
+        del _open[id(client)]
         client.close()
+
+
+def interrupt(owner: str) -> None:
+    """End the waits for room in queues of a target in this process."""
+    for name, client in list(_open.values()):
+        if name == owner:
+            client.interrupt()
 
 
 def scrubbed(text: str, place: Place) -> str:
@@ -352,6 +431,7 @@ __all__ = [
     "Outgoing",
     "amqp_library",
     "connected",
+    "interrupt",
     "scrubbed",
     "stream_library",
     "translated",

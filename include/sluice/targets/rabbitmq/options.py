@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
-from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.form import UNAVAILABLE, MessageForm
 from sluice.targets.templates import fields_of, listed, require_known
 
 NAMES = frozenset({"schema", "table", "pipeline", "target"})
@@ -60,6 +60,11 @@ class RabbitMQOptions(BaseModel):
         "debezium-json", description="What a message says, see docs/formats.md."
     )
     schemas: bool = Field(False, description="debezium-json: each document has its schema in it.")
+    unavailable_value_placeholder: str = Field(
+        UNAVAILABLE,
+        description="schemas, with changes: all: what stands for a text, JSON or bytes that the log does not have "
+        "after an update, as Debezium's option of this name; a column of another type stops the load.",
+    )
     transactions: str = Field(
         "",
         description="changes: all: routing key, or stream, of the messages that say where transactions of the source "
@@ -91,6 +96,11 @@ class RabbitMQOptions(BaseModel):
     timeout: Annotated[Span, Field(ge=timedelta(seconds=1), le=timedelta(minutes=30))] = Field(
         timedelta(seconds=30), description="For each answer of the server, and for the next confirm."
     )
+    room_timeout: Annotated[Span, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = Field(
+        timedelta(hours=1),
+        description="send_to: queues: how long a message that a full queue refuses (overflow: reject-publish) is sent "
+        "again, before the batch fails and is sent from its beginning.",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> RabbitMQOptions:
@@ -107,7 +117,9 @@ class RabbitMQOptions(BaseModel):
         if self.transactions and not self.form.debezium:
             raise ValueError("transactions goes with the formats debezium-json and cloudevents-json")
         given = self.model_fields_set
-        others = {"stream", "ack_stream"} if not self.streams else {"exchange", "routing_key", "unroutable"}
+        others = (
+            {"stream", "ack_stream"} if not self.streams else {"exchange", "routing_key", "unroutable", "room_timeout"}
+        )
         if others & given:
             raise ValueError(f"{min(others & given)} goes with send_to: {'queues' if self.streams else 'streams'}")
         if not self.streams and not self.exchange and not self.routing_key:
@@ -134,7 +146,13 @@ class RabbitMQOptions(BaseModel):
     @property
     def form(self) -> MessageForm:
         """The form of messages. A delete is a document, as an empty message says nothing here."""
-        return MessageForm(format=self.format, schemas=self.schemas, tombstones=False, order_columns={})
+        return MessageForm(
+            format=self.format,
+            schemas=self.schemas,
+            tombstones=False,
+            order_columns={},
+            unavailable_value_placeholder=self.unavailable_value_placeholder,
+        )
 
 
 __all__ = ["NAMES", "RabbitMQOptions", "SendTo"]

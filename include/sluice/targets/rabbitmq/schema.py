@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.errors import LoadError, SluiceError
@@ -11,6 +11,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.feature_check import without_key
 from sluice.targets.port import Input, TableFinding
+from sluice.targets.rabbitmq.checkpoint import StreamCheckpoints, read_checkpoint, why_lost
 from sluice.targets.rabbitmq.client import connected
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.sender import EXCHANGE_TYPE, QUEUE_TYPE, wanted
@@ -33,26 +34,38 @@ class RabbitMQSchema:
         first = tables[0].target
         try:
             needed = wanted(self.place, [plan.target for plan in tables])
-            missing = self._missing(needed)
+            missing, lost = self._missing(needed)
         except SluiceError as error:
             return [TableFinding("error", first, "", error.message, hint=error.hint or "")]
         found = [
             TableFinding(
-                "error", table or first, "", f"the {what} {name} is not there", statement(what, name), absent=True
+                "error",
+                table or first,
+                "",
+                lost[name].message if name in lost else f"the {what} {name} is not there",
+                statement(what, name) if (what, name) in missing else "",
+                (lost[name].hint or "") if name in lost else "",
+                absent=(what, name) in missing,
             )
-            for (what, name), table in missing.items()
+            for (what, name), table in needed.items()
+            if (what, name) in missing or name in lost
         ]
         return [*found, *(one for plan in tables for one in self._about(plan, missing))]
 
-    def _missing(self, needed: Mapping[tuple[str, str], TableId | None]) -> dict[tuple[str, str], TableId | None]:
-        """Return what is not there of what is needed, over one connection."""
+    def _missing(
+        self, needed: Mapping[tuple[str, str], TableId | None]
+    ) -> tuple[set[tuple[str, str]], dict[str, LoadError]]:
+        """Return what is not there of what is needed, and why streams lack what was sent, over one connection."""
         if self.place.options.streams:
             with stream_connected(self.place, _DOING) as streams:
-                return {(what, name): table for (what, name), table in needed.items() if not streams.exists(name)}
+                held = read_checkpoint(streams, self.place)
+                lost = {name: why_lost(streams, self.place, held, name) for _, name in needed}
+                missing = {key for key in needed if not streams.exists(key[1])}
+                return missing, {name: error for name, error in lost.items() if error is not None}
         with connected(self.place, _DOING) as client:
-            return {key: table for key, table in needed.items() if not client.exists(*key)}
+            return {key for key in needed if not client.exists(*key)}, {}
 
-    def _about(self, plan: PlannedTable, missing: Mapping[tuple[str, str], TableId | None]) -> list[TableFinding]:
+    def _about(self, plan: PlannedTable, missing: Collection[tuple[str, str]]) -> list[TableFinding]:
         if self.input is Input.MERGED and not plan.key:
             return [without_key(plan)]
         options, place, route = self.place.options, self.place, self.place.route_of(plan.target)
@@ -82,6 +95,7 @@ class RabbitMQSchema:
         if kind == "stream":
             with stream_connected(self.place, "making what messages go to") as streams:
                 streams.create(name)
+            StreamCheckpoints(self.place).forget_stream(name)
             return
         with connected(self.place, "making what messages go to") as client:
             client.declare(what, name, kind)

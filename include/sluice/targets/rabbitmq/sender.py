@@ -7,13 +7,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.tables import TableId
 from sluice.targets.port import Fence
-from sluice.targets.rabbitmq.checkpoint import begin, guarded
+from sluice.targets.rabbitmq.checkpoint import begin, guarded, why_lost
 from sluice.targets.rabbitmq.client import AmqpClient, Outgoing, connected
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.stream_client import StreamClient, stream_connected
@@ -25,6 +25,10 @@ _MOST = 1 << 32
 
 class Channel(Protocol):
     """Takes messages in order."""
+
+    @property
+    def routes(self) -> set[str]:
+        """The streams that it took messages for."""
 
     def largest(self, route: str) -> int:
         """Return the most bytes of a message with its headers; 0: no limit of its own."""
@@ -41,6 +45,7 @@ class QueueChannel:
     """Publishes to an exchange."""
 
     client: AmqpClient
+    routes: set[str] = field(default_factory=set)
 
     def largest(self, route: str) -> int:
         """See :class:`Channel`."""
@@ -63,6 +68,7 @@ class StreamChannel:
     client: StreamClient
     publisher: str
     slot: int
+    routes: set[str] = field(default_factory=set)
 
     def largest(self, route: str) -> int:
         """See :class:`Channel`."""
@@ -76,6 +82,7 @@ class StreamChannel:
         for one in messages:
             made = encoded(one.id, one.content_type, one.headers, one.value)
             routes.setdefault(one.route, []).append((self.slot << 32 | one.number + 1, made))
+        self.routes.update(routes)
         for route, numbered in routes.items():
             self.client.publish(route, self.publisher, numbered)
         return []
@@ -98,9 +105,12 @@ def opened(place: Place, fence: Fence, tables: Sequence[TableId], contents: str,
             yield QueueChannel(client)
         return
     with stream_connected(place, doing) as streams:
-        guarded(streams, place, fence)
+        held = guarded(streams, place, fence)
         publisher = place.publisher(replay)
         routes = [*dict.fromkeys([*map(place.route_of, tables), *place.side_routes().values()])]
+        for route in routes:
+            if (lost := why_lost(streams, place, held, route)) is not None:
+                raise lost
         newest = max((_last_id(place, streams, route, publisher) for route in routes), default=0)
         slot = 0 if replay else begin(streams, place, fence, contents, newest)
         yield StreamChannel(streams, publisher, slot)

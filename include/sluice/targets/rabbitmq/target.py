@@ -26,6 +26,7 @@ from sluice.targets.port import (
     Ordering,
 )
 from sluice.targets.rabbitmq.checkpoint import StreamCheckpoints
+from sluice.targets.rabbitmq.client import interrupt
 from sluice.targets.rabbitmq.options import RabbitMQOptions
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.schema import RabbitMQSchema
@@ -101,7 +102,8 @@ class RabbitMQTarget:
         """Return None: it is not known what readers have."""
 
     def interrupt(self) -> None:
-        """Do nothing: no wait is longer than ``options.timeout`` without an answer."""
+        """End the wait for room in a queue; no other is longer than ``options.timeout`` without an answer."""
+        interrupt(self.place.owner)
 
 
 @dataclass(frozen=True)

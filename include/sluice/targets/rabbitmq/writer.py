@@ -63,13 +63,13 @@ class RabbitMQWriter:
         told = tuple(map(statement_of, batch.schema_changes)) if self.place.options.statements else ()
         if not batch.tables and not batch.changes and not told:
             return []
-        return [[RabbitMQUnit(self.place, self.fence, BatchRows.of(batch, told))]]
+        return [[RabbitMQUnit(self.place, self.fence, BatchRows.of(batch, self.place.options.form, told))]]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Move the checkpoint past a batch that streams have; for queues the pipeline keeps it. Raises Fenced."""
         if self.place.options.streams and not self.batch.replay:
             to = Checkpoint(self.fence.epoch, self.batch.number, self.batch.position)
-            StreamCheckpoints(self.place).advance(to)
+            StreamCheckpoints(self.place).advance(to, {route for one in results for route in one.message or ()})
 
     def abort(self) -> None:
         """Do nothing: what was sent was sent; streams know it, and queues get it again."""
@@ -112,7 +112,7 @@ class RabbitMQUnit:
             for table in rows.tables:
                 sender.send_table(table)
             channel.finish()
-        return replace(sender.result, seconds=time.monotonic() - started)
+        return replace(sender.result, seconds=time.monotonic() - started, message=tuple(channel.routes))
 
     def _described(self, pieces: Sequence[ChangePiece]) -> list[str]:
         """Return what tells these contents from others that a batch of this number may have had."""
@@ -148,7 +148,8 @@ class BatchSender:
 
     def __post_init__(self) -> None:
         at = None if self.rows.changes else self.rows.position
-        self._writer = MessageWriter(self.place.options.form, self.place.pipeline, self.fence.batch, at)
+        form, defaults = self.place.options.form, self.rows.defaults
+        self._writer = MessageWriter(form, self.place.pipeline, self.fence.batch, at, defaults=defaults)
 
     def send_side(self, transactions: Sequence[Transaction]) -> None:
         """Send what is not a row: where transactions begin and end, and statements. Raises LoadError."""

@@ -237,6 +237,13 @@ def errors(endpoint: Endpoint, doing: str) -> Iterator[None]:
         raise TargetUnavailable(f"{doing} at {endpoint.address}: {error}", where=endpoint.address) from None
 
 
+MADE_ANEW = (
+    "remove the stream if it is there (DEL), let `sluice check PIPELINE --apply` have the load make it anew, and copy "
+    "its rows: `sluice dump start PIPELINE --table SCHEMA.TABLE`"
+)
+"""The way out for a stream that lacks what the target wrote to it."""
+
+
 def translated(error: Any, endpoint: Endpoint, doing: str) -> Exception:
     """Return an error of the client as one of Sluice."""
     lib = library()
@@ -244,6 +251,8 @@ def translated(error: Any, endpoint: Endpoint, doing: str) -> Exception:
     text, where = f"{doing} at Redis {endpoint.connection_id!r}: {said}", endpoint.address
     if "FENCED" in said:
         return FenceMoved(said)
+    if said.startswith("LOST "):
+        return LoadError(said.removeprefix("LOST "), where=where, hint=MADE_ANEW)
     if isinstance(error, lib.AuthenticationError) or said.startswith(_LOGIN):
         return ConfigError(text, where=where, hint="look at login and password of the connection")
     if isinstance(error, lib.exceptions.NoPermissionError) or said.startswith("NOPERM"):

@@ -13,8 +13,9 @@ from sluice.model.planned import PlannedTable
 from sluice.targets.feature_check import without_key
 from sluice.targets.messages.row_texts import own_type
 from sluice.targets.port import Input, TableFinding, about_values
-from sluice.targets.redis.client import Client, cluster_refused, connected
+from sluice.targets.redis.client import MADE_ANEW, Client, cluster_refused, connected
 from sluice.targets.redis.place import Place
+from sluice.targets.redis.scripts import LOST
 from sluice.targets.redis.tables import Definition, definition_of, definitions, require, statement_of
 from sluice.targets.schema.names import lacking
 
@@ -40,11 +41,17 @@ class RedisSchema:
             ]
             try:
                 held = definitions(client, self.place) if self.input is Input.MERGED else {}
+                streams = {self.place.stream_of(plan.target) for plan in tables if self.input is Input.CHANGES}
+                lost = {stream: self._why_lost(client, stream) for stream in streams}
             except SluiceError as error:
                 return [*found, TableFinding("error", first, "", error.message, hint=error.hint or "")]
         for plan in tables:
             if self.input is Input.MERGED:
                 found += self._about(plan, held)
+            elif lost[stream := self.place.stream_of(plan.target)]:
+                forgets = shlex.join(["HDEL", self.place.checkpoint_key, f"stream:{stream}"])
+                why = f"the stream {stream} {lost[stream]}"
+                found.append(TableFinding("error", plan.target, "", why, forgets, MADE_ANEW, absent=True))
             else:
                 found.append(
                     TableFinding(
@@ -55,6 +62,9 @@ class RedisSchema:
                     )
                 )
         return found
+
+    def _why_lost(self, client: Client, stream: str) -> str:
+        return bytes(client.run(LOST, [self.place.checkpoint_key, stream], [])).decode()
 
     def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[TableFinding]:
         place, there = self.place, held.get(str(plan.target))
@@ -109,8 +119,13 @@ class RedisSchema:
                 yield TableFinding("warning", plan.target, column.name, why)
 
     def apply(self, statement: str) -> None:
-        """Store a definition. Raises LoadError."""
+        """Store a definition, or forget a stream, so that a load makes it anew. Raises LoadError."""
         words = shlex.split(statement)
+        if words[:2] == ["HDEL", self.place.checkpoint_key] and words[2:] and words[2].startswith("stream:"):
+            with connected(self.place) as client:
+                if client.run(LOST, [self.place.checkpoint_key, words[2].removeprefix("stream:")], []):
+                    client.ask("forgetting a stream", *words[:3])
+            return
         try:
             if len(words) != 4 or words[:2] != ["HSET", self.place.tables_key]:
                 raise ValueError("it stores no definition")

@@ -239,8 +239,35 @@ return 0
 )
 """Changes a record of Sluice's own."""
 
+_LOST = """
+local function entries_added(stream)
+  local about = redis.call('XINFO', 'STREAM', stream)
+  for at = 1, #about, 2 do
+    if about[at] == 'entries-added' then return about[at + 1] end
+  end
+  return 0
+end
+
+local function why_lost(stream)
+  local known = redis.call('HGET', KEYS[1], 'stream:' .. stream)
+  if not known then return '' end
+  if redis.call('EXISTS', stream) == 0 then
+    return 'is gone, and with it what the target wrote to it'
+  end
+  if entries_added(stream) < tonumber(known) then
+    return 'was deleted and made anew, so that it lacks what was sent before'
+  end
+  return ''
+end
+"""
+"""The checkpoint notes how many entries a stream had ever got; a server before Redis 7 does not count them."""
+
+LOST = Script(_LOST + "return why_lost(KEYS[2])")
+"""Returns why a stream lacks what the target wrote to it, '' if it has it. KEYS: checkpoint, stream."""
+
 APPEND = Script(
     _FENCE
+    + _LOST
     + """
 -- KEYS: checkpoint, streams; ARGV: epoch, batch, field of the progress, what is sent, number of the first entry, entries, length or '',
 -- then for each entry: number of its stream, number of its words, its words
@@ -258,6 +285,8 @@ for number = 2, #KEYS do
   if kind ~= 'none' and kind ~= 'stream' then
     return redis.error_reply('WRONGTYPE the key ' .. KEYS[number] .. ' is no stream, but a ' .. kind)
   end
+  local why = why_lost(KEYS[number])
+  if why ~= '' then return redis.error_reply('LOST the stream ' .. KEYS[number] .. ' ' .. why) end
 end
 local at, added = 8, 0
 for entry = first, first + count - 1 do
@@ -271,6 +300,9 @@ for entry = first, first + count - 1 do
     added = added + 1
   end
   at = at + 2 + words
+end
+for number = 2, #KEYS do
+  redis.call('HSET', KEYS[1], 'stream:' .. KEYS[number], entries_added(KEYS[number]))
 end
 redis.call('HSET', KEYS[1], ARGV[3], math.max(sent, first + count) .. ' ' .. ARGV[4])
 return added
@@ -292,8 +324,22 @@ return 1
 NAMES = {
     PUT: "that writes rows", REMOVE: "that removes rows", MOVE: "that moves rows", RENAME: "that renames rows",
     FIELDS: "that changes fields",
-    REPLACE: "that replaces rows", NOTE: "that keeps a note", APPEND: "that appends to streams",
+    REPLACE: "that replaces rows", LOST: "that looks for a stream",
+    NOTE: "that keeps a note", APPEND: "that appends to streams",
     ADVANCE: "that moves the checkpoint",
 }  # fmt: skip
 
-__all__ = ["ADVANCE", "APPEND", "FIELDS", "MOVE", "NAMES", "NOTE", "PUT", "REMOVE", "RENAME", "REPLACE", "Script"]
+__all__ = [
+    "ADVANCE",
+    "APPEND",
+    "FIELDS",
+    "LOST",
+    "MOVE",
+    "NAMES",
+    "NOTE",
+    "PUT",
+    "REMOVE",
+    "RENAME",
+    "REPLACE",
+    "Script",
+]

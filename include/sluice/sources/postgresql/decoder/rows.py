@@ -151,7 +151,7 @@ class _TableDecoder:
         try:
             return decode(described, self.arena, starts, lengths)
         except (DecodeError, UnsupportedType) as error:
-            error.where = error.where or f"{self.plan.schema.table}.{described.name}, {self._where(0)}"
+            error.where = f"{self.plan.schema.table}.{described.name}, {self._where(0)}"
             raise
 
     def _where(self, row: int) -> str:
