@@ -27,7 +27,7 @@ from sluice.segments.store import SegmentStore
 from sluice.sources.base import Source
 from sluice.targets.port import TableFinding, Target
 
-FILLED = "it got a partition that had rows, which are not in the log"
+FILLED = "it got a partition that had rows, or a composite type of a column changed: its log does not have these rows"
 SHOWN_TABLES = 5
 """Tables whose statements are in one hint, at most."""
 

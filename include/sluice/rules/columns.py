@@ -7,6 +7,7 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.model import decimals
 from sluice.model.column_types import LONGEST, ColumnKind, ColumnType
 from sluice.model.fields import KEY, KIND, MASKED, NAME, TYPE, declared_type, described, made_field, true_name
 from sluice.model.nearest import meant
@@ -69,7 +70,7 @@ def text(rows: pa.Table, column: str) -> pa.ChunkedArray:
     """Return a column as text. Raises ValueError for binary values that are no text."""
     values = rows[require(rows, column)]
     try:
-        return values if pa.types.is_string(values.type) else values.cast(pa.string())
+        return decimals.cast(values, pa.string())
     except pa.ArrowException as error:
         raise ValueError(f"column {column!r} ({values.type}) cannot be written as text: {error}") from error
 
@@ -110,7 +111,7 @@ def cast(rows: pa.Table, column: str, sql_type: str) -> pa.Table:
             if values.type == kind
             else pc.utf8_trim_whitespace(values).cast(kind)
             if _parses(values.type, kind)
-            else values.cast(kind)
+            else decimals.cast(values, kind)
         )
     except pa.ArrowException as error:
         raise ValueError(f"a value of column {column!r} does not fit {sql_type}: {error}") from error

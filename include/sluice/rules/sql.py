@@ -14,6 +14,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.model.decimals import cast, is_nan
+from sluice.model.tables import one_chunk
+
 _local = threading.local()
 _free: list[duckdb.DuckDBPyConnection] = []
 """Connections that no thread uses: opening one takes longer than the queries of a small batch."""
@@ -29,6 +32,7 @@ def select(text: str, rows: pa.Table, params: Mapping[str, Any], lookups: Mappin
         named = set(duckdb.extract_statements(text)[0].named_parameters)
         tables = {"rows": rows, **lookups}
         for name, table in tables.items():
+            _refuse_nan(text, table)
             connection.register(name, _narrow(table))
         given = {n: v for n, v in params.items() if n in named} or None
         try:
@@ -115,6 +119,13 @@ def _opened() -> duckdb.DuckDBPyConnection:
     return connection
 
 
+def _refuse_nan(text: str, table: pa.Table) -> None:
+    """Raise ValueError if a column that the query names has NaN; a column that it does not name passes unchanged."""
+    for name in table.column_names:
+        if is_nan(one_chunk(table[name])).any() and re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE):
+            raise ValueError(f"column {name} has NaN, and DuckDB's DECIMAL has not: a rule of kind row can change it")
+
+
 def _narrow(table: pa.Table) -> pa.Table:
     if not any(_wide(field.type) for field in table.schema):
         return table
@@ -131,7 +142,7 @@ def _wide(kind: pa.DataType) -> bool:
 
 def _narrowed(array: pa.Array) -> pa.Array:
     if pa.types.is_decimal256(array.type):
-        return array.cast(pa.string())
+        return cast(array, pa.string())
     if pa.types.is_struct(array.type):
         children = [_narrowed(array.field(i)) for i in range(array.type.num_fields)]
         names = [array.type.field(i).name for i in range(array.type.num_fields)]

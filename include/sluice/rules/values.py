@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.model import temporal
+from sluice.model import decimals, temporal
 
 _MOMENT = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?")
 
@@ -24,6 +24,8 @@ def to_python(values: pa.ChunkedArray | pa.Array) -> list[Any]:
     kind = values.type
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return temporal.to_python(values)
+    if pa.types.is_decimal(kind):
+        return decimals.to_python(values)
     return values.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -37,7 +39,7 @@ def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Return an array of the field's type. Raises ValueError that says which value does not fit."""
     kind = field.type
     try:
-        return pa.array(values, kind)
+        return decimals.from_python(values, kind) if pa.types.is_decimal(kind) else pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
@@ -113,7 +115,7 @@ def fitted(column: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray
         column = column.cast(pa.int8())
     if kind is not None and pa.types.is_string(have) and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         return pa.chunked_array([from_python(column.to_pylist(), pa.field("", kind))])
-    return column.cast(target)
+    return decimals.cast(column, target)
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.errors import SegmentError
+from sluice.model import decimals
 from sluice.model.batches import Op
 from sluice.model.changes import Change
 from sluice.model.fields import true_name
@@ -301,7 +302,7 @@ def _values(column: pa.Array) -> list[Any]:
     kind = column.type
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return to_python(column)
-    return list(column.to_pylist())
+    return decimals.to_python(column) if pa.types.is_decimal(kind) else list(column.to_pylist())
 
 
 def _groups(reader: pq.ParquetFile, lo: int, hi: int) -> list[int]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from sluice.errors import ConfigError, SchemaMoved
 from sluice.merge.column_presence import is_partial, remapped, renewed
 from sluice.merge.compact import user_columns
+from sluice.model.decimals import cast
 from sluice.model.nearest import meant
 from sluice.model.tables import META_FIELDS, TableId, member, one_chunk, user_schema
 from sluice.serve.requests import ReadRequest, holds
@@ -51,7 +52,9 @@ def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
     fields, columns = [], []
     for field in users:
         fields.append(field)
-        columns.append(rows[field.name].cast(field.type) if field.name in mine else pa.nulls(rows.num_rows, field.type))
+        columns.append(
+            cast(rows[field.name], field.type) if field.name in mine else pa.nulls(rows.num_rows, field.type)
+        )
     for field in rows.schema:
         if field.name in mine:
             continue
@@ -60,7 +63,9 @@ def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
             struct = one_chunk(values)
             have = {child.name for child in struct.type}
             children = [
-                member(struct, child.name).cast(child.type) if child.name in have else pa.nulls(len(struct), child.type)
+                cast(member(struct, child.name), child.type)
+                if child.name in have
+                else pa.nulls(len(struct), child.type)
                 for child in users
             ]
             values = pa.StructArray.from_arrays(children, fields=list(users), mask=pc.is_null(struct))

@@ -15,6 +15,9 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from sluice.errors import UnsupportedValue
+from sluice.model.decimals import is_nan
+
 _REPORT = pa.schema([("report", pa.binary())])
 
 
@@ -93,6 +96,10 @@ def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         kind = plain_type(array.type)
         children = [plain(array.field(i)) for i in range(array.type.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if is_nan(array).any():
+        raise UnsupportedValue(
+            "a row has NaN in a DECIMAL, and Spark's has none: a rule of kind row can change it first"
+        )
     return array.cast(plain_type(array.type))
 
 

@@ -5,9 +5,11 @@ says.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,9 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
+from sluice.targets.clickhouse.client import connected
+from sluice.targets.clickhouse.values import ALL_YEARS, FEW_YEARS
+from sluice.targets.clickhouse.writer import years_of
 from sluice.targets.contract import Pipe, _definition, _schema_change, _table, changed, gone, new, people
 from sluice.targets.port import KeyRange, StoredRange, comparer_of
 from sluice.targets.rows_in_memory import planned_table
@@ -335,6 +340,38 @@ def test_a_table_that_is_copied_again_gets_the_new_types(clickhouse: ClickHouseS
     text = replace(table, columns=(*table.columns[:2], Column("points", K.VARCHAR, "varchar(20)", charset="utf8mb4")))
     pipe.deliver((text, [new(1, "a", "one")]))
     assert pipe.state(text) == Counter([(1, "a", "one")])
+
+
+def test_tombstones_are_removed_as_the_page_says(clickhouse: ClickHouseServer) -> None:
+    bench, table, pipe = made(clickhouse)
+    pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
+    pipe.deliver((table, [gone(1, "a", 1)]))
+    page = (Path(__file__).parents[3] / "docs" / "clickhouse-target.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^(?:ALTER|OPTIMIZE) TABLE shop\.orders .*;$", page, re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        clickhouse.query(line.rstrip(";").replace("shop.orders", f"`{bench.schema}`.people"))
+    count = f"SELECT toInt32(count()) FROM `{bench.schema}`.people FORMAT JSONCompactEachRow"
+    assert clickhouse.query(count) == [[1]]
+    pipe.deliver((table, [new(3, "c", 3)]))
+    assert pipe.state(table) == Counter([(2, "b", 2), (3, "c", 3)])
+
+
+def test_a_server_is_asked_for_its_range_of_dates_each_time(
+    clickhouse: ClickHouseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upgraded server, or another one behind the same address, has another."""
+    bench, _, _ = made(clickhouse)
+    with connected(bench.target().place) as client:
+        assert years_of(client) in {ALL_YEARS, FEW_YEARS}
+        for answer, years in (("0", FEW_YEARS), ("1", ALL_YEARS)):
+            ask = client.ask
+            older = lambda doing, statement, ask=ask, answer=answer: ask(  # noqa: E731
+                doing, f"SELECT {answer} FORMAT JSONCompactEachRow"
+            )
+            monkeypatch.setattr(client, "ask", older)
+            assert years_of(client) == years
+            monkeypatch.setattr(client, "ask", ask)
 
 
 def test_what_check_says_of_tables(clickhouse: ClickHouseServer) -> None:

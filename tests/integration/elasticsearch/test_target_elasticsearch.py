@@ -5,6 +5,7 @@ says.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from devstack.elasticsearch import SearchServer
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
@@ -80,6 +82,89 @@ def test_a_key_that_makes_too_long_an_id_is_refused_alone(elasticsearch: SearchS
     )
     assert [one.where for one in kept] == ["key too long"]
     assert pipe.state(table) == Counter([(longest, 1)])
+
+
+def test_an_empty_key_is_refused_alone(elasticsearch: SearchServer) -> None:
+    """It makes no id. The row may leave an empty key, come to it, and go."""
+    columns = (
+        Column("k", ColumnKind.VARCHAR, "varchar(7)", nullable=False, charset="utf8mb4"),
+        Column("v", ColumnKind.INT, "int"),
+    )
+    _, table, pipe = made(
+        elasticsearch, {}, TableSchema(TableId("s", "empty"), columns, ("k",)), on_error="dead_letter"
+    )
+    kept: list[Any] = []
+    pipe.deliver((table, [new("b", 1)]))
+    for ops in ([new("", 1), new("a", 2), changed(("b", 1), ("", 1))], [changed(("", 1), ("c", 3))], [gone("", 1)]):
+        pipe.write(pipe.given([(table, ops)]), rejected=lambda part, name, rejected: kept.extend(rejected))
+    assert [(one.where, one.reason) for one in kept] == [
+        ("empty key", "its key is empty, and a document's id is not")
+    ] * 2
+    assert pipe.state(table) == Counter([("a", 2), ("c", 3)])
+
+
+@pytest.mark.parametrize("columns", [4, 5])
+def test_tables_of_more_fields_than_an_index_has_by_itself(elasticsearch: SearchServer, columns: int) -> None:
+    """The index that `sluice check` proposes has room for more than 1,000, and later columns make room."""
+    many = {"type": "keyword", "fields": {f"f{n}": {"type": "keyword"} for n in range(240)}}
+    names = [f"c{n}" for n in range(columns + 2)]
+    texts = [Column(name, ColumnKind.VARCHAR, "varchar(9)", charset="utf8mb4") for name in names]
+    options = {"mappings": {f"SCHEMA.many.{name}": many for name in names}}
+    key = Column("id", ColumnKind.INT, "int", nullable=False)
+    table = TableSchema(TableId("s", "many"), (key, *texts[:columns]), ("id",))
+    bench, table, pipe = made(elasticsearch, options, table)
+    row: tuple[Any, ...] = (1, *("x" * columns))
+    pipe.deliver((table, [new(*row)]))
+    wide = replace(table, columns=(*table.columns, texts[-2]))
+    sql = f"ALTER TABLE `{bench.schema}`.`many` ADD COLUMN {names[-2]} VARCHAR(9)"
+    change = _schema_change(pipe, 0, sql, (ChangeKind.ADD_COLUMN,), _defined(table), _defined(wide))
+    pipe.write(pipe.given([], schema_changes=(change,)))
+    row += ("y",)
+    pipe.deliver((wide, [changed(row, row)]))
+    schema = bench.target().schema()
+    assert schema is not None
+    whole = replace(wide, columns=(*wide.columns, texts[-1]))
+    [proposed] = [one.statement for one in schema.compare([planned_table(whole)]) if one.absent]
+    for request in proposed.splitlines():
+        verb, path, body = request.split(" ", 2)
+        bench.ask(verb, path, json.loads(body))
+    row += ("z",)
+    pipe.deliver((whole, [changed(row, row)]))
+    assert pipe.state(whole) == Counter([row])
+
+
+def _defined(table: TableSchema) -> TableDefinition:
+    columns = tuple(ColumnDefinition(c.name, c.sql_type, nullable=c.nullable, charset=c.charset) for c in table.columns)
+    return TableDefinition(table.table, columns, (IndexDefinition("PRIMARY", (("id", 0),), True),))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "form", "value", "taken"),
+    [
+        (ColumnKind.DATE, "date", "dd.MM.yyyy", dt.date(2024, 2, 29), False),
+        (ColumnKind.DATE, "date", "dd.MM.yyyy||yyyy-MM-dd", dt.date(2024, 2, 29), True),
+        (ColumnKind.DATETIME, "datetime", "yyyy-MM-dd HH:mm:ss", dt.datetime(2024, 2, 29, 1, 2, 3), False),
+        (ColumnKind.DATETIME, "datetime", "strict_date_optional_time", dt.datetime(2024, 2, 29, 1, 2, 3), True),
+    ],
+)
+def test_a_format_that_refuses_every_row_is_an_error_of_check(
+    elasticsearch: SearchServer, kind: ColumnKind, words: str, form: str, value: Any, taken: bool
+) -> None:
+    options = {"mappings": {"SCHEMA.dated.d": {"type": "date", "format": form}}}
+    columns = (Column("id", ColumnKind.INT, "int", nullable=False), Column("d", kind, words))
+    table = TableSchema(TableId("s", "dated"), columns, ("id",))
+    bench, table, pipe = made(elasticsearch, options, table)
+    schema = bench.target().schema()
+    assert schema is not None
+    errors = [one.why for one in schema.compare([planned_table(table)]) if one.severity == "error"]
+    if taken:
+        assert errors == []
+        pipe.deliver((table, [new(1, value)]))
+    else:
+        assert len(errors) == 1
+        assert f"its format {form} refuses" in errors[0]
+        with pytest.raises(LoadError, match="failed to parse"):
+            pipe.deliver((table, [new(1, value)]))
 
 
 def test_documents_with_newer_versions_of_another_program_stop_the_load(elasticsearch: SearchServer) -> None:

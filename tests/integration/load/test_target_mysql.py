@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,22 @@ def test_a_value_that_does_not_fit_is_never_cut(delivery: Any, mysql_target: Any
     mysql_target.execute(f"ALTER TABLE {db}.people MODIFY email VARCHAR(3)")
     with pytest.raises(LoadError, match=f"loading {db}.people: Data too long for column 'email'"):
         delivery().deliver({people(db): [insert(1, "abcd")]})
+
+
+@pytest.mark.parametrize("count", [1, 7, 3_000])
+def test_a_value_that_stops_the_load_is_named_with_its_row(
+    delivery: Any, mysql_target: Any, db: str, count: int
+) -> None:
+    """The server counts the rows of a statement. Nothing of the search for the row stays."""
+    mysql_target.execute(f"CREATE TABLE {db}.timed (id INT PRIMARY KEY, at TIMESTAMP NULL)")
+    columns = (Column("id", ColumnKind.INT, "int", nullable=False), Column("at", ColumnKind.DATETIME, "datetime"))
+    schema = TableSchema(TableId(db, "timed"), columns, ("id",))
+    late = count * 2 // 3
+    times = [dt.datetime(2100 if number == late else 2024, 1, 1) for number in range(count)]
+    changes = [{"_op": "i", "id": number, "at": at} for number, at in enumerate(times)]
+    with pytest.raises(LoadError, match=rf"column 'at'.*: the row with \(id\) = \({late}\) "):
+        delivery().deliver({schema: changes})
+    assert mysql_target.execute(f"SELECT COUNT(*) FROM {db}.timed") == [(0,)]
 
 
 def test_wrong_password(tmp_path: Path, mysql_target: Any, db: str) -> None:

@@ -84,6 +84,29 @@ def test_rows_that_an_index_refuses_are_left_out_one_by_one(ferretdb: FerretDBSe
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["goes on", "stops"])
+@pytest.mark.parametrize("on_error", ["stop", "dead_letter"])
+def test_rows_exchange_values_of_a_unique_index(twin: MongoTwin, on_error: str, stops: bool) -> None:
+    """Two rows, three in a ring, and one whose value a row has that stays; several rows go at once.
+
+    FerretDB refuses the whole command for an update that an index refuses.
+    """
+    bench, twin.stops = MongoBench("twin", 27017), stops
+    table, pipe = made(bench, on_error=on_error)
+    pipe.deliver((table, [new(n, "abcdefgh"[n], n) for n in range(8)]))
+    twin.unique = ("email",)
+    given = [(0, "a", "b"), (1, "b", "a"), (2, "c", "d"), (3, "d", "e"), (4, "e", "c")]
+    rows = [changed((n, old, n), (n, now, 10 * n)) for n, old, now in given]
+    more = [changed((5, "f", 5), (5, "h", 5))] if on_error == "dead_letter" else [gone(5, "f", 5)]
+    kept: list[Any] = []
+    batch = pipe.given([(table, [*rows, *more, gone(6, "g", 6)])])
+    rejected = None if on_error == "stop" else lambda part, name, rejected: kept.extend(rejected)
+    pipe.write(batch, rejected=rejected)
+    assert [one.row["id"].to_pylist() for one in kept] == ([[5]] if on_error == "dead_letter" else [])
+    left = [(5, "f", 5)] if on_error == "dead_letter" else []
+    assert pipe.state(table) == Counter([*((n, now, 10 * n) for n, _, now in given), *left, (7, "h", 7)])
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["goes on", "stops"])
 def test_rows_that_a_validator_refuses_are_left_out_one_by_one(twin: MongoTwin, stops: bool) -> None:
     """Also by a server that carries out nothing after the first one."""
     bench = MongoBench("twin", 27017)

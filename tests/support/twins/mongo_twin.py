@@ -60,12 +60,13 @@ def _holds(there: bool, value: Any, wanted: Any) -> bool:
 class MongoTwin:
     """The server.
 
-    ``refuses``: a document that a validator refuses; ``before``: called before each command, with it; ``stops``: it
-    carries out nothing after an update that fails, even of an unordered command, as FerretDB does.
+    ``refuses``: a document that a validator refuses; ``unique``: fields with a unique index, in every collection;
+    ``before``: called before each command, with it; ``stops``: it carries out nothing after an update that fails, even of an unordered command, as FerretDB does.
     """
 
     databases: dict[str, dict[str, Collection]] = field(default_factory=dict)
     refuses: Callable[[Mapping[str, Any]], bool] = lambda document: False
+    unique: tuple[str, ...] = ()
     before: Callable[[Mapping[str, Any]], None] = lambda command: None
     stops: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -152,6 +153,10 @@ class MongoTwin:
         return 1
 
     def _store(self, held: Collection, key: Any, document: Mapping[str, Any]) -> None:
+        for name in self.unique:  # a field that is not there is null
+            others = (bson.decode(text, _AS_STORED) for each, text in held.items() if each != key)
+            if any(_ranked(other.get(name)) == _ranked(document.get(name)) for other in others):
+                raise errors.OperationFailure(f"E11000 duplicate key error, index: own_{name}", _DUPLICATE)
         if self.refuses(document):
             raise errors.OperationFailure("Document failed validation", _INVALID)
         held[key] = bson.encode(document)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
+from sluice.model import decimals
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.fields import described
 from sluice.mysql.type_loss import SqlType
-from sluice.targets.lake.types import takes
-from sluice.targets.lake.values import converted
+from sluice.targets.lake.types import LakeColumn, takes
+from sluice.targets.lake.values import SentColumn, convert, converted
 
 WHOLE = {
     "tinyint": (-(2**7), 2**7 - 1), "smallint unsigned": (0, 2**16 - 1), "mediumint": (-(2**23), 2**23 - 1),
@@ -28,3 +33,16 @@ def test_whole_numbers_in_the_narrowest_decimal(declared: str, scale: int) -> No
     ends = pa.array([*WHOLE[declared], None], made.arrow_type)
     found, _ = converted(ends, made, kind)
     assert [None if one is None else int(one) for one in found.to_pylist()] == ends.to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["decimal(12,2)", "decimal(38,10)"])
+def test_nan_is_refused_or_null(kind: str) -> None:
+    """Also in a wider column, where its number would be one of the values."""
+    made = ColumnType(ColumnKind.DECIMAL, 12, 2)
+    values = decimals.from_python([Decimal("1.5"), Decimal("NaN"), None], made.arrow_type)
+    field = described(pa.field("n", made.arrow_type), kind=made.to_text())
+    sent = [SentColumn(field, LakeColumn("n", kind, True))]
+    for policy, refused in (("refuse", [1]), ("null", [])):
+        found, refusals = convert(pa.table({"n": values}), sent, zero_dates=policy)
+        assert list(refusals.why) == refused
+        assert found["n"].to_pylist() == [Decimal("1.5"), None, None]

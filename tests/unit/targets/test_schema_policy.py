@@ -201,3 +201,17 @@ def test_names_as_after_a_change_do_not_stand_for_the_rest(alter: str, columns: 
     for error in caught:
         assert "its columns have the new names already" in error.message
         assert all(one in error.message for one in missing)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("stop", "(or set add_column, change_column to apply)"),
+        ({"add_column": "stop", "change_column": "apply"}, "(or set add_column to apply)"),
+        ({"add_column": "apply", "change_column": "stop"}, "(or set change_column to apply)"),
+    ],
+)
+def test_the_hint_names_the_kinds_that_stop(policy: Any, said: str) -> None:
+    """Of a statement with several kinds, the file may have some at apply already."""
+    change = planned("ALTER TABLE t ADD c INT, MODIFY a VARCHAR(9)", policy)
+    assert said in stops(change, WAS)

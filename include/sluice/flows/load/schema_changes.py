@@ -157,6 +157,7 @@ def _change(
         recopies=Feature.RECOPIES in offered.features,
         consumer=target.name,
         ddl_kinds=tuple(sorted({str(KIND_OF[kind]) for kind in kinds})),
+        stop_kinds=tuple(sorted({str(KIND_OF[kind]) for kind, policy in policies.items() if policy is DdlPolicy.STOP})),
         meaning=StatementMeaning.read(words_of(dialect), _ran(statement), changes),
     )
 

@@ -17,6 +17,7 @@ from sluice.coordination.state import PipelineState
 from sluice.flows.transform.segment_rows import MergePart
 from sluice.merge.compact import user_columns
 from sluice.merge.conflicts import Hashes, keys_of, sent_changes
+from sluice.model.decimals import cast
 from sluice.model.definitions import Definitions
 from sluice.model.fields import key_columns, true_name
 from sluice.model.load_marks import MarkRules, origin_number
@@ -73,7 +74,7 @@ class Repair:
         sizes = [table.num_rows for table, _ in read]
         fields = [read[0][0].schema.field(name) for name in read[0][1]]
         columns = [
-            pa.chunked_array([chunk for table, names in read for chunk in table[names[i]].cast(fields[i].type).chunks])
+            pa.chunked_array([chunk for table, names in read for chunk in cast(table[names[i]], fields[i].type).chunks])
             for i in range(len(fields))
         ]
         keys = keys_of(part.source, fields, [column.combine_chunks() for column in columns])

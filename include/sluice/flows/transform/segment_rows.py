@@ -16,6 +16,7 @@ from sluice.merge.column_presence import is_partial, renewed
 from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.key_override import rekeyed
 from sluice.model import packing
+from sluice.model.decimals import cast
 from sluice.model.fields import key_columns
 from sluice.model.tables import KEY_BUCKETS, TableId, member, one_chunk, stored_name
 from sluice.segments.buckets import key_bucket
@@ -314,14 +315,14 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
             struct = table["_before"].combine_chunks()
             present = {child.name for child in struct.type}
             children = [
-                member(struct, child.name).cast(child.type)
+                cast(member(struct, child.name), child.type)
                 if child.name in present
                 else pa.nulls(table.num_rows, child.type)
                 for child in field_.type
             ]
             columns.append(pa.StructArray.from_arrays(children, fields=list(field_.type), mask=pc.is_null(struct)))
         else:
-            columns.append(table[field_.name].cast(field_.type))
+            columns.append(cast(table[field_.name], field_.type))
     return pa.table(columns, schema=schema)
 
 

@@ -45,7 +45,7 @@ from sluice.sources.postgresql import ddl_trigger
 from sluice.sources.postgresql.catalog import table_list
 from sluice.sources.postgresql.catalog.changed_definition import row_effects
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
-from sluice.sources.postgresql.catalog.identity import read_attached
+from sluice.sources.postgresql.catalog.identity import read_attached, read_reshaped
 from sluice.sources.postgresql.catalog.table import read_table, schema_of
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.scanner import Scanner
@@ -297,8 +297,11 @@ class PostgreSQLSession:
         with self._asking():
             two_way = self.source.loads is not None and self.source.loads.two_way
             setup = read_setup(self.connection, info, self.source.pipeline, two_way=two_way)
-            since = Position.of(at).transaction if at is not None and not self.source.pipeline.source.ddl else 0
-            self._attached, self._transaction = read_attached(self.connection, since)
+            since = Position.of(at).transaction if at is not None else 0
+            attached, self._transaction = read_attached(
+                self.connection, 0 if self.source.pipeline.source.ddl else since
+            )
+            self._attached = [*attached, *read_reshaped(self.connection, since)]
         if setup.labels != self._labels:
             self.close()  # a log that is opened anew describes its tables again
         self._labels = setup.labels

@@ -75,7 +75,9 @@ class TableRows(KeyedRows):
             there = self.held.columns[column_name(self.place, given)]
             values, odd = sent(one_chunk(rows[one.name]), self.type_of(one), there.type, self.years)
             needed = given in self.plan.key or not there.type.nullable
-            if odd is not None and (refuses or needed):
+            if odd is not None and pa.types.is_decimal(values.type):
+                block.refuse(odd & counts, given, f"NaN, which {there.type.declared} cannot hold")
+            elif odd is not None and (refuses or needed):
                 block.refuse(odd & counts, given, f"{there.type.declared} cannot hold this date (options.unfit_dates)")
             if needed:
                 null = np.asarray(values.is_null().to_numpy(zero_copy_only=False))

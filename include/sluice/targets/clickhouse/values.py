@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.model import decimals
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.model.temporal import is_special
@@ -29,7 +30,8 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
 def sent(values: pa.Array, made: ColumnType, there: HeldType, years: Years) -> tuple[pa.Array, _Mask | None]:
-    """Convert values to what is sent; also return a mask of dates that the column cannot hold, which become null.
+    """Convert values to what is sent; also return a mask of dates and NaN that the column cannot hold, which become
+    null.
 
     None: there are none.
     """
@@ -44,8 +46,12 @@ def sent(values: pa.Array, made: ColumnType, there: HeldType, years: Years) -> t
         return (texts(values, made).cast(pa.string()) if there.word == "String" else values.view(pa.int64())), None
     if pa.types.is_boolean(kind):
         return values.cast(pa.int8()), None
-    if pa.types.is_decimal(kind) and there.word == "String":
-        return texts(values, made).cast(pa.string()), None
+    if pa.types.is_decimal(kind):
+        if there.word == "String":
+            return decimals.to_text(values), None
+        if there.word.startswith("Float"):
+            return decimals.cast(values, pa.float64()), None
+        return decimals.without_nan(values)
     if made.kind is K.ENUM and pa.types.is_string(kind):
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), pa.scalar("", kind), values)
     return values, None

@@ -130,20 +130,14 @@ def _grouped(files: Sequence[RowFile]) -> Iterator[tuple[RowFile, ...]]:
         yield tuple(group)
 
 
-_years: dict[str, Years] = {}
-
-
 def years_of(client: Client) -> Years:
-    """Return the first and the last date that Date32 and DateTime64 of the server hold; asked once for each server."""
-    base = client.place.receiver.base
-    if base not in _years:
-        text = "9999-12-31 00:00:00"
-        statement = (
-            f"SELECT ifNull(toString(toDateTime64OrNull('{text}', 0, 'UTC')), '') = '{text}' FORMAT JSONCompactEachRow"
-        )
-        [[every]] = client.ask("asking for the range of dates", statement).rows
-        _years[base] = ALL_YEARS if int(every) else FEW_YEARS
-    return _years[base]
+    """Ask for the first and the last date that Date32 and DateTime64 of the server hold, as it is now."""
+    text = "9999-12-31 00:00:00"
+    statement = (
+        f"SELECT ifNull(toString(toDateTime64OrNull('{text}', 0, 'UTC')), '') = '{text}' FORMAT JSONCompactEachRow"
+    )
+    [[every]] = client.ask("asking for the range of dates", statement).rows
+    return ALL_YEARS if int(every) else FEW_YEARS
 
 
 @dataclass(frozen=True)

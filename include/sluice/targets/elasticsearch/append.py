@@ -27,7 +27,7 @@ from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.column_types import document_texts
 from sluice.targets.elasticsearch.documents import ID_BYTES, TableDocuments
 from sluice.targets.elasticsearch.place import path_of
-from sluice.targets.elasticsearch.tables import fields_of, held_indexes, index_body
+from sluice.targets.elasticsearch.tables import fields_of, held_indexes, index_body, make_room
 from sluice.targets.port import ChangePiece, Fence, WriteResult
 
 _BAD_REQUEST = 400
@@ -169,6 +169,7 @@ def _ensure(client: Client, plan: PlannedTable, index: str) -> None:
     new = {name: one for name, one in fields.items() if name not in held.fields}
     if new:
         body = {"properties": new}
+        make_room(client, index, body["properties"])
         client.acknowledged(f"changing the mapping of index {index}", "PUT", path_of(index, "_mapping"), body)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sluice.formats.columns import quoted
 from sluice.model.column_types import ColumnKind, ColumnType
-from sluice.targets.messages.row_texts import iso_texts, json_texts, own_type
+from sluice.targets.messages.row_texts import iso_texts, json_texts, read_text
 
 K = ColumnKind
 _KEYWORD_CHARACTERS = 8_191
@@ -34,7 +34,7 @@ _DIGITS = FieldType(_KEYWORD.mapping, "it is sorted and searched as text, since 
 FIELDS: Mapping[ColumnKind, FieldType] = {
     **dict.fromkeys((K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR), _LONG),
     K.BIT: _DIGITS,
-    K.DECIMAL: FieldType({"type": "double"}, "searches and sums see about 15 digits"),
+    K.DECIMAL: FieldType({"type": "double", "ignore_malformed": True}, "searches and sums see about 15 digits"),
     **dict.fromkeys((K.FLOAT, K.DOUBLE), FieldType({"type": "double", "ignore_malformed": True})),
     K.DATE: FieldType({"type": "date", "format": "strict_date", "ignore_malformed": True}),
     **dict.fromkeys((K.DATETIME, K.TIMESTAMP), FieldType({"type": "date", "ignore_malformed": True})),
@@ -74,9 +74,7 @@ def key_value(made: ColumnType, value: Any) -> Any:
     """
     if made.kind in {K.BINARY, K.VARBINARY}:
         return b64decode(value)
-    read = own_type(made).read
-    assert read is not None  # asked before
-    return read(str(value).removesuffix("Z") if made.kind is K.TIMESTAMP else str(value))
+    return read_text(made, str(value))
 
 
 __all__ = ["FIELDS", "FieldType", "document_texts", "field_type", "key_value"]

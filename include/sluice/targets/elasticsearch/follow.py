@@ -20,7 +20,7 @@ from sluice.targets.elasticsearch.checkpoint import change_record, guarded, let_
 from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.column_types import document_texts
 from sluice.targets.elasticsearch.place import Place, path_of
-from sluice.targets.elasticsearch.tables import HeldIndex, held_indexes, index_body, mapped
+from sluice.targets.elasticsearch.tables import HeldIndex, held_indexes, index_body, make_room, mapped
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.plan import AddColumn, AlterTable, CreateTable, type_of
 from sluice.targets.schema.policy import not_followed
@@ -92,6 +92,7 @@ class _Follower(Follower):
         if definition is not None:
             body["_meta"] = self._held(index).meta_with(definition)
         try:
+            make_room(self.client, index, fields)
             self.client.acknowledged(f"changing the mapping of index {index}", "PUT", path_of(index, "_mapping"), body)
         except LoadError as error:
             hint = (

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.errors import LoadError, MappingError, SluiceError
+from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedTable
 from sluice.targets.documents.changes import require_free_names
 from sluice.targets.elasticsearch.client import Client, connected
@@ -29,8 +30,21 @@ from sluice.targets.port import TableFinding
 from sluice.targets.schema.names import lacking
 
 _MISSING = 404
+_REQUEST = re.compile(r"PUT (/[^/\s]+(?:/_mapping|/_settings)?) (\{.*\})")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DEFAULT_GC_DELETES = "60s"
+_DEFAULT_FORMAT = "strict_date_optional_time||epoch_millis"
+_DATES = {
+    ColumnKind.DATE: "2024-02-29",
+    ColumnKind.DATETIME: "2024-02-29T10:00:00.123456",
+    ColumnKind.TIMESTAMP: "2024-02-29T10:00:00.123456Z",
+}
+"""The dates of documents."""
+_DAYS = frozenset({"date", "strict_date", "year_month_day", "strict_year_month_day", "yyyy-MM-dd", "uuuu-MM-dd"})
+_TIMES = frozenset({
+    *(f"{strict}date_optional_time{nanos}" for strict in ("", "strict_") for nanos in ("", "_nanos")), "iso8601",
+})  # fmt: skip
+"""The formats of a date field that take them."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +112,9 @@ class ElasticsearchSchema:
         wanted = fields_of(self.place, plan, [column.name for column in plan.columns])
         for column in plan.columns:
             name, own = column.name, there.fields.get(column.name, {}).get("type")
+            if why := _unread(column.sent_type, there.fields.get(name, {})):
+                hint = "options.mappings names another format, or ignore_malformed: true; the index has to be made anew"
+                yield TableFinding("error", plan.target, name, why, hint=hint)
             if own is not None and own != wanted[name].get("type"):
                 why = f"it is mapped as {own}, and {wanted[name].get('type')} is proposed for {column.sql_type}"
                 hint = (
@@ -133,17 +150,34 @@ class ElasticsearchSchema:
 
     def apply(self, statement: str) -> None:
         """Send what a finding proposes. Raises LoadError."""
-        given = re.fullmatch(r"PUT (/[^/\s]+(?:/_mapping)?) (\{.*\})", statement, re.DOTALL)
         try:
-            if given is None:
+            given = [_REQUEST.fullmatch(line) for line in statement.splitlines()]
+            requests = [(one[1], json.loads(one[2])) for one in given if one is not None]
+            if not requests or len(requests) < len(given):
                 raise ValueError("it makes no index, and changes no mapping")
-            body = json.loads(given[2])
         except ValueError as error:
             raise LoadError(
                 f"this is no statement of a target of type elasticsearch: {statement[:300]}: {error}"
             ) from None
         with connected(self.place) as client:
-            client.acknowledged("changing an index", "PUT", given[1], body)
+            for path, body in requests:
+                client.acknowledged("changing an index", "PUT", path, body)
+
+
+def _unread(made: ColumnType, mapping: Mapping[str, Any]) -> str:
+    """Return why the format of a field refuses a document's dates, as far as it is one that the server has by name."""
+    text = _DATES.get(made.kind, "")
+    if (
+        mapping.get("type") not in {"date", "date_nanos"}
+        or mapping.get("ignore_malformed") in {True, "true"}
+        or not text
+    ):
+        return ""
+    given = str(mapping.get("format", _DEFAULT_FORMAT))
+    takes = _DAYS | _TIMES if made.kind is ColumnKind.DATE else _TIMES
+    if takes & set(given.split("||")):
+        return ""
+    return f"its format {given} refuses the document's values, which are written as {text}"
 
 
 def _seconds(text: str) -> float:

@@ -25,6 +25,10 @@ forgotten.
 """
 
 
+_LIMIT, _FIELDS = "mapping.total_fields.limit", 1_000
+"""The setting that limits the fields of an index, and what it is where nobody sets it."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeldIndex:
     """An index that is there. ``definition``: None if Sluice did not make it.
@@ -75,6 +79,11 @@ def mapped(place: Place, table: TableId, name: str, made: ColumnType) -> dict[st
     return dict(given if given is not None else field_type(made).mapping)
 
 
+def count_of(fields: Mapping[str, Any]) -> int:
+    """Count fields as the server does for ``index.mapping.total_fields.limit``: with those inside of others."""
+    return sum(1 + count_of(one.get("fields", {})) + count_of(one.get("properties", {})) for one in fields.values())
+
+
 def index_body(place: Place, definition: Definition | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes an index."""
     mappings: dict[str, Any] = {"dynamic": "strict", "properties": dict(fields)}
@@ -82,9 +91,11 @@ def index_body(place: Place, definition: Definition | None, fields: Mapping[str,
         mappings["_meta"] = {_META: definition.to_json()}
     given = dict(place.options.settings)
     nested = given.get("index", {})
+    count = count_of(fields)
+    more = {_LIMIT: count} if count > _FIELDS else {}
     own = {
         name: value
-        for name, value in _SETTINGS.items()
+        for name, value in {**_SETTINGS, **more}.items()
         if not {name, f"index.{name}"} & given.keys() and not (isinstance(nested, Mapping) and name in nested)
     }
     return {"settings": {**own, **given}, "mappings": mappings}
@@ -118,8 +129,25 @@ def extend_statement(place: Place, plan: PlannedTable, held: HeldIndex) -> str:
     names = tuple(name for name in wanted.columns if given is None or name not in given.columns)
     definition = wanted if given is None else replace(given, columns=(*given.columns, *names))
     new = fields_of(place, plan, [name for name in names if name not in held.fields])
-    body = {"_meta": held.meta_with(definition), "properties": new}
-    return statement_of(path_of(place.index_of(plan.target), "_mapping"), body)
+    index, body = place.index_of(plan.target), {"_meta": held.meta_with(definition), "properties": new}
+    statement = statement_of(path_of(index, "_mapping"), body)
+    count = count_of({**held.fields, **new})
+    if count <= _FIELDS:
+        return statement
+    return f"{statement_of(path_of(index, '_settings'), {'index': {_LIMIT: count}})}\n{statement}"
+
+
+def make_room(client: Client, index: str, fields: Mapping[str, Any]) -> None:
+    """Raise the limit of an index for its fields and more ones, if it is lower."""
+    held = held_indexes(client, [index])
+    count = count_of({**held[index].fields, **fields}) if index in held else 0
+    if count <= _FIELDS:
+        return
+    path = f"{path_of(index, '_settings')}?flat_settings=true"
+    [one] = client.ask("reading settings", "GET", path).document.values()
+    if count > int(one["settings"].get(f"index.{_LIMIT}", _FIELDS)):
+        doing = f"raising the number of fields of index {index}"
+        client.acknowledged(doing, "PUT", path_of(index, "_settings"), {"index": {_LIMIT: count}})
 
 
 def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> None:
@@ -149,6 +177,6 @@ def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> 
 
 
 __all__ = [
-    "HeldIndex", "extend_statement", "fields_of", "held_indexes", "index_body", "make_statement", "mapped", "require",
-    "statement_of",
+    "HeldIndex", "extend_statement", "fields_of", "held_indexes", "index_body", "make_room", "make_statement", "mapped",
+    "require", "statement_of",
 ]  # fmt: skip

@@ -114,7 +114,8 @@ class ElasticsearchWork(TableWork):
 
     def remove(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field], *, hidden: bool) -> WriteResult:
         ids, routings = self.keyed.places_of(columns, fields)
-        short = pc.less_equal(pc.binary_length(ids), ID_BYTES)  # a longer one was refused
+        lengths = pc.binary_length(ids)
+        short = pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, ID_BYTES))  # others were refused
         sender = self._sender(hidden=hidden)
         lines = delete_lines(ids.filter(short), routings.filter(short) if routings is not None else None, self.version)
         if len(lines):
@@ -137,7 +138,9 @@ class ElasticsearchWork(TableWork):
         for number in np.flatnonzero((lengths > ID_BYTES) & (sizes <= limit)).tolist():
             why = f"its key makes an id of {lengths[number]:,} bytes, and a document's has {ID_BYTES} at most"
             refused.add(rows, number, ids[number], why, "key too long")
-        kept = np.flatnonzero((sizes <= limit) & (lengths <= ID_BYTES))
+        for number in np.flatnonzero((lengths == 0) & (sizes <= limit)).tolist():
+            refused.add(rows, number, ids[number], "its key is empty, and a document's id is not", "empty key")
+        kept = np.flatnonzero((sizes <= limit) & (lengths > 0) & (lengths <= ID_BYTES))
         some = pa.array(kept)
         sender = self._sender(hidden=any(map(is_masked, rows.schema)))
         lines = index_lines(

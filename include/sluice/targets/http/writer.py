@@ -21,7 +21,7 @@ from sluice.targets.messages.batch_rows import BatchRows
 from sluice.targets.messages.definitions import require_said
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.key_forms import KeyForms
-from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows
+from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows, without_refused
 from sluice.targets.messages.stale_keys import StaleWords
 from sluice.targets.port import (
     BatchInput,
@@ -140,6 +140,10 @@ class HttpUnit:
         result, refused = WriteResult(), list[Rejection]()
         for rows in merged_parts(self.rows.reader, table.files, _ROWS):
             piece = merged_piece(table.target, table.plan.key, rows)
+            if rejected is not None:
+                piece, odd = without_refused(piece)
+                rows, refused = piece.rows, refused + odd
+                result += WriteResult(rejected=len(odd))
             left_out = lanes.send(lanes.sending.documents(writer, piece), refusable=rejected is not None)
             result += sent_rows(rows, left_out)
             refused += [Rejection(rows.slice(n, 1), one.said, str(one.status)) for n, one in sorted(left_out.items())]

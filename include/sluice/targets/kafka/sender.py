@@ -27,7 +27,14 @@ from sluice.targets.kafka.transactions import Channel
 from sluice.targets.messages.arrow_messages import CONTENT_TYPE, arrow_messages
 from sluice.targets.messages.batch_rows import BatchRows
 from sluice.targets.messages.documents import Header, Messages, MessageWriter
-from sluice.targets.messages.pieces import EMPTIED, merged_parts, merged_piece, removed_piece, sent_rows
+from sluice.targets.messages.pieces import (
+    EMPTIED,
+    merged_parts,
+    merged_piece,
+    removed_piece,
+    sent_rows,
+    without_refused,
+)
 from sluice.targets.messages.read_back import arrow_keys, listed_keys
 from sluice.targets.messages.side_messages import statement_messages, transaction_messages
 from sluice.targets.messages.transactions import Transaction, numbered
@@ -230,10 +237,14 @@ class BatchSender:
         return refused
 
     def _merged_rows(self, table: TableInput, rows: pa.Table) -> list[Rejection]:
-        piece = merged_piece(table.target, table.plan.key, rows)
+        piece, letters = merged_piece(table.target, table.plan.key, rows), list[Rejection]()
+        if self._rejected is not None:
+            piece, letters = without_refused(piece)
+            self.result += WriteResult(rejected=len(letters))
+        rows = piece.rows
         refused = self._record_batches(piece) if self._options.form.arrow else self._sent_but(piece)
         self.result += sent_rows(rows, refused)
-        return [Rejection(rows.slice(number, 1), why, "message too large") for number, why in refused.items()]
+        return [*letters, *(Rejection(rows.slice(at, 1), why, "message too large") for at, why in refused.items())]
 
     def _sent_but(self, piece: ChangePiece) -> dict[int, str]:
         """Send merged rows; those that are left out, and why."""

@@ -27,8 +27,8 @@ class LakeOptions(BaseModel):
     )
     zero_dates: Literal["refuse", "null"] = Field(
         "refuse",
-        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the "
-        "value is NULL.",
+        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31), and of NaN in a decimal: the "
+        "row is refused, or the value is NULL.",
     )
     wide_decimals: Literal["refuse", "string"] = Field(
         "refuse",

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError, MappingError
+from sluice.model import decimals
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import declared_type, is_generated, is_masked, neutral_type, true_name
 from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
@@ -89,7 +90,8 @@ class Refusals:
 
 
 def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, np.ndarray | None]:
-    """Convert values to a type that holds them; also return a mask of dates that no calendar has, which become null.
+    """Convert values to a type that holds them; also return a mask of those that a lake lacks, which become null: dates
+    that no calendar has, and NaN of a decimal.
 
     None: there are none.
     """
@@ -104,14 +106,16 @@ def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, 
     if pa.types.is_duration(values.type):
         return values.view(pa.int64()), odd
     if made.kind is K.DECIMAL and kind == "string":
-        return pa.array([None if one is None else format(one, "f") for one in values.to_pylist()], pa.string()), odd
+        return decimals.to_text(values), odd
+    if pa.types.is_decimal(values.type) and not pa.types.is_floating(wanted):
+        values, odd = decimals.without_nan(values)
     if made.kind is K.ENUM:
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
     if pa.types.is_integer(values.type) and pa.types.is_decimal(
         wanted
     ):  # Arrow requires space for every value of the integer's type
         values = pc.cast(values, pa.decimal256(76, wanted.scale))
-    return (values if values.type == wanted else pc.cast(values, wanted)), odd
+    return (values if values.type == wanted else decimals.cast(values, wanted)), odd
 
 
 def stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -161,9 +165,8 @@ def convert(
             ) from error
         looked = np.ones(rows.num_rows, bool) if in_key or kept is None else kept
         if odd is not None and (zero_dates == "refuse" or in_key):
-            refused.add(
-                odd & looked, column.name, f"{NO_DATE}, which a table of a lake cannot hold (options.zero_dates)"
-            )
+            what = "NaN of a decimal" if one.type.kind is K.DECIMAL else NO_DATE
+            refused.add(odd & looked, column.name, f"{what}, which a table of a lake cannot hold (options.zero_dates)")
         if in_key or not column.nullable:
             null = values.is_null().to_numpy(zero_copy_only=False)
             refused.add(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.model.decimals import to_python
 from sluice.model.fields import true_name
 from sluice.model.tables import META_COLUMNS
 from sluice.targets.memory.store import Row
@@ -29,7 +30,7 @@ def merged_rows(rows: pa.Table) -> Iterator[MergedRow]:
     """Yield the rows of a piece, in its order."""
     fields = [field for field in rows.schema if field.name not in META_COLUMNS]
     names = [true_name(field) for field in fields]
-    columns = [rows[field.name].to_pylist() for field in fields]
+    columns = [to_python(rows[field.name]) for field in fields]
     befores = rows["_before"].to_pylist()
     children = [true_name(child) for child in rows.schema.field("_before").type]
     stored = [child.name for child in rows.schema.field("_before").type]

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.model.offset import Offset
+from sluice.targets.messages.pieces import holding
 from sluice.targets.port import ChangePiece
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
@@ -27,7 +28,7 @@ def arrow_messages(
 
     ``at``: the batch's end, for merged rows.
     """
-    yield from _cut(_described(piece, batch, at), 0, limit)
+    yield from _cut(_described(holding(piece), batch, at), 0, limit)
 
 
 def _described(piece: ChangePiece, batch: int, at: Offset | None) -> pa.Table:

@@ -25,6 +25,7 @@ from sluice.model.offset import Offset
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.targets.messages.envelopes import Encoder, Envelope, Numbers, Registered, WithSchemas, encoder_of
 from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.pieces import holding
 from sluice.targets.messages.transactions import NumberedPiece, places_of
 from sluice.targets.port import ChangePiece
 
@@ -106,7 +107,7 @@ class MessageWriter:
 
     def messages(self, piece: ChangePiece) -> Messages:
         """Return the messages of the rows of a piece, in its order."""
-        piece, envelope = self._enveloped(piece)
+        piece, envelope = self._enveloped(holding(piece))
         if not self.form.enveloped or not columns.can(piece.rows):
             return self._one_by_one(piece, envelope)
         key = self.key_of(piece.table, piece.key)
@@ -132,6 +133,7 @@ class MessageWriter:
     def tombstones(self, piece: ChangePiece) -> Messages:
         """Return a message without a value for each row's key. Only the key's columns of the rows are needed."""
         key, form = self.key_of(piece.table, piece.key), self.form
+        piece = holding(piece)
         rows, envelope = piece.rows, Envelope()
         if form.has_schemas:
             rows = connect.exact(rows)

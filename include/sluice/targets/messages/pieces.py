@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.errors import LoadError
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnType
+from sluice.model.decimals import is_nan, without_nan
 from sluice.model.fields import declared_type, is_generated, neutral_type, true_name
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.tables import META_COLUMNS, TableId
-from sluice.targets.port import ChangePiece, RowFile, RowReader, WriteResult
+from sluice.model.tables import META_COLUMNS, TableId, member, one_chunk
+from sluice.targets.port import ChangePiece, Rejection, RowFile, RowReader, WriteResult
 
 REMOVED, EMPTIED = 1, 2
 """Parts of the id of a message (the header ``sluice.change``) that no change of the log made.
@@ -49,6 +51,52 @@ def merged_piece(table: TableId, key: tuple[str, ...], rows: pa.Table) -> Change
     """Return CHANGESET_ROWS as a piece."""
     nothing = pa.array([0] * rows.num_rows, pa.uint64())
     return ChangePiece(table, key, rows.combine_chunks(), nothing, nothing.cast(pa.uint32()))
+
+
+def holding(piece: ChangePiece) -> ChangePiece:
+    """Return a piece as messages hold it: NaN of a decimal is null in deleted rows and in rows as they were.
+
+    Raises LoadError for a row that has it now.
+    """
+    for why in nan_rows(piece).values():
+        raise LoadError(
+            f"a row of {piece.table} is refused: {why}",
+            where=str(piece.table),
+            hint="leave the column out (mapping.columns.exclude), or let a rule of kind row change the value; with "
+            "changes: latest, on_error: dead_letter leaves such rows out",
+        )
+    rows = piece.rows
+    for number, one in enumerate(rows.schema):
+        if pa.types.is_decimal(one.type):
+            rows = rows.set_column(number, one, without_nan(one_chunk(rows[one.name]))[0])
+        elif one.name == "_before" and any(pa.types.is_decimal(child.type) for child in one.type):
+            struct = one_chunk(rows[one.name])
+            children = [without_nan(member(struct, child.name))[0] for child in one.type]
+            made = pa.StructArray.from_arrays(children, fields=list(one.type), mask=pc.is_null(struct))
+            rows = rows.set_column(number, one, made)
+    return replace(piece, rows=rows)
+
+
+def nan_rows(piece: ChangePiece) -> dict[int, str]:
+    """Return why rows are refused, by number: NaN in a decimal of a row that stays, or of its key."""
+    gone = np.asarray(pc.equal(piece.rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False))
+    refused: dict[int, str] = {}
+    for one in piece.rows.schema:
+        if pa.types.is_decimal(one.type) and one.name not in META_COLUMNS:
+            odd = is_nan(one_chunk(piece.rows[one.name]))
+            for number in np.flatnonzero(odd if true_name(one) in piece.key else odd & ~gone).tolist():
+                refused.setdefault(number, f"column {true_name(one)}: NaN, which a decimal of a message cannot hold")
+    return refused
+
+
+def without_refused(piece: ChangePiece) -> tuple[ChangePiece, list[Rejection]]:
+    """Return merged rows without those of :func:`nan_rows`, and these as letters."""
+    refused = nan_rows(piece)
+    if not refused:
+        return piece, []
+    kept = np.setdiff1d(np.arange(piece.rows.num_rows), list(refused))
+    letters = [Rejection(piece.rows.slice(number, 1), why, "NaN") for number, why in sorted(refused.items())]
+    return merged_piece(piece.table, piece.key, piece.rows.take(pa.array(kept))), letters
 
 
 def merged_parts(reader: RowReader, files: Sequence[RowFile], rows: int) -> Iterator[pa.Table]:

@@ -4,7 +4,6 @@ lost.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,10 +15,11 @@ import pyarrow.compute as pc
 
 from sluice.formats.columns import base64, joined, quoted
 from sluice.formats.common import number_text
+from sluice.model import decimals
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import ENUM_ERROR_VALUE
-from sluice.model.temporal import time_of, to_text
+from sluice.model.temporal import date_number, time_of, timestamp_number, to_text
 
 K = ColumnKind
 BYTES = pa.large_binary()
@@ -31,7 +31,7 @@ class OwnType:
 
     Attributes:
         number: a JSON number in form: json; else a JSON string.
-        read: a value from its text in a key; None: keys of this kind are not read back.
+        read: a value from its text in a key, as Arrow stores it; None: keys of this kind are not read back.
         trailing: equal values may have texts with another number of zeros at their end, as the column has another scale
             by now.
         loses: what of them is not stored, "" for nothing.
@@ -49,8 +49,8 @@ OWN: Mapping[ColumnKind, OwnType] = {
     ),
     K.DECIMAL: OwnType(read=Decimal, trailing=True),
     **dict.fromkeys((K.FLOAT, K.DOUBLE), OwnType(number=True)),
-    K.DATE: OwnType(read=dt.date.fromisoformat),
-    **dict.fromkeys((K.DATETIME, K.TIMESTAMP), OwnType(read=dt.datetime.fromisoformat, trailing=True)),
+    K.DATE: OwnType(read=date_number),
+    **dict.fromkeys((K.DATETIME, K.TIMESTAMP), OwnType(read=timestamp_number, trailing=True)),
     K.TIME: OwnType(read=time_of, trailing=True),
     **dict.fromkeys((K.CHAR, K.VARCHAR, K.TEXT, K.UUID, K.INET4, K.INET6), OwnType(read=str)),
     **dict.fromkeys((K.ENUM, K.SET), OwnType(read=str, loses="the numbers of its labels")),
@@ -91,7 +91,7 @@ def texts(values: pa.Array, made: ColumnType) -> pa.Array:
     elif pa.types.is_temporal(kind):
         values = to_text(values, fsp=made.digits)
     elif pa.types.is_decimal(kind):
-        values = _decimals(values)
+        values = decimals.to_text(values)
     elif pa.types.is_floating(kind):
         values = _floats(values)
     elif made.kind is K.ENUM:
@@ -113,17 +113,6 @@ def _floats(values: pa.Array) -> pa.Array:
 def _not_finite(values: pa.Array) -> np.ndarray:
     """Return a mask of NaN and infinite numbers."""
     return np.asarray(pc.invert(pc.is_finite(pc.fill_null(values, 0))).to_numpy(zero_copy_only=False))
-
-
-def _decimals(values: pa.Array) -> pa.Array:
-    """Return decimals with all their digits, as small ones have an exponent elsewhere."""
-    found = values.cast(pa.string())
-    short = pc.fill_null(pc.match_substring(found, "E"), False)
-    if not pc.any(short).as_py():
-        return found
-    places = np.flatnonzero(short.to_numpy(zero_copy_only=False))
-    others = [f"{values[int(place)].as_py():f}" for place in places]
-    return pc.replace_with_mask(found, short, pa.array(others, pa.string()))
 
 
 def key_texts(values: pa.Array, made: ColumnType) -> pa.Array:
@@ -160,6 +149,18 @@ def iso_texts(values: pa.Array, made: ColumnType) -> pa.Array:
     return joined(found, "Z") if made.kind is K.TIMESTAMP else found
 
 
+def read_text(made: ColumnType, text: str) -> Any:
+    """Return a value as Arrow stores it, from its text in a key or from that of :func:`iso_texts`.
+
+    Raises ValueError, ArithmeticError.
+    """
+    read = own_type(made).read
+    assert read is not None  # asked before
+    if made.kind in {K.DATETIME, K.TIMESTAMP}:
+        text = text.removesuffix("Z").replace("T", " ", 1)
+    return read(text)
+
+
 def alike(made: ColumnType, mine: bytes | None, there: bytes | None) -> bool:
     """Return True if two texts are of the same value."""
     if mine == there or mine is None or there is None or not own_type(made).trailing:
@@ -182,5 +183,6 @@ __all__ = [
     "key_texts",
     "not_read_back",
     "own_type",
+    "read_text",
     "texts",
 ]

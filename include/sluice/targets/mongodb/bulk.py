@@ -51,24 +51,57 @@ class BulkSender:
         self.missing = []
         for part in self._parts(writes):
             refused |= self._written(writes, part)
+        held = [n for n, (code, _) in refused.items() if code == str(DUPLICATE) and writes[n].whole]
+        if len(held) > 1:
+            refused |= dict.fromkeys(held, ("", "")) | self._exchanged(writes, held)
+            refused = {number: why for number, why in refused.items() if why != ("", "")}
         if self._newer:
             self._judge_newer()
         return refused
 
+    def _exchanged(self, writes: Sequence[Write], numbers: Sequence[int]) -> dict[int, tuple[str, str]]:
+        """Write rows that get values of a unique index which others of them hold: the documents of all go first.
+
+        Return those that are refused all the same; they are again as they were, if their values are still free.
+        """
+        ids = [writes[number].id for number in numbers]
+        before = list(held_documents(self.client, self.at, ids))
+        self._delete([older(key, self.version) for key in ids])
+        refused: dict[int, tuple[str, str]] = {}
+        for part in self._parts([writes[number] for number in numbers]):
+            refused |= self._written(writes, [numbers[place] for place in part])
+        old = [(key, there) for key, number, there in zip(ids, numbers, before, strict=True) if number in refused]
+        back = [write_of(key, older(key, self.version), bson.encode(there)) for key, there in old if there is not None]
+        for part in self._parts(back):
+            self._written(back, part)
+        return refused
+
     def remove(self, ids: Sequence[Any]) -> None:
-        """Remove documents; what is kept of each is its version, for as long as the options say.
+        """Remove documents; what is kept of each is its version, for as long as the options say. Nothing is kept where
+        a unique index has room for one document without its fields.
 
         Raises what :meth:`send` raises.
         """
-        left = bson.encode({VERSION: bson.Int64(self.version), DELETED: DatetimeMS(dt.datetime.now(dt.UTC))})
-        writes = [write_of(key, older(key, self.version), left) for key in ids]
+        queries = [older(key, self.version) for key in ids]
         if self.client.place.options.keep_deleted > dt.timedelta(0):
-            for code, why in self.send(writes).values():
-                raise LoadError(f"removing rows of {self.at}: {why or code}", where=str(self.at))
-            return
-        for part in self._parts(writes):
+            left = bson.encode({VERSION: bson.Int64(self.version), DELETED: DatetimeMS(dt.datetime.now(dt.UTC))})
+            writes, refused = [write_of(query["_id"], query, left) for query in queries], dict[int, tuple[str, str]]()
+            self.missing = []
+            for part in self._parts(writes):
+                refused |= self._written(writes, part)
+            if self._newer:
+                self._judge_newer()
+            for code, why in refused.values():
+                if code != str(DUPLICATE):
+                    raise LoadError(f"removing rows of {self.at}: {why or code}", where=str(self.at))
+            queries = [queries[number] for number in refused]
+        self._delete(queries)
+
+    def _delete(self, queries: Sequence[dict[str, Any]]) -> None:
+        rows = self.client.place.options.bulk_rows
+        for first in range(0, len(queries), rows):
             self.requests += 1
-            deletes = [{"q": writes[number].update["q"], "limit": 1} for number in part]
+            deletes = [{"q": query, "limit": 1} for query in queries[first : first + rows]]
             self.client.delete(f"removing rows of {self.at}", self.at, deletes)
 
     def _parts(self, writes: Sequence[Write]) -> Iterator[list[int]]:

@@ -5,7 +5,6 @@ Values that no BSON value can hold are told as :class:`Unstorable`, so that thei
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 import json
 import math
@@ -20,11 +19,12 @@ from bson import Decimal128, Int64
 from bson.datetime_ms import DatetimeMS
 
 from sluice.errors import MappingError
+from sluice.model import decimals
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.losses import Loss
 from sluice.model.temporal import is_special
 from sluice.targets.documents.compare import same_value
-from sluice.targets.messages.row_texts import iso_texts, own_type, texts
+from sluice.targets.messages.row_texts import iso_texts, own_type, read_text, texts
 
 K = ColumnKind
 
@@ -66,7 +66,7 @@ _MOST_LONG = 2**63 - 1
 _DIGITS = 34
 """Digits of a Decimal128."""
 _EXACT = decimal.Context(prec=200, traps=[])
-_EPOCH = dt.datetime(1970, 1, 1)
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +198,7 @@ def _floats(values: pa.Array, made: ColumnType) -> list[Any]:
 
 def _decimals(values: pa.Array, made: ColumnType) -> list[Any]:
     if pa.types.is_decimal(values.type):
-        found: list[Any] = values.to_pylist()
-        return found
+        return decimals.to_python(values)
     return [None if one is None else Decimal(one) for one in _texts(values, made)]
 
 
@@ -218,7 +217,7 @@ def _dates(values: pa.Array, made: ColumnType) -> list[Any]:
         values = values.cast(pa.timestamp("us", values.type.tz))
         numbers = [None if one is None else one // 1000 for one in values.view(pa.int64()).to_pylist()]
     elif pa.types.is_date32(values.type):
-        numbers = [None if one is None else one * 86_400_000 for one in values.view(pa.int32()).to_pylist()]
+        numbers = [None if one is None else one * _DAY_MS for one in values.view(pa.int32()).to_pylist()]
     else:
         return _texts(values, made)
     found: list[Any] = [None if one is None else DatetimeMS(one) for one in numbers]
@@ -291,11 +290,8 @@ def key_value(made: ColumnType, value: Any) -> Any:
     if made.kind is K.DECIMAL:
         return Decimal(value)
     if isinstance(value, DatetimeMS):
-        at = _EPOCH + dt.timedelta(milliseconds=int(value))
-        return at.date() if made.kind is K.DATE else at
-    read = own_type(made).read
-    assert read is not None  # asked before
-    return read(str(value).removesuffix("Z") if made.kind is K.TIMESTAMP else str(value))
+        return int(value) // _DAY_MS if made.kind is K.DATE else int(value) * 1000
+    return read_text(made, str(value))
 
 
 def same(made: ColumnType, mine: Any, there: Any) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model import fields, temporal
+from sluice.model import decimals, fields, temporal
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.targets.mysql import documents, labelled
 from sluice.targets.sql.rows import target_type
@@ -35,6 +35,10 @@ _MOST_DIGITS, _MOST_SCALE = 65, 30
 """Digits of a number that the server does not cut: a wider one is a text, in a column of texts."""
 
 
+_EQUALS_NONE = "1e300"
+"""A number that no decimal column of the server holds."""
+
+
 def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> pa.Array:
     """Return SQL literals (string array, null where the value is NULL).
 
@@ -51,9 +55,11 @@ def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> p
     if pa.types.is_boolean(kind):
         return pc.cast(pc.cast(values, pa.int8()), pa.string())
     if pa.types.is_decimal(kind):
-        text = _plain_decimals(values)
+        text = decimals.to_text(values)
         wide = kind.precision > _MOST_DIGITS or kind.scale > _MOST_SCALE
-        return _quoted(text) if wide and not (comparing and target_type(field).lower().startswith("decimal")) else text
+        if wide and not (comparing and target_type(field).lower().startswith("decimal")):
+            return _quoted(text)
+        return pc.replace_with_mask(text, pa.array(decimals.is_nan(values)), _EQUALS_NONE if comparing else "'NaN'")
     if pa.types.is_floating(kind):
         if comparing:  # every FLOAT is exactly a double
             return _wrapped("CAST('", pc.cast(pc.cast(values, pa.float64()), pa.string()), "' AS DOUBLE)")
@@ -157,14 +163,6 @@ def rows(columns: list[pa.Array]) -> pa.Array:
     if joined is not None:
         return pc.fill_null(joined, "NULL")
     return pc.binary_join_element_wise(*columns, ",", null_handling="replace", null_replacement="NULL")
-
-
-def _plain_decimals(values: pa.Array) -> pa.Array:
-    text = pc.cast(values, pa.string())
-    scientific = pc.fill_null(pc.match_substring(text, "E"), False)
-    if not pc.any(scientific).as_py():
-        return text
-    return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], pa.string())
 
 
 def _float_text(values: pa.Array, declared: str) -> pa.Array:

@@ -13,17 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.config.connections import Endpoint
+from sluice.errors import LoadError
+from sluice.model.fields import is_masked
 from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import load_data, partial_updates, range_delete, statements
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import DATA_ERRORS, errors
 from sluice.targets.mysql.mark_rows import MarkRows
-from sluice.targets.mysql.session import Session
+from sluice.targets.mysql.session import CUT, Session
 from sluice.targets.mysql.uniqueness import refuse_spaces
 from sluice.targets.port import Fence, KeyRange, WriteResult
+from sluice.targets.sql.bisect import Bisection
 from sluice.targets.sql.incomplete_rows import known, missing
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.rows import identifying, leaving_unique_values, sent_fields
+from sluice.targets.sql.rows import identifying, leaving_unique_values, row_text, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 from sluice.targets.sql.unique_values import may_meet
 
@@ -79,6 +82,19 @@ class RowWriter(SqlRowWriter):
     def refuse(self, table: TargetTable, rows: pa.Table) -> None:
         """Refuse values that end with spaces, if the target ignores these."""
         refuse_spaces(table, rows)
+
+    def naming(self, item: TableChanges, error: LoadError) -> LoadError:
+        """See the class: the server counts rows of a statement, and none of the batch."""
+        if item.read is not None or error.code not in CUT:
+            return error
+        number = Bisection(self._write_table, self.cursor, frozenset({error.code})).first(item)
+        if number is None:
+            return error
+        hidden = any(map(is_masked, item.rows.schema))
+        row = row_text(item.rows, number, item.table, hidden=hidden)
+        named = LoadError(f"{error.message}: the row {row}", where=error.where, hint=error.hint)
+        named.code = error.code
+        return named
 
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""

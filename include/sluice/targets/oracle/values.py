@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
+from sluice.model import decimals
 from sluice.model.column_types import ColumnKind
 from sluice.model.fields import is_masked, neutral_type, true_name
 from sluice.model.tables import ENUM_ERROR_VALUE
@@ -177,6 +178,7 @@ def _whole(values: pa.Array, target: OracleType) -> list[Any]:
 
 
 def _decimals(values: pa.Array, target: OracleType) -> list[Any]:
+    _refuse(decimals.is_nan(values), "is NaN, which Oracle's NUMBER does not have")
     found = values.to_pylist()
     before, after = room(target)
 

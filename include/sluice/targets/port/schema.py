@@ -53,7 +53,7 @@ class SchemaChange:
         copies: source tables that are copied again after it, as a target cannot do to its rows what the source did
             (``on_conversion: copy``).
         recopies: the kind of target offers that. consumer: the target's name. ddl_kinds: the words of its kinds in the
-            target's ``ddl``.
+            target's ``ddl``; stop_kinds: those of them that the file sets to stop.
         meaning: what the statement's words mean: types and defaults of the columns, and which columns it names.
     """
 
@@ -73,6 +73,7 @@ class SchemaChange:
     recopies: bool = False
     consumer: str = ""
     ddl_kinds: tuple[str, ...] = ()
+    stop_kinds: tuple[str, ...] = ()
     meaning: StatementMeaning = field(default_factory=StatementMeaning, compare=False)
 
     @property

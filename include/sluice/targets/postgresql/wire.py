@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from sluice.kernels import kernel
 from sluice.model.column_types import ColumnKind
+from sluice.model.decimals import without_nan
 from sluice.model.fields import neutral_type
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.model.temporal import is_no_date
@@ -230,7 +231,17 @@ def _spatial(column: Column) -> Column:
     return Column(data, column.starts, column.lengths)
 
 
+_NAN = np.frombuffer(b"\0\0\0\0\xc0\0\0\0", np.uint8)
+"""NaN as numeric_recv reads it: no digits, and a sign of its own."""
+
+
 def _decimal(values: pa.Array, target: PgType) -> Column:
+    plain, nan = without_nan(values)
+    if nan is not None:
+        made = _decimal(plain, target)
+        made.lengths[nan] = len(_NAN)
+        made.data[made.starts[nan][:, None] + np.arange(len(_NAN))] = _NAN
+        return made
     kind, valid = values.type, _valid(values)
     if target.numbers:
         scale = (*target.numbers, 0)[1]

@@ -14,7 +14,7 @@ from sluice.targets.messages.batch_rows import BatchRows
 from sluice.targets.messages.definitions import require_said
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.key_forms import KeyForms
-from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows
+from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows, without_refused
 from sluice.targets.messages.side_messages import statement_messages, statement_of, transaction_messages
 from sluice.targets.messages.stale_keys import StaleWords
 from sluice.targets.messages.transactions import Transaction, numbered
@@ -186,7 +186,12 @@ class BatchSender:
         """Send merged rows; those that are refused become dead letters if they may. Raises LoadError."""
         letters: list[Rejection] = []
         for rows in merged_parts(self.rows.reader, table.files, _ROWS):
-            messages, refused = self._messages(merged_piece(table.target, table.plan.key, rows))
+            piece = merged_piece(table.target, table.plan.key, rows)
+            if self.rejected is not None:
+                piece, odd = without_refused(piece)
+                rows, letters = piece.rows, letters + odd
+                self.result += WriteResult(rejected=len(odd))
+            messages, refused = self._messages(piece)
             words = dict.fromkeys(refused, "message too large")
             if self.rejected is None:
                 for why in refused.values():

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
-from sluice.targets.messages.row_texts import own_type
+from sluice.targets.messages.row_texts import read_text
 from sluice.targets.redis.client import Client, library
 from sluice.targets.redis.place import Place
 
@@ -88,10 +88,8 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
     arrays = []
     for number, column in enumerate(columns):
         made = column.value_type
-        read = own_type(made).read
-        assert read is not None  # not_listed said so
         try:
-            arrays.append(pa.array([read(parts[number]) for parts in found], made.arrow_type))
+            arrays.append(pa.array([read_text(made, parts[number]) for parts in found], made.arrow_type))
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
             raise LoadError(
                 f"keys of {plan.target} cannot be read back: {error}",

@@ -240,13 +240,15 @@ def stopped(change: SchemaChange, missing: Iterable[str], unseen: Iterable[str])
     said += [f"its definitions do not show {', '.join(unseen)}"] if unseen else []
     kinds = ", ".join(change.ddl_kinds) or ", ".join(sorted(kind.value for kind in change.wanted))
     ignored = to_ignore(change.consumer, kinds)
+    stopping = change.stop_kinds if change.ddl_kinds else (kinds,)
+    applied = f" (or set {', '.join(stopping)} to apply)" if stopping else ""
     return LoadError(
         f"the source changed a definition, and the policy of target {change.consumer} is to stop: {'; '.join(said)}: "
         f"{change.statement.text[:500]}",
         where=change.where,
-        hint=f"make the change at the target by hand, then {ignored}; or set {kinds} to apply"
+        hint=f"make the change at the target by hand{applied}, then {ignored}"
         if unseen
-        else f"make the change at the target by hand: the load goes on once it is there; or {ignored}, or to apply",
+        else f"make the change at the target by hand: the load goes on once it is there{applied}; or {ignored}",
     )
 
 

@@ -68,6 +68,22 @@ class Bisection:
             ]
         raise next(iter(refused.values()))
 
+    def first(self, item: TableChanges) -> int | None:
+        """Return the number of a row that the target refuses alone, None if there is none. Nothing is written."""
+        rows = np.arange(item.rows.num_rows)
+        while len(rows):
+            some = rows[: max(len(rows) // 2, 1)]
+            try:
+                self._attempt(item, some, keep=False)
+                rows = rows[len(some) :]
+            except LoadError as error:
+                if error.code not in self.data_errors:
+                    return None
+                if len(some) == 1:
+                    return int(some[0])
+                rows = some
+        return None
+
     def _bisect(
         self,
         item: TableChanges,

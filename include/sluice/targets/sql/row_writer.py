@@ -93,6 +93,10 @@ class SqlRowWriter(ABC):
     def refuse(self, table: TargetTable, rows: pa.Table) -> None:  # noqa: B027 - most dialects refuse nothing
         """Raise MappingError for rows that the target would compare as equal to others."""
 
+    def naming(self, item: TableChanges, error: LoadError) -> LoadError:
+        """Return the error that stops the load, with the key of the row, if it is a row's fault and lacks it."""
+        return error
+
     def discreet(self, error: LoadError, rows: pa.Table) -> LoadError:
         """Return the error without values, if a column of the rows is masked."""
         return discreet(error, rows)
@@ -138,7 +142,10 @@ class SqlRowWriter(ABC):
                 total += self._verify(item)
                 continue
             if rejected is None:
-                total += self._write_table(item)
+                try:
+                    total += self._write_table(item)
+                except LoadError as error:
+                    raise self.naming(item, error) from error.__cause__
                 continue
             count, refused = self._write_around(item)
             rejected(item.part, item.table.table, refused)

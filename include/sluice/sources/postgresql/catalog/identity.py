@@ -43,6 +43,25 @@ WHERE a.xmin <> i.xmin AND mod(i.xmin::text::bigint - %s + 4294967296, 429496729
 """A table that was made as a partition has its columns from the same transaction; attnum -6 is ``tableoid``, which no
 ALTER TABLE writes again.
 """
+_RESHAPED = f"""
+WITH RECURSIVE reshaped(id) AS (
+  SELECT t.oid FROM pg_class k JOIN pg_type t ON t.typrelid = k.oid JOIN pg_attribute a ON a.attrelid = k.oid
+  WHERE k.relkind = 'c' AND a.attnum > 0 AND a.xmin <> t.xmin
+    AND mod(a.xmin::text::bigint - %s + 4294967296, 4294967296) < 2147483648
+  UNION SELECT h.oid FROM reshaped r JOIN pg_type h ON h.typelem = r.id OR h.typbasetype = r.id
+    OR h.typtype = 'c' AND EXISTS (
+      SELECT FROM pg_attribute a WHERE a.attrelid = h.typrelid AND a.atttypid = r.id AND NOT a.attisdropped)
+)
+SELECT DISTINCT n.nspname::text, c.relname::text
+FROM reshaped r JOIN pg_attribute u ON u.atttypid = r.id AND u.attnum > 0 AND NOT u.attisdropped
+JOIN pg_class c ON c.oid = u.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE {KEPT} AND coalesce(
+  (SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree(c.oid)), pg_relation_size(c.oid)) > 0"""  # noqa: S608 - fixed
+"""Tables with values of a composite type of which an attribute came, went or got another name since a transaction: the
+text of all values is another one, and the log has none of the rows. A type that was made as it is has the attributes'
+rows from the same transaction.
+"""
 _NOW = "SELECT mod(pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 4294967296)"
 _REFUSES_GENERATED = 180_000
 """The first version that refuses changes of rows whose identity holds a column that is not published."""
@@ -124,6 +143,11 @@ def read_attached(connection: Connection, since: int) -> tuple[list[TableId], in
     return [TableId(*row) for row in rows_of(connection, _ATTACHED, (since,))] if since else [], int(now)
 
 
+def read_reshaped(connection: Connection, since: int) -> list[TableId]:
+    """Return the tables whose rows have other values of a composite type since a transaction; 0: none."""
+    return [TableId(*row) for row in rows_of(connection, _RESHAPED, (since,))] if since else []
+
+
 def refusals(
     identities: Mapping[TableId, Iterable[ReplicaIdentity]], tables: Iterable[CatalogTable], version_number: int
 ) -> list[tuple[ReplicaIdentity, str]]:
@@ -137,4 +161,4 @@ def refusals(
     return found
 
 
-__all__ = ["ReplicaIdentity", "read_attached", "read_identities", "refusals"]
+__all__ = ["ReplicaIdentity", "read_attached", "read_identities", "read_reshaped", "refusals"]

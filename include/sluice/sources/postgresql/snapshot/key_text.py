@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import ConfigError, SluiceError, UnsupportedType
+from sluice.model import decimals
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.exact_values import AS_TYPED, exact_values, table_of_keys
 from sluice.model.tables import Column, one_chunk
@@ -76,7 +77,7 @@ def _is_bare(made: ColumnType) -> bool:
 
 
 def _literal(made: ColumnType, text: str) -> str:
-    return text if _is_bare(made) else text_literal(text)
+    return text if _is_bare(made) and text != decimals.NAN else text_literal(text)
 
 
 def _literals(made: ColumnType, values: pa.Array) -> list[str]:
@@ -98,7 +99,7 @@ def _texts(made: ColumnType, values: pa.Array) -> list[str]:
         return [format(value, "b").zfill(made.length or 1) for value in values.to_pylist()]
     if made.native == "boolean" and pa.types.is_integer(kind):
         return ["true" if value else "false" for value in values.to_pylist()]
-    return list(map(_text, values.to_pylist()))
+    return list(map(_text, decimals.to_python(values) if pa.types.is_decimal(kind) else values.to_pylist()))
 
 
 def _text(value: Any) -> str:
@@ -120,7 +121,10 @@ def _unquoted(literal: str) -> str:
 def _values(made: ColumnType, literals: Sequence[str]) -> pa.Array:
     texts = [_unquoted(text) for text in literals]
     try:
-        return exact_values([_value(made, text) for text in texts], made.arrow_type)
+        values = [_value(made, text) for text in texts]
+        if made.kind is K.DECIMAL and decimals.NAN in texts:
+            return decimals.from_python(values, made.arrow_type)
+        return exact_values(values, made.arrow_type)
     except (ValueError, ArithmeticError, pa.ArrowException) as error:
         if any(text.startswith("'") for text in literals):
             return pa.array(texts, AS_TYPED)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import DecodeError, UnsupportedValue
+from sluice.model import decimals
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column
 from sluice.sources.postgresql.values import text_kernels as kernels
@@ -21,6 +22,7 @@ from sluice.sources.postgresql.values import text_kernels as kernels
 K = ColumnKind
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Ints = np.ndarray[Any, np.dtype[Any]]
+_NAN = decimals.NAN.encode()
 MOST_BYTES = 2**31 - 1
 """Bytes of the texts of one array, at most; the caller hands over fewer."""
 
@@ -84,10 +86,15 @@ def _floats(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Arra
 def _decimals(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
     made = column.arrow_type
     values = np.zeros((len(lengths), made.bit_width // 32), np.uint32)
-    wrong = kernels.read_decimals(data, starts, lengths, made.scale, values)
-    if wrong >= 0:
-        raise _unread(column, data, starts, lengths, int(wrong))
-    return _numbers(made, lengths, values)
+    wrong = int(kernels.read_decimals(data, starts, lengths, made.scale, values))
+    if wrong < 0:
+        return _numbers(made, lengths, values)
+    nan = lengths == len(_NAN)
+    for at, byte in enumerate(_NAN):
+        nan[nan] = data[starts[nan] + at] == byte
+    if not nan[wrong]:
+        raise _unread(column, data, starts, lengths, wrong)
+    return decimals.with_nan(_decimals(column, data, starts, np.where(nan, -1, lengths).astype(np.int32)), nan)
 
 
 def _strings(data: Bytes, starts: Ints, lengths: Ints, made: pa.DataType | None = None) -> pa.Array:
@@ -156,14 +163,6 @@ _FILLS: Mapping[ColumnKind, Callable[[Column, Bytes, Ints, Ints], pa.Array]] = {
 def _unread(column: Column, data: Bytes, starts: Ints, lengths: Ints, number: int) -> UnsupportedValue | DecodeError:
     start = int(starts[number])
     text = bytes(data[start : start + int(lengths[number])])[:80].decode(errors="backslashreplace")
-    if text in {"NaN", "Infinity", "-Infinity"}:
-        return UnsupportedValue(
-            f"a value of column {column.name} is {text}, which its type {column.sql_type} has in PostgreSQL alone",
-            where=column.name,
-            hint="change the value at the source; or declare the column as numeric without digits (ALTER TABLE … "
-            f"ALTER COLUMN {column.name} TYPE numeric), whose values are kept as text. The log has the row as it was: "
-            "then `sluice seek PIPELINE latest`, and, with the pipeline running, `sluice verify run PIPELINE --repair`",
-        )
     if column.kind in {K.DATETIME, K.TIMESTAMP} and text[:6].isdigit():
         return UnsupportedValue(
             f"a value of column {column.name} is {text!r}; times after the year 294246 are not kept",
