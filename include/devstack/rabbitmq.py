@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +119,24 @@ class RabbitMQServer(Server):
             "schema": "/",
             "extra": {"stream_port": self.stream_port},
         })  # fmt: skip
+
+    def control(self, *words: str) -> None:
+        """Run ``rabbitmqctl``. Raises ServerFailed with what it said."""
+        assert self.program is not None, "it runs"
+        tool = next(self.program.root.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmqctl"))
+        env = self._environment(self.program.root / "usr/lib/erlang")
+        del env["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]  # of the broker
+        done = subprocess.run(
+            ["/bin/sh", tool, *words],
+            env=env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode:
+            raise ServerFailed(f"rabbitmqctl {words[0]}: {done.stderr[-500:]}")
 
     def client(self) -> Any:
         """Open a connection as the broker's user."""

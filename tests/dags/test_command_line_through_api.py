@@ -21,6 +21,8 @@ from sluice.cli.through_api import PageApi
 from sluice.errors import ConfigError, CoordinationUnavailable
 from sluice.flows.dump.start import start
 from sluice.operations.control import ActionPlan
+from sluice.operations.last_check import check_and_keep, last_check
+from sluice.orchestration.page.airflow_self import AirflowSelf
 from tests.dags.conftest import WritePipeline
 from tests.support.servers.pages import api_of, sluice
 from tests.support.twins.pipes import Pipe, pipe
@@ -186,6 +188,39 @@ def test_what_is_shown_comes_through_the_api(shop: Pipe) -> None:
     assert "not verified yet" in sluice("verify", "list", "shop")
     assert json.loads(sluice("channel", "list", "--json")) == []
     assert json.loads(sluice("subscriptions", "list", "shop", "--json")) == []
+
+
+def test_a_check_waits_for_the_run_that_makes_it(shop: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow is a stand-in that works on the run the second time that it is asked for it."""
+    runs: dict[str, tuple[int, str]] = {}
+
+    async def call(self: AirflowSelf, method: str, path: str, body: Any = None) -> Any:
+        if method != "POST":
+            return {"dag_runs": []}
+        assert path == "/dags/sluice_control/dagRuns"
+        run = f"run-{len(runs)}"
+        runs[run] = (0, body["conf"]["action"])
+        return {"dag_run_id": run}
+
+    real = PageApi._call
+
+    def looked(self: PageApi, method: str, path: str, doing: str, body: Any = None, **more: Any) -> Any:
+        if not more.get("airflow"):
+            return real(self, method, path, doing, body, **more)
+        run = path.rpartition("/")[2]
+        times, action = runs[run]
+        runs[run] = times + 1, action
+        if times == 1:
+            apply = action == "make-missing"
+            check_and_keep(shop.made.runtime(), apply=apply, by="anna@airflow", run=run)
+        return {"state": "running"}
+
+    monkeypatch.setattr(AirflowSelf, "call", call)
+    monkeypatch.setattr(PageApi, "_call", looked)
+    monkeypatch.setattr("sluice.cli.through_api.LOOKS_EVERY_S", 0.01)
+    report = json.loads(sluice("check", "shop", "--json"))
+    assert report == last_check(shop.made.runtime().store).report  # type: ignore[union-attr]
+    assert [action for _, action in runs.values()] == ["check"]
 
 
 def test_a_dump_is_steered_through_the_api(shop: Pipe) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from sluice.orchestration.last_answers import LISTED_LOOKS
 from sluice.orchestration.page.actions import ACTIONS, NOTHING_MISSING
 from sluice.orchestration.page.airflow_self import OUTER_APP
 from sluice.orchestration.page.words import TONES, in_words, trouble_first
+from sluice.segments.store import SegmentStore
 from tests.dags.conftest import WritePipeline
 from tests.support.servers.airflows import wait_until
 
@@ -224,37 +225,6 @@ def test_data_at_stake_needs_the_pipelines_name(as_role: AsRole, monkeypatch: py
     assert more == {"by": "anna@airflow", "reason": "it's bad", "dry_run": False, "lost": False}
 
 
-def test_what_is_missing_is_made_by_the_statements_of_check(as_role: AsRole, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluice.operations import check
-
-    report = SimpleNamespace(
-        findings=(),
-        to_json=lambda: {"findings": []},
-        at_source=["CREATE PUBLICATION p"],
-        statements=[("reporting", "ALTER TABLE `s`.`t` ADD `c` INT")],
-    )
-    made: list[Any] = []
-    audit = SimpleNamespace(note=lambda **entry: made.append(entry))
-    state = SimpleNamespace(audit=audit)
-    runtime = SimpleNamespace(name="shop", state=lambda: nullcontext(state))
-    monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: runtime)
-    monkeypatch.setattr(check, "check", lambda asked: report)
-    monkeypatch.setattr(check, "make_missing", lambda asked, found: made.append((asked, found)))
-    client, path = as_role("USER"), "/api/v1/pipelines/shop/actions/make-missing"
-    plan = client.post(f"{path}/plan", json={}).json()
-    steps = ["source: CREATE PUBLICATION p", "target reporting: ALTER TABLE `s`.`t` ADD `c` INT"]
-    assert (plan["steps"], plan["confirm"], plan["lost"]) == (steps, False, "nothing")
-    assert plan["details"] == {"findings": []}
-    assert plan["command"] == "sluice check shop --apply"
-    assert made == []
-    assert client.post(path, json={"reason": "new column"}).json()["steps"] == steps
-    assert made[0] == (runtime, report)
-    assert (made[1]["by"], made[1]["what"]) == ("anna@airflow", "check --apply")
-    report.at_source, report.statements = [], []
-    assert client.post(path, json={}).json()["steps"] == [NOTHING_MISSING]
-    assert len(made) == 2
-
-
 RUNS = [
     {"dag_run_id": "by hand", "state": "success", "logical_date": None, "run_after": "2026-01-01T00:00:00Z"},
     {"dag_run_id": "r1", "state": "success", "logical_date": "2026-01-02", "run_after": "2026-01-02T00:00:00Z"},
@@ -296,6 +266,32 @@ def in_airflow(app: FastAPI) -> tuple[TestClient, list[Any]]:
 
     outer.mount("/sluice", page)
     return TestClient(outer, cookies={"_token": "annas"}), asked
+
+
+def test_what_is_missing_is_made_by_a_run_and_its_plan_is_the_last_check(
+    as_role: AsRole, in_airflow: tuple[TestClient, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_role("USER")
+    client, asked = in_airflow
+    store = SegmentStore((tmp_path / "store").as_uri(), "shop")
+    runtime = SimpleNamespace(name="shop", store=store)
+    monkeypatch.setattr("sluice.orchestration.dags.control.open_to_act", lambda path: runtime)
+    path = "/sluice/api/v1/pipelines/shop/actions/make-missing"
+    assert "not checked yet" in client.post(f"{path}/plan", json={}).json()["steps"][-1]
+    report: dict[str, Any] = {"findings": [], "source_statements": ["CREATE PUBLICATION p"]}
+    report["statements"] = [{"target": "reporting", "statement": "ALTER TABLE `s`.`t` ADD `c` INT"}]
+    store.write_bytes("check/last.json", json.dumps({"format_version": 1, "report": report, "newer": 1}).encode())
+    plan = client.post(f"{path}/plan", json={}).json()
+    steps = ["source: CREATE PUBLICATION p", "target reporting: ALTER TABLE `s`.`t` ADD `c` INT"]
+    assert (plan["steps"][1:], plan["confirm"], plan["lost"]) == (steps, False, "nothing")
+    assert (plan["details"], plan["command"]) == (report, "sluice check shop --apply")
+    assert asked == []
+    assert client.post(path, json={"reason": "new column"}).json()["run"]["dag_id"] == "sluice_control"
+    conf = {"pipeline": "shop", "action": "make-missing", "reason": "new column"}
+    assert asked[0][1:3] == ("dags/sluice_control/dagRuns", {"logical_date": None, "conf": conf, "note": "new column"})
+    report["source_statements"] = report["statements"] = []
+    store.write_bytes("check/last.json", json.dumps({"format_version": 1, "report": report}).encode())
+    assert client.post(f"{path}/plan", json={}).json()["steps"][1:] == [NOTHING_MISSING]
 
 
 def test_copies_and_comparisons_are_runs_that_airflow_opens_as_the_user(

@@ -177,18 +177,18 @@ def test_connections_are_told_by_id_and_type_only(editor: Editor, monkeypatch: p
         assert secret not in answer.text
 
 
-def test_findings_of_check_have_their_lines(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluice.model.findings import Finding
-    from sluice.operations import check
-    from sluice.operations.check import CheckReport
-
-    finding = Finding("error", "no answer", "", "it did not answer", part="target reporting")
-    monkeypatch.setattr(check, "check", lambda runtime: CheckReport((finding,), ()))
+def test_a_check_of_a_text_names_the_line_of_a_wrong_option_and_what_a_worker_asks_later(editor: Editor) -> None:
     client = editor.as_role("ADMIN")
-    text = drafted(client)
-    answer = client.post(f"{API}/drafts/check", json={"text": text})
+    text = drafted(client).replace(
+        "connection: reporting_mysql", "connection: reporting_mysql\n    options: {lock_wait: 0}"
+    )
+    found = client.post(f"{API}/drafts/check", json={"text": text}).json()["findings"]
     line = next(n for n, one in enumerate(text.splitlines(), 1) if "name: reporting" in one)
-    assert [(one["severity"], one["line"]) for one in answer.json()["findings"]] == [("error", line)]
+    errors = [(one["part"], one["line"], one["field"]) for one in found if one["severity"] == "error"]
+    assert errors == [("target reporting", line, "target:0")]
+    later = {one["part"]: one["field"] for one in found if one["severity"] == "not asked"}
+    assert {"zookeeper", "source", "store", "target reporting"} == later.keys()
+    assert later["source"] == "source"
 
 
 def test_the_tables_of_a_source_have_keys_and_columns(
@@ -248,22 +248,10 @@ def test_a_file_that_the_form_cannot_show_is_opened_as_text_with_the_reason(edit
     assert (answer.status_code, "more than one table" in answer.json()["detail"]) == (409, True)
 
 
-def test_problems_and_findings_name_the_field_of_the_form(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluice.model.findings import Finding
-    from sluice.operations import check
-    from sluice.operations.check import CheckReport
-
+def test_problems_name_the_field_of_the_form(editor: Editor) -> None:
     client = editor.as_role("ADMIN")
     text = drafted(client)
     wrong = text.replace("type: mysql\n    connection: reporting_mysql", "type: 7\n    connection: reporting_mysql")
     assert wrong != text
     found = client.post(f"{API}/drafts/problems", json={"text": wrong}).json()["problems"]
     assert [one["field"] for one in found] == ["target:0"], found
-    findings = (
-        Finding("error", "no answer", "", "it did not answer", part="target reporting"),
-        Finding("warning", "mapping.0.to", "", "it is long", part="pipeline"),
-        Finding("ok", "version", "", "it is new", part="source"),
-    )
-    monkeypatch.setattr(check, "check", lambda runtime: CheckReport(findings, ()))
-    answer = client.post(f"{API}/drafts/check", json={"text": text}).json()["findings"]
-    assert [one["field"] for one in answer] == ["target:0", "table:shop.orders", "source"]

@@ -164,8 +164,9 @@ def test_a_check_sends_no_login_of_the_file_to_another_address(
     assert listener.asked == []
 
 
-def test_a_check_logs_in_at_no_connection_that_the_user_does_not_see(
-    editor: Editor, pipelines: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("role", ROLES)
+def test_a_check_of_a_text_logs_in_nowhere(
+    editor: Editor, pipelines: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     """A text without any change; the file names the connections, and a save of it is allowed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -173,13 +174,13 @@ def test_a_check_logs_in_at_no_connection_that_the_user_does_not_see(
         for name in ("shop_mysql", "reporting_mysql", "archive_mysql"):
             login = {"conn_type": "mysql", "host": "127.0.0.1", "port": server.getsockname()[1], "password": SECRET}
             monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(login))
-        answer = checked(editor, "USER", shop(pipelines))
+        answer = checked(editor, role, shop(pipelines))
         with pytest.raises(TimeoutError):
             server.accept()
     assert answer.status_code == 200
     parts = {one["part"]: one for one in answer.json()["findings"]}
     assert {parts[name]["severity"] for name in ("source", "target reporting", "target archive")} == {"not asked"}
-    assert "`sluice check shop` asks it once the file is saved" in parts["source"]["why"]
+    assert "a worker asks it once the file is saved" in parts["source"]["why"]
 
 
 def test_a_check_tells_nothing_of_a_pipeline_that_the_user_may_not_edit(
@@ -303,6 +304,38 @@ def test_what_the_administrator_listed_may_be_named(
     assert answer("s3://assets/shop/pictures") == 200
     (pipelines / "shop.yaml").write_text(before)
     assert answer(f"{tmp_path}/srv/from") == 200
+
+
+PLACES = {
+    "segments": (EXCLUDE, "segments: {{uri: '{0}'}}, " + EXCLUDE),
+    "a snapshot": ("", "snapshot: {{uri: '{0}'}}\n"),
+    "a lake": (
+        "type: mysql, connection: archive_mysql, consistency: batch",
+        "type: delta, connection: archive_mysql, options: {{location: '{0}'}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_segments_snapshot_and_lakes_are_placed_by_the_list_of_row_files(
+    editor: Editor, pipelines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv/out").symlink_to(pipelines)
+    monkeypatch.setenv("SLUICE_FILE_ROOTS", f"{tmp_path}/srv")
+    before, (old, new) = shop(pipelines), PLACES[kind]
+
+    def answer(place: str) -> int:
+        made = new.format(place)
+        text = before.replace(old, made) if old else before + made
+        assert text != before
+        return int(saved(editor, "ADMIN", text).status_code)
+
+    for place in (f"{pipelines}", f"{tmp_path}/srv/../pipelines", f"{tmp_path}/srv/out", f"{tmp_path}/srv2"):
+        assert answer(f"file://{place}") == 403, place
+        assert answer("s3://b/p?endpoint_override=mine:9000") == 403
+        assert shop(pipelines) == before
+    assert answer(f"file://{tmp_path}/srv/{kind.split()[-1]}") == 200
 
 
 # in workers, whoever wrote the file -------------------------------------------------------------------------------------

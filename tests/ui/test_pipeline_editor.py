@@ -52,7 +52,7 @@ def test_a_pipeline_made_by_clicking_delivers_rows(open_page: Callable[..., Any]
     page.locator("#yaml").fill(stored + "spark: {mode: local}\n")
     expect(page.locator("#problems")).to_contain_text("The file is valid")
     page.locator("#check").click()
-    expect(page.locator("#findings")).to_contain_text("by primary key")
+    expect(page.locator("#findings")).to_contain_text("a worker asks it once the file is saved")
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         expect(page.locator("html")).to_have_attribute("data-mode", scheme)
@@ -74,6 +74,13 @@ def test_a_pipeline_made_by_clicking_delivers_rows(open_page: Callable[..., Any]
     page.goto(f"{stack.url}/sluice/?pipeline=clicked")
     page.get_by_role("link", name="Edit").click()
     expect(page.locator("#around")).to_contain_text("made the file")
+    form = "/dags/sluice_control/details"
+    wait_until(
+        lambda: "clicked" in stack.api.call("GET", form)["params"]["pipeline"]["schema"]["enum"], "its choice", 300
+    )
+    page.locator("#check").click()
+    expect(page.locator("#findings")).to_contain_text("by primary key", timeout=300_000)
+    expect(page.locator("#findings")).to_contain_text("by admin@airflow")
     page.locator("#yaml").fill(page.locator("#yaml").input_value() + "window: 2\n")
     expect(page.locator("#diff")).to_contain_text("+window: 2")
     expect(page.locator("#effects")).to_contain_text("2 batches may be in flight")

@@ -198,7 +198,7 @@ flows/load/redelivery flows/log_digests flows/mapped_names flows/microbatch flow
 flows/snapshot/rows flows/snapshot/start flows/stage_tasks flows/stage_work flows/standby flows/submit flows/transform/merge
 flows/transform/read_back flows/transform/stages operations/actions operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
-operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store operations/groups
+operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store operations/groups operations/last_check
 operations/lineage operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state
 operations/recover/lost_target operations/recover/recapture operations/recover/recover
 operations/recover/segments operations/retention operations/ruledev/tryout operations/schema operations/snapshot

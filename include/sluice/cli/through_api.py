@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from sluice.config.connections import Endpoint, from_environment, httpx_tls
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sluice.operations.subscriptions import SubscriptionStatus
     from sluice.operations.verify.progress import Told
     from sluice.operations.verify.result import VerifyResult
+
+_T = TypeVar("_T")
 
 TOKEN_VARIABLE = "SLUICE_API_TOKEN"  # noqa: S105 - the name of the variable
 """The environment variable with the token: an argument would be seen in the list of processes."""
@@ -70,6 +72,8 @@ class PageApi:
         """Carry an action out, or return its plan. It is confirmed by the pipeline's name, as on the page."""
         from sluice.operations.control import ActionPlan, together
 
+        if action == "make-missing" and not dry_run:
+            return ActionPlan(action, tuple(self._check(pipeline, action, order)["applied"]))
         try:
             done = [self._do(pipeline, action, order, dry_run=dry_run)]
         except ConfigError as error:
@@ -111,8 +115,20 @@ class PageApi:
         return self._get(f"{_path(pipeline)}/alerts", f"reading the alert rules of {pipeline}")
 
     def check(self, pipeline: str) -> dict[str, Any]:
-        """Return the report of a check, as the plan of making what is missing has it."""
-        return dict(self._do(pipeline, "make-missing", {}, dry_run=True)["details"])
+        """Open a run of the DAG sluice_control that checks, wait for it, and return its report."""
+        report = self._check(pipeline, "check", {})["report"]
+        of_page = {"line", "field"}
+        findings = [{key: one[key] for key in one if key not in of_page} for one in report["findings"]]
+        return {**report, "findings": findings}
+
+    def _check(self, pipeline: str, action: str, order: Mapping[str, Any]) -> dict[str, Any]:
+        run = self._do(pipeline, action, order, dry_run=False)["run"]
+
+        def look() -> dict[str, Any] | None:
+            last = self._get(f"{_path(pipeline)}/check", f"reading the check of {pipeline}")["last"]
+            return last if last is not None and last["run"] == run["run_id"] else None
+
+        return self._awaited(run, look)
 
     # -- what is shown ---------------------------------------------------------------------------------------------
     def statuses(self, pipeline: str | None) -> list[Status | dict[str, Any]]:
@@ -231,11 +247,16 @@ class PageApi:
         if asked["repair"]:
             order["overwrite"] = asked["overwrite"]
         run = self._do(pipeline, "repair" if asked["repair"] else "verify", order, dry_run=False)["run"]
+        mine = f"airflow:{run['run_id']}"
+        return self._awaited(run, lambda: next((one for one in self.results(pipeline) if one.by == mine), None))
+
+    def _awaited(self, run: Mapping[str, str], look: Callable[[], _T | None]) -> _T:
+        """Return the result of a run as soon as it can be seen. Raises ConfigError if the run ends without one."""
         dag_id, run_id = run["dag_id"], run["run_id"]
         path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
         while True:
             state = self._call("GET", path, f"looking at run {run_id}", airflow=True)["state"]
-            mine = next((one for one in self.results(pipeline) if one.by == f"airflow:{run_id}"), None)
+            mine = look()
             if mine is not None:
                 return mine
             if state in {"failed", "success"}:

@@ -171,8 +171,3 @@ def _is_granted(one: Reference) -> bool:
     if one.refers is Refers.LOCATION:
         return is_listed(one.value)
     return one.refers in {Refers.CONNECTION, Refers.KIND, Refers.RULES}
-
-
-def is_free(one: Reference) -> bool:
-    """Return True for a reference that is neither a connection nor a registered kind or file."""
-    return one.refers in {Refers.CODE, Refers.LOCATION, Refers.ADDRESS}

@@ -1,5 +1,6 @@
-"""The rights of a login at a server, as data. Each dialect has its list: :mod:`sluice.mysql.rights`,
-:mod:`sluice.postgresql.rights`. Pages, demo servers, `sluice check` and hints of errors are made from these lists.
+"""The rights of a login at a server, as data. Each kind of server has its list: :mod:`sluice.mysql.rights`,
+:mod:`sluice.postgresql.rights`, :mod:`sluice.targets.redis.rights`, :mod:`sluice.targets.rabbitmq.rights`. Pages, demo
+servers, `sluice check` and hints of errors are made from these lists.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ class Scope(StrEnum):
     CAPTURED_TABLES = "captured tables"
     TARGET_TABLES = "the target's tables"
     CHECKPOINT_TABLE = "`_sluice_ack`, if another role made it"
+    KEYS = "keys of rows, streams and indexes"
+    OWN_KEYS = "keys below `options.prefix`"
+    EXCHANGE = "the exchange"
+    STREAMS = "streams of rows"
+    ACK_STREAM = "`ack_stream`"
+    MADE = "what is to be made"
 
 
 class Purpose(StrEnum):

@@ -140,7 +140,7 @@ def check(runtime: Runtime) -> CheckReport:
         f.severity == "error" and f.setting != SETTING and (f.part != "source" or f.setting in _SILENT)
         for f in findings
     )
-    if pipeline.targets and not wrong:  # the check of a text that is not saved may leave all of them out
+    if not wrong:
         findings += _guard("mapping", lambda: _tables(runtime, copies))
     return CheckReport(tuple(findings), tuple(copies), tuple(at_source))
 

@@ -118,6 +118,21 @@ def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None
         assert state.pause_switch.read().open
 
 
+def test_a_check_on_the_page_is_made_by_a_task_whose_result_arrives(orders: Case, east: TestAirflow) -> None:
+    login = {"username": "admin", "password": east.password}
+    token = post(east, "/auth/token", login, None)[1]["access_token"]
+    base = "/sluice/api/v1/pipelines/protocol"
+    status, done = post(east, f"{base}/actions/check", {}, token)
+    assert (status, done["run"]["dag_id"]) == (200, "sluice_control"), done
+    assert east.wait_for_run("sluice_control", done["run"]["run_id"]) == "success"
+    request = urllib.request.Request(f"{east.url}{base}/check", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        last = json.load(answer)["last"]
+    assert (last["run"], last["by"]) == (done["run"]["run_id"], "admin@airflow")
+    assert [one["why"] for one in last["report"]["findings"] if one["severity"] == "error"] == []
+    assert any("by primary key" in one["why"] and one["line"] > 1 for one in last["report"]["findings"])
+
+
 def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) -> None:
     """Airflow made up the reader's password when it first saw the user."""
     password = json.loads((east.folder / "home" / "passwords.json").read_text())["reader"]

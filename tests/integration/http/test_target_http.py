@@ -662,6 +662,27 @@ def test_a_key_that_cannot_stand_in_an_address_is_named(receiver: Receiver) -> N
     assert not receiver.asked
 
 
+@pytest.mark.parametrize("key", ["", ".", ".."])
+def test_a_key_sends_its_row_to_no_other_resource(receiver: Receiver, key: str) -> None:
+    """Who writes a row of the source would delete all of them: DELETE /v1/, or /v1/t/.. of a client that shortens it."""
+    columns = (
+        Column("code", ColumnKind.VARCHAR, "varchar(20)", nullable=False, charset="utf8mb4"),
+        Column("n", ColumnKind.INT, "int"),
+    )
+    table = TableSchema(TableId("shop", "t"), columns, ("code",))
+    how = {"path": "/v1/{table}/{key}", "methods": {"delete": "DELETE"}, "batch": {"max_rows": 1}, "concurrency": 1}
+    bench = HttpBench(receiver, options=how)
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    with pytest.raises(LoadError, match="leads elsewhere"):
+        pipe.write(pipe.given([(table, [gone(key, 1)])]))
+    letters = Letters()
+    pipe.epoch, pipe.config = 2, {"on_error": "dead_letter"}
+    pipe.write(pipe.given([(table, [gone(key, 1), gone("d", 1)])]), rejected=letters)
+    assert [(got.method, got.path) for got in receiver.asked] == [("DELETE", "/v1/t/d")]
+    assert [one.row["code"].to_pylist() for one in letters.kept] == [[key]]
+
+
 def test_check_says_the_guarantee(receiver: Receiver) -> None:
     from sluice.targets.rows_in_memory import planned_table
 

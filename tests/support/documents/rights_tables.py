@@ -1,11 +1,11 @@
-"""The GRANTs and tables of privileges in the pages of MySQL and PostgreSQL, made of :mod:`sluice.mysql.rights` and
-:mod:`sluice.postgresql.rights`.
+"""The GRANTs and tables of privileges in the pages of servers, made of :mod:`sluice.mysql.rights` and its like.
 
 ``python -m tests.support.documents.rights_tables`` (``make docs``) writes them again.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +14,8 @@ from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.rights import Right, Scope
 from sluice.mysql import rights as mysql
 from sluice.postgresql import rights as postgresql
+from sluice.targets.rabbitmq import rights as rabbitmq
+from sluice.targets.redis import rights as redis
 
 DOCS = Path(__file__).parents[3] / "docs"
 COMMAND = "make docs"
@@ -67,22 +69,39 @@ def _postgresql(listed: Sequence[Right]) -> Callable[[], str]:
     return page
 
 
-def _block(lines: Sequence[str], listed: Sequence[Right]) -> str:
+def _redis() -> str:
+    first = redis.set_user("sluice on >…", [one for one in redis.TARGET if one.required], ["shop.*", "sluice:*"])
+    rest = [f"{redis.set_user('sluice', [one])}  # {one.why}" for one in redis.TARGET if not one.required]
+    return _block([first, *rest], redis.TARGET, "text")
+
+
+def _rabbitmq() -> str:
+    queues = {Scope.EXCHANGE: "changes", Scope.MADE: "changes"}
+    streams = {Scope.STREAMS: r"shop\..*", Scope.ACK_STREAM: r"_sluice_ack\.shop\.copy", Scope.MADE: r"shop\..*"}
+    lines = []
+    for name, listed, patterns in (("queues", rabbitmq.TARGET, queues), ("streams", rabbitmq.STREAMS, streams)):
+        words = rabbitmq.set_permissions("sluice", listed, patterns)
+        lines += [f"# send_to: {name}", shlex.join(["rabbitmqctl", *words])]
+    return _block(lines, [*rabbitmq.TARGET, *rabbitmq.STREAMS[:-1]], "bash")
+
+
+def _block(lines: Sequence[str], listed: Sequence[Right], language: str = "sql") -> str:
     table = ["| Privilege | On | For |", "|---|---|---|"]
     for right in listed:
         only = _NAMES.get(right.only, "")
         optional = "" if right.required else "only for "
-        table.append(
-            f"| `{', '.join(right.privileges).replace('OWNER', 'OWNER TO')}` | {right.scope} | {only}{optional}{right.why} |"
-        )
+        names = ", ".join(right.privileges).replace("OWNER", "OWNER TO").replace("~", "~PATTERN").replace("|", "\\|")
+        table.append(f"| `{names}` | {right.scope} | {only}{optional}{right.why} |")
     plain = [line.replace("[complete batches](complete.md)", "complete batches") for line in lines]
-    return "\n".join(["```sql", *plain, "```", "", *table])
+    return "\n".join([f"```{language}", *plain, "```", "", *table])
 
 
 BLOCKS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "source.md": ("SOURCE of sluice.mysql.rights", _mysql(mysql.SOURCE)),
     "mysql-target.md": ("TARGET of sluice.mysql.rights", _mysql(mysql.TARGET)),
     "postgresql-source.md": ("SOURCE of sluice.postgresql.rights", _postgresql(postgresql.SOURCE)),
+    "redis-target.md": ("TARGET of sluice.targets.redis.rights", _redis),
+    "rabbitmq-target.md": ("TARGET and STREAMS of sluice.targets.rabbitmq.rights", _rabbitmq),
     "postgresql-target.md": ("TARGET of sluice.postgresql.rights", _postgresql(postgresql.TARGET)),
 }
 

@@ -1,4 +1,4 @@
-"""The ``sluice_control`` DAG: pause, resume, restart and roll back a pipeline from Airflow's Trigger form."""
+"""The ``sluice_control`` DAG: pause, resume, restart, roll back and check a pipeline from Airflow's Trigger form."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from sluice.operations.control import ActionPlan
 
 ACTIONS = ("pause", "resume", "restart", "rollback")
+CHECKS = ("check", "make-missing")
+"""Actions that open what a pipeline file names, so that a worker alone does them."""
 
 _DOC = """Press **Trigger**, choose a pipeline and what to do. It acts on all runs in flight within five seconds, and nothing is lost:
 
@@ -28,6 +30,7 @@ _DOC = """Press **Trigger**, choose a pipeline and what to do. It acts on all ru
 - **resume**: they go on, each with the batch it had.
 - **restart**: everything under way begins again from the same batches; for the grace, no other installation takes over.
 - **rollback**: what was made of the undelivered batches is forgotten and made anew, with the rules as they are now.
+- **check**: what `sluice check PIPELINE` says; the page shows it. **make-missing**: what `sluice check PIPELINE --apply` runs.
 
 The same from a shell: `sluice pause PIPELINE`. From a program: `POST /api/v2/dags/sluice_control/dagRuns` with this form's fields as
 `conf`, or `POST /sluice/api/pipelines/PIPELINE/ACTION`, which answers when it is done. Who did what: `sluice audit PIPELINE`."""  # noqa: E501
@@ -77,11 +80,14 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
                 raise ConfigError(
                     f"there is no pipeline {name!r}{meant(name, self.files)}", hint=f"there are {sorted(self.files)}"
                 )
+            by, reason = f"{user}@airflow", params["reason"] or ""
+            if params["action"] in CHECKS:
+                return self._check(path, context, by=by, reason=reason)
             plan = act(
                 open_to_act(path),
                 params["action"],
-                by=f"{user}@airflow",
-                reason=params["reason"] or "",
+                by=by,
+                reason=reason,
                 grace_s=params["grace_s"],
                 dry_run=params["dry_run"],
             )
@@ -89,6 +95,20 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
             self.log.info("%s: %s", plan.what, step)
         done: dict[str, Any] = plan.to_json()
         return done
+
+    def _check(self, path: str, context: Any, *, by: str, reason: str) -> dict[str, Any]:
+        """Check the pipeline, store the result, and return how many findings of each severity there are."""
+        from sluice.operations.last_check import check_and_keep
+
+        params, run = context["params"], context["dag_run"].run_id
+        apply = params["action"] == "make-missing" and not params["dry_run"]
+        last = check_and_keep(open_to_act(path), apply=apply, by=by, run=run, reason=reason)
+        for step in last.applied:
+            self.log.info("%s: %s", params["action"], step)
+        severities = [one["severity"] for one in last.report["findings"]]
+        return {"what": params["action"], "applied": len(last.applied)} | {
+            one: severities.count(one) for one in ("error", "warning", "ok")
+        }
 
 
 def build_control_dag(folder: Path) -> DAG:
@@ -101,7 +121,7 @@ def build_control_dag(folder: Path) -> DAG:
             continue
     with DAG(
         dag_id=CONTROL_ID,
-        description="Pause, resume, restart or roll back a pipeline",
+        description="Pause, resume, restart, roll back or check a pipeline",
         schedule=None,
         start_date=START,
         catchup=False,
@@ -115,7 +135,7 @@ def build_control_dag(folder: Path) -> DAG:
                 type="string",
                 title="Pipeline",
             ),
-            "action": Param("pause", enum=list(ACTIONS), type="string", title="What to do"),
+            "action": Param("pause", enum=[*ACTIONS, *CHECKS], type="string", title="What to do"),
             "reason": Param(None, type=["null", "string"], title="Why", description="Goes into the audit."),
             "grace_s": Param(
                 None,

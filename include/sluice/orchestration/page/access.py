@@ -16,19 +16,21 @@ from fastapi import HTTPException
 from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
-from sluice.orchestration.dag_runs import backfill_id_of, dag_id_of, verify_id_of
+from sluice.orchestration.dag_runs import CONTROL_ID, backfill_id_of, dag_id_of, verify_id_of
 
 
 class Right(StrEnum):
     """A right of a user at a pipeline.
 
-    ``read``: see it. ``rows``: see values of rows, as task logs show them. ``act``: steer it. ``dump``, ``verify``:
-    open runs that copy or compare. ``verified``: see what comparisons found.
+    ``read``: see it. ``rows``: see values of rows, as task logs show them. ``act``: steer it. ``check``: steer it, and
+    open runs that check it. ``dump``, ``verify``: open runs that copy or compare. ``verified``: see what comparisons
+    found.
     """
 
     READ = "read"
     ROWS = "rows"
     ACT = "act"
+    CHECK = "check"
     DUMP = "dump"
     VERIFY = "verify"
     VERIFIED = "verified"
@@ -54,6 +56,8 @@ def has(user: BaseUser, pipeline: str, right: Right) -> bool:
         return may(user, dag_id_of(pipeline), "GET", DagAccessEntity.TASK_LOGS)
     if right is Right.ACT:
         return may(user, dag_id_of(pipeline), "PUT")
+    if right is Right.CHECK:
+        return has(user, pipeline, Right.ACT) and may(user, CONTROL_ID, "POST", DagAccessEntity.RUN)
     if right is Right.VERIFIED:
         return may_read(verify_id_of(pipeline), user)
     dag_id = backfill_id_of(pipeline) if right is Right.DUMP else verify_id_of(pipeline)
@@ -102,6 +106,7 @@ _LACKS = {
     Right.READ: "not read its DAG",
     Right.ROWS: "not the values of its rows: that needs the right to read the DAG's task logs",
     Right.ACT: "not change it: that needs the right to edit its DAG",
+    Right.CHECK: f"not check it: that needs the rights to edit its DAG and to trigger {CONTROL_ID}",
     Right.DUMP: "not copy its tables: that needs the right to trigger its backfill DAG",
     Right.VERIFY: "not compare its tables: that needs the right to trigger its verify DAG",
     Right.VERIFIED: "not its verifications: that needs the right to read its verify DAG",

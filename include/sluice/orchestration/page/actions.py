@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sluice.model.verify_method import VerifyMethod
-from sluice.orchestration.dag_runs import backfill_id_of, verify_id_of
+from sluice.orchestration.dag_runs import CONTROL_ID, backfill_id_of, verify_id_of
 from sluice.orchestration.page import orders
 from sluice.orchestration.page.access import Right
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
-    from sluice.operations.check import CheckReport
 
 Steps = Sequence[str]
 
@@ -146,30 +145,28 @@ def _leave_plan(runtime: Runtime, order: orders.Order) -> Steps:
 
 
 def _make_missing_plan(runtime: Runtime, order: orders.Order) -> Told:
-    from sluice.operations.check import check
+    """Say what the last check lacked; nothing is opened but the segment store."""
+    from sluice.operations.last_check import last_check
 
-    report = check(runtime)
-    wrong = [f"{one.part}: {one.why}" for one in report.findings if one.severity == "error" and not one.fix]
-    return Told([*_statements(report), *wrong] or [NOTHING_MISSING], report.to_json())
-
-
-def _make_missing(runtime: Runtime, order: orders.Order, by: str) -> Steps:
-    from sluice.operations.check import check, make_missing
-
-    report = check(runtime)
-    steps = _statements(report)
-    if not steps:
-        return [NOTHING_MISSING]
-    make_missing(runtime, report)
-    with runtime.state() as state:
-        state.audit.note(by=by, what="check --apply", details={"statements": len(steps), "reason": order.reason})
-    return steps
+    last = last_check(runtime.store)
+    if last is None:
+        return Told([_MAKES, "it was not checked yet: Check lists the statements first"])
+    wrong = [f"{one['part']}: {one['why']}" for one in last.report["findings"]
+             if one["severity"] == "error" and not one["fix"]]  # fmt: skip
+    return Told([_MAKES, *(last.missing or [NOTHING_MISSING]), *wrong], last.report)
 
 
-def _statements(report: CheckReport) -> list[str]:
-    """Return what ``sluice check --apply`` runs, in order, each with its place."""
-    at_source = [f"source: {statement}" for statement in report.at_source]
-    return at_source + [f"target {target}: {statement}" for target, statement in report.statements]
+def _checks(action: str) -> Callable[[str, Any], Opens]:
+    """Return the run that checks a pipeline in a worker."""
+
+    def opens(pipeline: str, order: orders.Order) -> Opens:
+        return Opens(CONTROL_ID, {"pipeline": pipeline, "action": action} | _reason(order))
+
+    return opens
+
+
+def _reason(order: orders.Order) -> dict[str, Any]:
+    return {"reason": order.reason} if order.reason else {}
 
 
 def _switched(on: bool) -> Callable[[Runtime, Any], Steps]:
@@ -189,6 +186,7 @@ def _alert_words(switch: str) -> Callable[[str, Any], Sequence[str]]:
     return lambda pipeline, order: [*_because("alerts", switch)(pipeline, order), order.rule.value]
 
 
+_MAKES = "a worker checks the pipeline and runs the statements that make what is missing then; the last check had:"
 NOTHING_MISSING = "nothing is missing that a statement of `sluice check` would make"
 
 
@@ -584,13 +582,25 @@ ACTIONS: dict[str, Action] = {
             stakes=lambda order: Stakes(sent_again="the batch whose load failed; targets take it once"),
         ),
         Action(
+            name="check",
+            title="Check",
+            what="Look at the saved file, its source and its targets: what goes where, and what would go wrong. Opens "
+            "a run of the DAG sluice_control.",
+            order=orders.Order,
+            right=Right.CHECK,
+            plan=_told("a worker looks at {pipeline}, its source and its targets; nothing is changed"),
+            opens=_checks("check"),
+            command=_plain("check"),
+        ),
+        Action(
             name="make-missing",
             title="Make what is missing",
             what="Run the statements of `sluice check --apply`: they make tables, columns, topics and so on that "
-            "the source or a target lacks. They remove nothing.",
+            "the source or a target lacks. They remove nothing. Opens a run of the DAG sluice_control.",
             order=orders.Order,
+            right=Right.CHECK,
             plan=_make_missing_plan,
-            do=_make_missing,
+            opens=_checks("make-missing"),
             command=lambda pipeline, order: ["check", pipeline, "--apply"],
         ),
         Action(

@@ -30,19 +30,23 @@ from sluice.config.drafts import (
     path_of_finding,
 )
 from sluice.config.loading import MAX_TEXT_BYTES, load_pipeline, parse_model, read_text, text_problems
-from sluice.config.pipeline import SNAPSHOT, PipelineConfig, SegmentConfig, WorkersConfig
+from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
-from sluice.config.references import Reference, is_free, not_granted, references
+from sluice.config.references import Reference, not_granted, references
 from sluice.config.rights import SETTERS, Refers
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 from sluice.model.findings import Finding
 from sluice.operations.connection_probe import OTHER_NAMES
+from sluice.operations.last_check import last_check
+from sluice.orchestration.dag_runs import CONTROL_ID
+from sluice.orchestration.dags.control import CHECKS
 from sluice.orchestration.page.access import Right, file_of, has
-from sluice.orchestration.page.airflow_self import AirflowSelf
+from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
 from sluice.orchestration.page.imports import import_for
 from sluice.orchestration.page.pipeline_files import ChangedMeanwhile, save, version_of, writable
 from sluice.orchestration.page.served import ROOT, Served, User, refused
 from sluice.targets import registry
+from sluice.targets.options import options_of
 
 _T = TypeVar("_T")
 _log = structlog.get_logger()
@@ -200,14 +204,25 @@ def _add_texts(app: FastAPI, served: Served) -> None:
 
     @app.post(ROOT + "/drafts/check", summary="Check a text", tags=["editor"])
     async def check(user: User, order: Text) -> JSONResponse:
-        """Return the findings of `sluice check` with the lines that they are about. Changes nothing.
-
-        Of a text that is not saved, ZooKeeper, the source and the targets are asked, through connections that Airflow
-        lets you see, and only at the address of the connection. What else the text names is neither opened nor run:
-        the severity of such parts is `not asked`.
+        """Return what can be said of a text by itself, with lines: its keys, options, and what you may name. Changes
+        nothing, and opens nothing that the text names: the severity of what a worker asks later is `not asked`.
         """
         path = await _file(served, user, order.pipeline)
         return JSONResponse({"findings": await served.act(partial(_checked, user, order, path))})
+
+    @app.get(ROOT + "/pipelines/{pipeline}/check", summary="The last check", tags=["editor"])
+    async def last(pipeline: str, user: User, request: Request) -> JSONResponse:
+        """Return the last check that a worker made of the saved file (`last`; null: none), its findings with their
+        lines, and the newest run that checks (`run`: its `state`, as Airflow has it). The action `check` opens one.
+        Needs the right `check`.
+        """
+        path = await served.file(pipeline, user, Right.CHECK)
+        text = await served.own.run(partial(refused, partial(read_text, path)))
+        found = await served.read(path, "the last check", lambda runtime: last_check(runtime.store))
+        plain = found.model_dump(mode="json") if found is not None else None
+        if plain is not None:
+            plain["report"]["findings"] = [_lined(text, one) for one in plain["report"]["findings"]]
+        return JSONResponse({"last": plain, "run": await _newest_check(AirflowSelf(request), pipeline)})
 
     @app.get(ROOT + "/pipelines/{pipeline}/file", summary="The file of a pipeline", tags=["editor"])
     async def file(pipeline: str, user: User) -> JSONResponse:
@@ -358,92 +373,39 @@ def _problems(path: Path | None, text: str) -> dict[str, Any]:
 
 
 def _checked(user: BaseUser, order: Text, path: Path | None) -> list[dict[str, Any]]:
-    text, pipeline = order.text, parse_model(order.text, "the draft", PipelineConfig)
-    saved = load_pipeline(path) if path is not None else None
+    pipeline = parse_model(order.text, "the draft", PipelineConfig)
     if pipeline.pipeline != order.pipeline and not has(user, pipeline.pipeline, Right.ACT):
         raise HTTPException(403, f"you may not ask about {pipeline.pipeline}: that needs the right to edit its DAG")
-    _require_rights(user, pipeline, saved)
-    import_for(pipeline)
-    asked, left = _asked_unsaved(user, pipeline, saved)
-    findings = [
-        Finding("not asked", "", "", f"{why}; {_LATER.format(name=pipeline.pipeline)}", part=part)
-        for part, why in left.items()
-    ]
-    if asked is not None:
-        from sluice.flows.runtime import Runtime
-        from sluice.operations.check import check
-        from sluice.orchestration.connections import from_airflow
-
-        report = check(Runtime.build(asked, resolver=cache(from_airflow)))
-        findings = [*(one for one in report.findings if one.part not in left), *findings]
-    return [
-        {
-            **one.to_json(),
-            "line": line_of_finding(text, one.part, one.setting),
-            "field": _field(text, path_of_finding(text, one.part, one.setting)),
-        }
-        for one in findings
-    ]
+    _require_rights(user, pipeline, load_pipeline(path) if path is not None else None)
+    findings = [Finding("ok", "file", "", "the file is valid", part="pipeline")]
+    asked = ["zookeeper", "source", "store", *(f"target {one.name}" for one in pipeline.targets)]
+    asked += ["rules"] if pipeline.rules else []
+    for target in pipeline.targets:
+        options = _options_of(target.type)
+        try:
+            if options is not None:
+                options_of(target, options)
+        except ConfigError as error:
+            findings.append(Finding("error", "options", "", str(error), part=f"target {target.name}"))
+    later = f"a worker asks it once the file is saved: Check of the page, or `sluice check {pipeline.pipeline}`"
+    findings += [Finding("not asked", "", "", later, part=part) for part in asked]
+    return [_lined(order.text, one.to_json()) for one in findings]
 
 
-_LATER = "`sluice check {name}` asks it once the file is saved"
+def _lined(text: str, finding: dict[str, Any]) -> dict[str, Any]:
+    """Add to a finding the line of a text that it is about, and the field of the form."""
+    about = text, finding["part"], finding["setting"]
+    return finding | {"line": line_of_finding(*about), "field": _field(text, path_of_finding(*about))}
 
 
-def _asked_unsaved(
-    user: BaseUser, pipeline: PipelineConfig, saved: PipelineConfig | None
-) -> tuple[PipelineConfig | None, dict[str, str]]:
-    """Return the part of a text of which servers are asked before it is saved, and why what else is not: by part.
-
-    A part is asked through connections that the user may see, if it names nothing but them. None: no part is.
-    """
-    units: dict[str, list[Reference]] = {}
-    for one in _referred(pipeline):
-        units.setdefault(".".join(map(str, one.unit)), []).append(one)
-
-    def why(unit: str) -> str:
-        found = units.get(unit, [])
-        if any(is_free(one) for one in found):
-            return "it names more than connections"
-        kinds = {one.value for one in found if one.refers is Refers.KIND}
-        if not kinds <= {*sources.KINDS, *registry.KINDS}:
-            return "its kind is not built in"
-        unseen = [one.value for one in found if one.refers is Refers.CONNECTION and not _may_use(user, one.value)]
-        return f"Airflow does not let you see the connection {shown(unseen[0])!r}" if unseen else ""
-
-    segments = saved.capture.segments if saved is not None else SegmentConfig()
-    same = saved is not None and saved.coordination == pipeline.coordination
-    left = {
-        "zookeeper": "" if same else why("coordination"),
-        "source": why("source"),
-        **{f"target {one.name}": why(f"targets.{number}") for number, one in enumerate(pipeline.targets)},
-        "rules": "rules are code" if pipeline.rules else "",
-        "files": "files of rows have locations of their own" if any(line.files for line in pipeline.mapping) else "",
-        "alerts": "a notifier is code" if pipeline.alert_notifiers else "",
-        "store": "a file would be written there" if pipeline.capture.segments.uri != segments.uri else "",
-    }
-    if pipeline.snapshot is not None:
-        left[f"target {SNAPSHOT}"] = "it names more than connections"
-    left = {part: reason for part, reason in left.items() if reason}
-    if {"zookeeper", "source"} & left.keys():
-        rest = [part for part in ("source", *(f"target {one.name}" for one in pipeline.targets)) if part not in left]
-        return None, left | dict.fromkeys(rest, "another part that is needed for it is not asked")
-    targets = tuple(
-        one.model_copy(update={"start": None, "on_lost_batches": "stop"})
-        for one in pipeline.targets
-        if f"target {one.name}" not in left
-    )
-    return pipeline.model_copy(
-        update={
-            "capture": pipeline.capture.model_copy(update={"segments": segments}),
-            "mapping": tuple(line.model_copy(update={"files": ()}) for line in pipeline.mapping),
-            "targets": targets,
-            "dump": pipeline.dump.model_copy(update={"connection": None, "replicas": ()}),
-            "workers": WorkersConfig(),
-            "rules": None,
-            "snapshot": None,
-            "alert_notifiers": (),
-        }
-    ), left
+async def _newest_check(airflow: AirflowSelf, pipeline: str) -> dict[str, Any] | None:
+    """Return the newest run that checks a pipeline: its DAG, id and state; None: none is known."""
+    runs = await airflow.call("GET", f"{runs_path(CONTROL_ID)}?order_by=-run_after&limit={_PAGE}")
+    for run in runs["dag_runs"]:
+        conf = run.get("conf") or {}
+        if conf.get("pipeline") == pipeline and conf.get("action") in CHECKS:
+            return {"dag_id": CONTROL_ID, "run_id": run["dag_run_id"], "state": run["state"]}
+    return None
 
 
 def _save(folder: Path, path: Path | None, order: Saved, *, user: BaseUser, by: str) -> dict[str, Any]:

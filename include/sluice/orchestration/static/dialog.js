@@ -32,7 +32,7 @@ const FIELDS = {
     ["rewind", "Deliver again what that server lacks", "check"], REASON],
   adopt: [["target", "Target", "target"], ["side", "The side that is right", "choice", { options: ["target", "zookeeper"] }], REASON],
   "retry-now": [],
-  "make-missing": [REASON], "alert-on": [RULE, REASON], "alert-off": [RULE, REASON],
+  check: [], "make-missing": [REASON], "alert-on": [RULE, REASON], "alert-off": [RULE, REASON],
   "dump-start": [TABLES, TARGETS, ["replace", "Replace: also remove rows that the source does not have", "check"],
     MORE, ["where", "Condition (SQL, of one table)", "text"], ["first_key", "First key", "text"], ["last_key", "Last key", "text"],
     ["keys", "Keys, one in a line", "area"], ["since", "Touched since (ISO 8601)", "text"], ["until", "Touched until", "text"], ...PACE],
@@ -48,13 +48,13 @@ export const TITLES = {
   pause: "Pause", resume: "Resume", restart: "Restart", rollback: "Roll back", skip: "Skip a batch", seek: "Seek",
   redeliver: "Redeliver", failover: "Fail over", "switch-target": "Switch a target",
   "source-group": "Fail over the group", "target-group": "Switch the group", adopt: "Adopt", "retry-now": "Retry now",
-  "make-missing": "Make what is missing", "alert-on": "Switch the alert on", "alert-off": "Switch the alert off", "dump-start": "Copy tables",
+  check: "Check", "make-missing": "Make what is missing", "alert-on": "Switch the alert on", "alert-off": "Switch the alert off", "dump-start": "Copy tables",
   "dump-pause": "Pause the copy", "dump-resume": "Resume the copy", "dump-cancel": "Cancel the copy",
   "dump-tune": "Change the pace", "letters-replay": "Replay", "letters-discard": "Discard", verify: "Verify", repair: "Repair",
 };
 export const NEEDS = {
   "dump-start": "dump", "dump-pause": "dump", "dump-resume": "dump", "dump-cancel": "dump", "dump-tune": "dump",
-  verify: "verify", repair: "verify",
+  verify: "verify", repair: "verify", check: "check", "make-missing": "check",
 };
 export const mayDo = (may, action) => Boolean(may?.[NEEDS[action] || "act"]);
 

@@ -2,6 +2,7 @@
 // it, and before it is saved the difference and what it does.
 
 import { get, path, post } from "./api.js";
+import { checkOf, findingsOf, isUnderWay, lastCheck } from "./check.js";
 import { ago, button, count, el, empty, hinted, pill, plural, runLink, say, swap, table } from "./dom.js";
 
 const main = document.getElementById("main"), summary = document.getElementById("summary");
@@ -255,19 +256,26 @@ function drawChange(found) {
     ] : [el("p", { class: "empty" }, "Nothing is changed yet.")]));
 }
 
-const TONES = { ok: "good", warning: "warn", error: "bad" };
+// The saved file is checked by a worker, whose findings come later; of any other text it is said what can be said of it alone.
 async function check() {
-  swap(parts.findings, empty("Asking ZooKeeper, and the source and the targets by connections that you may see…"));
   parts.check.disabled = true;
-  const mine = turn;
-  try {
-    const { findings } = await post("drafts/check", { text: parts.text.value, pipeline: name });
-    if (mine !== turn) return;
+  const mine = turn, draw = (findings, ...shown) => {
     drawBeside(findings.filter((one) => one.severity === "warning" || one.severity === "error"));
-    swap(parts.findings, el("h3", {}, "Findings"), table(["", "Line", "Part", "What", "Value", "Why, and what to do"], findings.map((one) => [
-      pill(TONES[one.severity] || "quiet", one.severity), lineButton(one.line), one.part, one.setting, one.value,
-      el("span", { class: "reason" }, ...hinted(one.why), one.fix ? el("div", {}, ...hinted(one.fix)) : ""),
-    ]), { label: "Findings" }));
+    swap(parts.findings, el("h3", {}, "Findings"), ...shown);
+  };
+  try {
+    if (name && parts.text.value === opened.text) {
+      swap(parts.findings, empty("A worker is asked to check the saved file…"));
+      const { run } = await post(path("pipelines", name, "actions", "check"), {});
+      for (let found = { run: { ...run, state: "queued" }, last: null }; mine === turn; found = await lastCheck(name)) {
+        draw(found.last?.report.findings || [], ...checkOf(found, lineButton));
+        if (!isUnderWay(found)) break;
+        await new Promise((done) => { setTimeout(done, 2000); });
+      }
+    } else {
+      const { findings } = await post("drafts/check", { text: parts.text.value, pipeline: name });
+      if (mine === turn) draw(findings, findingsOf(findings, lineButton));
+    }
   } catch (error) {
     if (mine === turn) swap(parts.findings, el("p", { class: "wrong", role: "alert" }, ...hinted(error.message)));
   } finally { if (mine === turn) parts.check.disabled = false; }

@@ -1,6 +1,7 @@
 // Actions: what each does, and who did what.
 
 import { get, path, poll } from "./api.js";
+import { checkOf, lastCheck } from "./check.js";
 import { actionButton, mayDo } from "./dialog.js";
 import { doer, el, empty, pill, swap, table } from "./dom.js";
 
@@ -10,6 +11,7 @@ const WHAT = {
   restart: "Begin all work under way again from the same batches.",
   rollback: "Make the undelivered batches anew, with the rules as they are now.",
   "retry-now": "Begin failed tasks again at once.",
+  check: "Look at the saved file, its source and its targets: what would go wrong.",
   "make-missing": "Make tables, columns and the like that the source or a target lacks. Removes nothing.",
   redeliver: "Load acknowledged batches again, after a target was restored or replaced.",
   skip: "Let a target do without its next batch. Its changes become a dead letter.",
@@ -31,10 +33,10 @@ function toldOf(found) {
 
 export function open(panel, status, again) {
   let pipeline = status, before = "";
-  let alerted = "";
-  const list = el("div", { class: "deeds" }), alerts = el("div", { id: "alerts" }), audit = el("div");
-  panel.replaceChildren(list, el("h3", {}, "Alerts"), alerts, el("h3", {}, "Audit"), audit);
-  const changed = () => { before = alerted = ""; again(); asking.now(); };
+  let alerted = "", checked = "";
+  const list = el("div", { class: "deeds" }), alerts = el("div", { id: "alerts" }), audit = el("div"), check = el("div", { id: "last-check" });
+  panel.replaceChildren(list, el("h3", {}, "Last check"), check, el("h3", {}, "Alerts"), alerts, el("h3", {}, "Audit"), audit);
+  const changed = () => { before = alerted = checked = ""; again(); asking.now(); };
   function render() {
     const next = Object.fromEntries((pipeline.targets || []).map((t) => [t.name, (t.batch ?? 0) + 1]));
     const first = (pipeline.targets || [])[0]?.name;
@@ -57,8 +59,16 @@ export function open(panel, status, again) {
       ]), { label: "Alerts", keys: found.rules.map((one) => one.rule) }));
     } catch (error) { if (!alerted) swap(alerts, el("p", { class: "wrong", role: "alert" }, error.message)); }
   }
+  async function askCheck() {
+    if (!mayDo(pipeline.may, "check")) { swap(check, empty("You may not check this pipeline.")); return; }
+    try {
+      const found = await lastCheck(pipeline.pipeline), now = JSON.stringify(found);
+      if (now !== checked) swap(check, ...checkOf(found));
+      checked = now;
+    } catch (error) { if (!checked) swap(check, el("p", { class: "wrong", role: "alert" }, error.message)); }
+  }
   async function ask() {
-    await askAlerts();
+    await Promise.all([askAlerts(), askCheck()]);
     try {
       const { entries } = await get(path("pipelines", pipeline.pipeline, "audit"));
       const now = JSON.stringify(entries);

@@ -129,6 +129,13 @@ class Sending:
         hidden = any(one.hidden for one in part)
         return Request(method, path, {**own, **dict(headers)}, body, "key" in self.options.named_in_path, hidden)
 
+    def leads_elsewhere(self, url: str) -> bool:
+        """Return True if a value is empty, "." or ".." between two slashes of the path: the request would go to another
+        resource than that of its row.
+        """
+        template, path = (one.partition("?")[0].split("/") for one in (self.options.path, url))
+        return any(given in {"", ".", ".."} and given != was for was, given in zip(template, path, strict=True))
+
     def key_of(self, part: Sequence[Document]) -> str:
         """Return the idempotency key of these documents: what they are, and not how many requests there are,
         decides.

@@ -36,6 +36,7 @@ from sluice.targets.web.client import Ended
 
 _ROWS = 20_000
 """Rows that become documents at a time."""
+_ELSEWHERE = "its key or a name is empty, . or .. in options.path, where it leads elsewhere"
 _AT_RECEIVER = StaleWords(
     "at the receiver", "at the receiver under the old name", "of which the receiver has no row", "change"
 )
@@ -185,7 +186,10 @@ class _Lanes:
     def _part(self, part: Sequence[Document], refused: dict[int, Refusal], refusable: bool) -> None:
         """Send documents in one request; if it is refused, halves of them, down to the row that is at fault."""
         request = self.sending.request(part)
-        refusal = self.client.send(replace(request, url=f"{self.client.receiver.base}{request.url}"))
+        if self.sending.leads_elsewhere(request.url):
+            refusal: Refusal | None = Refusal(0, _ELSEWHERE)
+        else:
+            refusal = self.client.send(replace(request, url=f"{self.client.receiver.base}{request.url}"))
         if refusal is None:
             return
         if len(part) > 1:

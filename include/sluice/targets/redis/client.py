@@ -12,6 +12,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.model.client_packages import install_hint
 from sluice.targets.redis.place import Place
+from sluice.targets.redis.rights import set_user_for
 from sluice.targets.redis.scripts import NAMES, Script
 
 PORT = 6379
@@ -255,10 +256,9 @@ def translated(error: Any, endpoint: Endpoint, doing: str) -> Exception:
         return LoadError(said.removeprefix("LOST "), where=where, hint=MADE_ANEW)
     if isinstance(error, lib.AuthenticationError) or said.startswith(_LOGIN):
         return ConfigError(text, where=where, hint="look at login and password of the connection")
-    if isinstance(error, lib.exceptions.NoPermissionError) or said.startswith("NOPERM"):
-        return LoadError(
-            text, where=where, hint="docs/redis-target.md lists the commands and keys that the login needs"
-        )
+    if isinstance(error, lib.exceptions.NoPermissionError) or said.startswith(("NOPERM", "ACL failure")):
+        listed = "docs/redis-target.md lists the commands and keys that the login needs"
+        return LoadError(text, where=where, hint="; ".join(filter(None, (set_user_for(said), listed))))
     kinds = lib.exceptions
     if isinstance(error, kinds.MovedError | kinds.AskError | kinds.ClusterDownError | kinds.ClusterCrossSlotError):
         return cluster_refused(endpoint)

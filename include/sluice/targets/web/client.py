@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import structlog
@@ -165,6 +165,9 @@ class WebClient:
             TargetUnavailable: there is no such answer within ``retry_for``.
             Ended: the batch failed meanwhile.
         """
+        if {".", ".."} & set(urlsplit(request.url).path.split("/")):
+            raise LoadError(f"{self.doing}: a part of the address is . or .., which leads elsewhere",
+                            where=self._where(request))  # fmt: skip
         attempts, unanswered, renewed = self.attempts(), False, False
         while True:
             if self.ended.is_set():
