@@ -366,6 +366,16 @@ class Event(StrEnum):
     DDL = "ddl"
 
 
+class CapturedColumns(StrictModel):
+    """The columns that are taken from the log."""
+
+    exclude: tuple[Regex, ...] = Field(
+        (),
+        description="Regular expressions on schema.table.column, anchored at both ends. Such a column is neither "
+        "selected nor stored: no segment, dump, target or subscription has it. No column of a key may be one.",
+    )
+
+
 class CaptureConfig(StrictModel):
     """What is taken from the log, and how it is cut."""
 
@@ -373,6 +383,9 @@ class CaptureConfig(StrictModel):
         (r".*\..*",), min_length=1, description="Regular expressions on schema.table, anchored at both ends."
     )
     exclude: tuple[Regex, ...] = Field((), description="The same; wins over include.")
+    columns: CapturedColumns = Field(
+        default_factory=CapturedColumns, description="Columns that are kept out of storage from the first byte."
+    )
     events: tuple[Event, ...] = Field(tuple(Event), min_length=1, description="Kinds of change to capture.")
     batch: BatchLimits = Field(default_factory=BatchLimits, description="When a batch closes.")
     segments: SegmentConfig = Field(default_factory=SegmentConfig, description="Segment store.")

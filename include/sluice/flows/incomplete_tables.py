@@ -54,7 +54,7 @@ def explain_absence(
     of ``error``.
     """
     with suppress(SluiceError):  # the original error is the one to show
-        routes = Mapping.compile(runtime.pipeline.mapping)
+        routes = Mapping.of(runtime.pipeline)
         known = _definitions(runtime.source, runtime.store, state, at)
         schema = target.schema()
         if schema is None:

@@ -8,6 +8,7 @@ and of the batch itself. After that it may be dropped at the source; a name that
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +30,13 @@ def known_tables(tables: Iterable[SourceTable]) -> dict[TableId, KnownTable]:
     """Return the columns of the source's tables as they are now."""
     return {
         table.id: KnownTable(
-            frozenset([*(column.name for column in table.schema.columns), *(name for name, _ in table.unknown)]),
+            frozenset([
+                *(column.name for column in table.schema.columns),
+                *(name for name, _ in table.unknown),
+                *table.left_out,
+            ]),
             frozenset(table.schema.primary_key),
+            frozenset(table.left_out),
         )
         for table in tables
     }
@@ -75,7 +81,7 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
 
 def _join(tables: dict[TableId, KnownTable], table: TableId, columns: Iterable[str]) -> None:
     known = tables.get(table, KnownTable(frozenset()))
-    tables[table] = KnownTable(known.columns | frozenset(columns), known.key)
+    tables[table] = replace(known, columns=known.columns | frozenset(columns))
 
 
 def _columns_of(store: SegmentStore, path: str) -> list[str]:

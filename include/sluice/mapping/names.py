@@ -15,10 +15,11 @@ from sluice.model.tables import TableId
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """Columns that a table has, or had; ``key``: those of its primary key."""
+    """Columns that a table has, or had; ``key``: those of its primary key; ``left_out``: those that are not stored."""
 
     columns: frozenset[str]
     key: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,10 @@ def wrong_names(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTab
         if mine is None:
             continue
         known = dict.fromkeys(column for table in mine for column in sorted(table.columns))
-        if name.column not in known:
+        if name.field != "columns.exclude" and any(name.column in table.left_out for table in mine):
+            why = f"{name.column!r} is kept out of storage by capture.columns.exclude"
+            found.append(WrongName(name, why, "leave its name out here, or store it"))
+        elif name.column not in known:
             why = f"there is no column {name.column!r}{meant(name.column, known)}"
             found.append(
                 WrongName(name, why, "names are compared exactly; a column that is to come is named when it is there")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.config import patterns
-from sluice.config.pipeline import ColumnConversion, RowFiles, TableMapping
+from sluice.config.pipeline import ColumnConversion, PipelineConfig, RowFiles, TableMapping
 from sluice.errors import MappingError
 from sluice.mapping.changed import only_changed
 from sluice.mapping.convert import converted
@@ -34,6 +34,7 @@ class TableRoute:
         key: source columns that tell rows apart where the table has no primary key.
         unique: target columns in which no two rows are equal, each a tuple, whatever the source's keys are.
         files: those that columns of the table name.
+        not_stored: patterns on schema.table.column of columns that are in no segment (``capture.columns.exclude``).
         shared: other source tables may go to the same target table.
     """
 
@@ -50,11 +51,12 @@ class TableRoute:
     convert: tuple[tuple[str, ColumnConversion], ...] = ()
     unique: tuple[tuple[str, ...], ...] = ()
     files: tuple[RowFiles, ...] = ()
+    not_stored: tuple[str, ...] = ()
 
     @property
     def keeps_columns(self) -> bool:
         """True if every column goes over as it is, under its own name."""
-        return self.include is None and not self.exclude and not self.rename and not self.convert
+        return self.include is None and not (self.exclude or self.rename or self.convert or self.not_stored)
 
     def conversion(self, column: str) -> ColumnConversion | None:
         """Return what a source column becomes, None if it stays as it is."""
@@ -63,6 +65,8 @@ class TableRoute:
     def target_name(self, column: str) -> str | None:
         """Return the target's name of a source column; None if the column is not replicated."""
         if column in self.exclude or (self.include is not None and column not in self.include):
+            return None
+        if any(patterns.fullmatch(pattern, f"{self.source}.{column}") for pattern in self.not_stored):
             return None
         return dict(self.rename).get(column, column)
 
@@ -144,17 +148,23 @@ class TableRoute:
 class Mapping:
     """All routes of a pipeline. A table that no line names keeps its schema, name and columns."""
 
-    def __init__(self, lines: Sequence[TableMapping]) -> None:
+    def __init__(self, lines: Sequence[TableMapping], not_stored: Sequence[str] = ()) -> None:
         self._lines = tuple(lines)
+        self._not_stored = tuple(not_stored)
 
     @classmethod
-    def compile(cls, lines: Sequence[TableMapping]) -> Mapping:
+    def of(cls, pipeline: PipelineConfig) -> Mapping:
+        """Compile the ``mapping`` of a pipeline, with the columns that its capture leaves out. Raises MappingError."""
+        return cls.compile(pipeline.mapping, pipeline.capture.columns.exclude)
+
+    @classmethod
+    def compile(cls, lines: Sequence[TableMapping], not_stored: Sequence[str] = ()) -> Mapping:
         """Compile the ``mapping`` of a pipeline file. Raises MappingError if a table is named twice."""
         names = [line.from_ for line in lines]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise MappingError(f"mapping names {twice[0]} twice", hint="keep one line per table")
-        return cls(lines)
+        return cls(lines, not_stored)
 
     def route(self, source: TableId) -> TableRoute:
         r"""Return where ``source`` goes.
@@ -165,7 +175,8 @@ class Mapping:
         ``all.\1``; or one on the schema alone, followed by ``.*``: ``shop_(\d+).*`` -> ``copy_\1.*``.
         """
         found = self.matched(source)
-        return TableRoute(source, source) if found is None else found[1]
+        route = TableRoute(source, source) if found is None else found[1]
+        return replace(route, not_stored=self._not_stored) if self._not_stored else route
 
     def whole_route(self, source: TableId) -> TableRoute:
         """Return the :meth:`route` for rows that are sent whole, whatever the mapping says of columns that changed."""

@@ -92,7 +92,21 @@ def _label_numbers(labels: Sequence[str], values: pa.Array) -> list[str]:
 
 def _label_bits(labels: Sequence[str], values: pa.Array) -> list[str]:
     bits = {label: 1 << i for i, label in enumerate(labels)}
-    return [str(sum(bits[part] for part in v.split(",") if v)) for v in values.to_pylist()]
+    numbers = [sum(bits[part] for part in v.split(",") if v) for v in values.to_pylist()]
+    return [f"CAST({n} AS UNSIGNED)" for n in numbers] if len(labels) > _EXACT_LABELS else list(map(str, numbers))
+
+
+_EXACT_LABELS = 53
+_UNSIGNED = re.compile(r"CAST\((\d+) AS UNSIGNED\)")
+"""The literal of a SET of more labels.
+
+Servers sort it by its number, and compare it with others as a DOUBLE (MySQL) or as a signed one.
+"""
+
+
+def _side(name: str, value: str) -> str:
+    """Return the left side of a comparison of a column with a literal."""
+    return f"CAST({quoted(name)} AS UNSIGNED)" if _UNSIGNED.fullmatch(value) else quoted(name)
 
 
 def _texts(_: Sequence[str], values: pa.Array) -> list[str]:
@@ -186,7 +200,7 @@ def _read_labels(made: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.A
     """Return labels; numbers where they do not tell the values apart, and texts as they were typed."""
     if typed:  # the server compares these as texts, and not by their numbers
         return pa.array([_text_of(text) for text in texts], AS_TYPED)
-    numbers = list(map(int, texts))
+    numbers = [int(cast[1]) if (cast := _UNSIGNED.fullmatch(text)) else int(text) for text in texts]
     count = len(made.labels)
     highest = count if made.kind is K.ENUM else (1 << count) - 1
     if len(set(made.labels)) < count or not all(0 <= number <= highest for number in numbers):
@@ -295,7 +309,7 @@ def upto(names: Sequence[str], bound: Sequence[str]) -> str:
 def _beyond(names: Sequence[str], bound: Sequence[str], sign: str, included: bool) -> str:
     if not bound:
         return ""
-    name, value = quoted(names[0]), bound[0]
+    name, value = _side(names[0], bound[0]), bound[0]
     if len(bound) == 1:
         return f"{name} {sign}{'=' if included else ''} {value}"
     rest = _beyond(names[1:], bound[1:], sign, included)
@@ -305,8 +319,8 @@ def _beyond(names: Sequence[str], bound: Sequence[str], sign: str, included: boo
 def among(names: Sequence[str], keys: Sequence[Sequence[str]]) -> str:
     """Return the condition that the key is one of ``keys``."""
     if len(names) == 1:
-        return f"{quoted(names[0])} IN ({', '.join(key[0] for key in keys)})"
-    rows = (" AND ".join(f"{quoted(n)} = {v}" for n, v in zip(names, key, strict=True)) for key in keys)
+        return f"{_side(names[0], keys[0][0])} IN ({', '.join(key[0] for key in keys)})"
+    rows = (" AND ".join(f"{_side(n, v)} = {v}" for n, v in zip(names, key, strict=True)) for key in keys)
     return "(" + " OR ".join(f"({row})" for row in rows) + ")"
 
 

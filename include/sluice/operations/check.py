@@ -55,7 +55,7 @@ from sluice.operations.stage_placement import placement_remarks
 from sluice.operations.target_switch import server_lines
 from sluice.operations.verify.digests import not_covered
 from sluice.sources.base import Blindness, LogsPartialRows, PreparesSource, SourceSession, SourceTable
-from sluice.sources.table_filter import Selection
+from sluice.sources.table_filter import Selection, key_left_out
 from sluice.targets.options import options_of, tables_named
 from sluice.targets.port import Feature, other_writers, refuses
 from sluice.targets.registry import kind_of
@@ -335,6 +335,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     lines += _guard("verify", lambda: _digests(runtime))
     lines += _shadows(runtime)
     lines += _unseen(runtime, [table.id for table in tables])
+    lines += _keys_left_out(tables)
     if not found:
         lines.append(
             _finding(
@@ -342,6 +343,17 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
             )
         )
     return lines
+
+
+def _keys_left_out(tables: list[SourceTable]) -> list[Finding]:
+    """Return an error for each table whose key ``capture.columns.exclude`` keeps out of storage."""
+    found = []
+    for table in tables:
+        names = [name for name in table.schema.primary_key or table.unique_not_null if name in table.left_out]
+        if names:
+            error = key_left_out(table.id, names)
+            found.append(_finding("error", "source", "capture.columns", str(table.id), error.message, error.hint or ""))
+    return found
 
 
 def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
@@ -380,7 +392,7 @@ def _unknown_in_options(runtime: Runtime, copies: list[PlannedCopy]) -> list[Fin
     """
     from sluice.rules import RuleSet
 
-    found, routes = [], Mapping.compile(runtime.pipeline.mapping)
+    found, routes = [], Mapping.of(runtime.pipeline)
     sent = [TableId(*name.split(".", 1)) for rule in RuleSet.of(runtime.rules_path) for name in rule.config.emits]
     for config in runtime.pipeline.targets:
         known = [str(copy.plan.target) for copy in copies if copy.target == config.name]
@@ -396,7 +408,7 @@ def _unknown_in_options(runtime: Runtime, copies: list[PlannedCopy]) -> list[Fin
 
 def _unknown_unique(pipeline: PipelineConfig, found: list[PlannedCopy]) -> list[Finding]:
     """Return an error for each column in ``mapping.unique`` that no target table of its line has."""
-    routes, lines = Mapping.compile(pipeline.mapping), pipeline.mapping
+    routes, lines = Mapping.of(pipeline), pipeline.mapping
     columns: dict[int, dict[str, None]] = {}
     for copy in found:
         if (matched := routes.matched(copy.plan.source)) is not None:
@@ -503,7 +515,7 @@ def _sent_back(pipeline: PipelineConfig, tables: list[SourceTable]) -> list[Find
         for table in tables
         if not table.schema.primary_key
     ]
-    mapping = Mapping.compile(pipeline.mapping)
+    mapping = Mapping.of(pipeline)
     routes = [(table, mapping.route(table.id)) for table in tables]
     return found + [
         _finding("error", "channel", "send: changed_columns", str(table.id), NOT_BY_COLUMN, whole_rows(route))
@@ -542,6 +554,8 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[Findin
             except SluiceError as error:
                 elsewhere = "environment variable" in error.message and runtime.pipeline.spark.mode != "local"
                 severity = "error" if sure and not elsewhere else "warning"
+                left_out = ", ".join(table.left_out)
+                stored = f"capture.columns.exclude keeps {left_out} out of storage" if left_out else ""
                 lines.append(
                     _finding(
                         severity,
@@ -549,7 +563,7 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[Findin
                         f"{rule.name} on {table.id}",
                         error.where or "",
                         error.message,
-                        error.hint or "",
+                        "; ".join(filter(None, [error.hint, stored])),
                     )
                 )
                 break
@@ -566,7 +580,7 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
     keys = ", ".join(sorted({key for keys in keyed.values() for key in keys}))
     if runtime.rules_path is None or not keyed:
         return []
-    rules, routes = RuleSet.load(runtime.rules_path), Mapping.compile(runtime.pipeline.mapping)
+    rules, routes = RuleSet.load(runtime.rules_path), Mapping.of(runtime.pipeline)
     with runtime.state() as state:
         held = state.acks.get(SNAPSHOT)
         if held is None:
@@ -856,7 +870,7 @@ def _file_columns(pipeline: PipelineConfig, rules_path: Path | None, tables: lis
     """Return an error for each column of the mapping's files that a table lacks, unless rules may make it."""
     from sluice.rules import RuleSet
 
-    rules, routes = RuleSet.of(rules_path), Mapping.compile(pipeline.mapping)
+    rules, routes = RuleSet.of(rules_path), Mapping.of(pipeline)
     found = []
     for table in tables:
         known = [column.name for column in table.schema.columns]

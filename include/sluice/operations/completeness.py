@@ -61,7 +61,7 @@ class Writer:
 
     def tables_of(self, captured: Iterable[TableId]) -> dict[str, list[TableId]]:
         """Return the target's tables by address, each with its source tables."""
-        routes, found = Routes.compile(self.runtime.pipeline.mapping), dict[str, list[TableId]]()
+        routes, found = Routes.of(self.runtime.pipeline), dict[str, list[TableId]]()
         for source in captured:
             found.setdefault(self._address(routes.route(source).target), []).append(source)
         return found

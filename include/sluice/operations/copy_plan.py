@@ -102,7 +102,7 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
         SourceUnavailable, TargetUnavailable, ConfigError.
     """
     selection = Selection.compile(runtime.pipeline.capture)
-    routes = Mapping.compile(runtime.pipeline.mapping)
+    routes = Mapping.of(runtime.pipeline)
     with runtime.source.open() as source:
         dialect = source.identity.dialect
         tables = source.tables(selection.wants)
@@ -368,7 +368,7 @@ def _copy(
     names = [column.name for column in table.schema.columns]
     going = {column.name for column in plan.columns}
     renamed = tuple((a, b) for a, b in route.rename if a in names)
-    left_out = tuple(n for n in names if dict(route.rename).get(n, n) not in going)
+    left_out = (*(n for n in names if dict(route.rename).get(n, n) not in going), *table.left_out)
     key = "primary key" if table.schema.primary_key else f"({', '.join(route.key)})" if route.key else "whole row"
     return PlannedCopy(
         target=target,

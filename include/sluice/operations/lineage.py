@@ -146,7 +146,7 @@ def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list
         definitions = _definitions(runtime, state, batches[-1])
     at, source = runtime.resolver(opened.config.connection), runtime.pipeline.source
     source_at = runtime.resolver(source.connection)
-    rules, mapping = list(RuleSet.of(runtime.rules_path)), Mapping.compile(runtime.pipeline.mapping)
+    rules, mapping = list(RuleSet.of(runtime.rules_path)), Mapping.of(runtime.pipeline)
     names = {rule.name for rule in rules}
     found: dict[DataSet, TableLineage] = {}
     for batch in batches:

@@ -37,7 +37,7 @@ def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetMaintenan
     kept = [(config.name, made) for config, target in opened if (made := maintainer_of(target)) is not None]
     if not kept:
         return []
-    selection, routes = Selection.compile(runtime.pipeline.capture), Mapping.compile(runtime.pipeline.mapping)
+    selection, routes = Selection.compile(runtime.pipeline.capture), Mapping.of(runtime.pipeline)
     with runtime.source.open() as source:
         tables = list(dict.fromkeys(routes.route(table.id).target for table in source.tables(selection.wants)))
     done = []

@@ -99,7 +99,7 @@ def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
     if cursor is None:
         return []
     pipeline = runtime.pipeline
-    selection, routes = Selection.compile(pipeline.capture), Mapping.compile(pipeline.mapping)
+    selection, routes = Selection.compile(pipeline.capture), Mapping.of(pipeline)
     known = tables_at(runtime.store, runtime.source, state, cursor.position)
     emitted = {
         target for _, target in noted_columns(runtime.store, state, cursor.next_batch, RuleSet.of(runtime.rules_path))

@@ -89,7 +89,7 @@ class BatchRows:
         self.ruling = change_rules(
             self.runtime, "the subscription service reads", "read the tables from a target that has them"
         )
-        self.routes = Routes.compile(self.runtime.pipeline.mapping)
+        self.routes = Routes.of(self.runtime.pipeline)
         reader = self._reader(0)
         self._ahead = FileAhead(lambda file: reader.plain(self.store, file, self.needed))
 

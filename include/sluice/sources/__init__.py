@@ -124,6 +124,12 @@ def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: M
     """
     name = pipeline.source.type
     kind = kind_of(name, pipeline.pipeline).load()
+    if pipeline.capture.columns.exclude and name not in KINDS and not getattr(kind, "skips_columns", False):
+        raise ConfigError(
+            f"a source of type {name} does not keep columns out of storage",
+            where=pipeline.pipeline,
+            hint="capture.columns.exclude needs a kind with the attribute skips_columns (docs/own-source.md)",
+        )
     if loads is None:
         source: Source = kind(pipeline, resolver)
         return source

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +21,7 @@ import structlog
 from typing_extensions import TypeVar
 
 from sluice.config.pipeline import StartPosition
+from sluice.errors import SourceUnavailable
 from sluice.model.column_types import ColumnType
 from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
@@ -72,6 +73,14 @@ class SourceIdentity:
     origin: int = 0
 
 
+def changed_meanwhile(table: TableId) -> SourceUnavailable:
+    """Return the error of rows that cannot be read by the definition that was read before them."""
+    return SourceUnavailable(
+        f"the definition of {table} changed while its rows were read",
+        hint="this passes by itself: they are read again, by the new definition",
+    )
+
+
 def raise_first(findings: Sequence[Finding], where: str) -> None:
     """Raise the first error of a pre-flight, which names the others; log its warnings."""
     for finding in findings:
@@ -106,6 +115,7 @@ class SourceTable:
         rows: the server's estimate; size_bytes: of its data.
         unique_not_null: column names of its first unique key without a nullable column, if it has no primary key.
         unique: every unique key, primary first: (column, prefix in characters or 0), column "" for an expression.
+        left_out: columns that ``capture.columns.exclude`` keeps out of storage; ``schema`` has those of the key only.
     """
 
     schema: TableSchema
@@ -114,6 +124,17 @@ class SourceTable:
     unique_not_null: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     unique: tuple[tuple[tuple[str, int], ...], ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def kept(self, selection: TableFilter) -> SourceTable:
+        """Return the table as it is stored."""
+        left_out = tuple(c.name for c in self.schema.columns if selection.skips(self.id, c.name))
+        gone = set(left_out) - set(self.schema.primary_key)
+        if not left_out:
+            return self
+        schema = replace(self.schema, columns=tuple(c for c in self.schema.columns if c.name not in gone))
+        unique = tuple(key for key in self.unique if not gone & {name for name, _ in key})
+        return replace(self, schema=schema, unique=unique, left_out=left_out)
 
     @property
     def id(self) -> TableId:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.config.patterns import compiled, fullmatch
 from sluice.config.pipeline import CaptureConfig, Event
+from sluice.errors import ConfigError
 from sluice.model.row_ops import OP_DELETE, OP_INSERT, OP_UPDATE
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, TableSchema
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
 OWN_TABLES = ("_sluice_ack", "_sluice_digests", "_sluice_mark_", "_sluice_origin", "_sluice_ddl")
@@ -22,13 +24,15 @@ class Selection:
     """Compiled include and exclude patterns (anchored, on ``schema.table``), and the kinds of change.
 
     System schemas are never captured; shadow tables only with ``shadow_tables: capture``, or if an include pattern
-    other than a catch-all names them with their underscore.
+    other than a catch-all names them with their underscore. ``columns``: patterns, on ``schema.table.column``, of
+    columns that are kept out of storage.
     """
 
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     events: frozenset[Event]
     shadows: bool = False
+    columns: tuple[str, ...] = ()
     _seen: dict[TableId, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -39,6 +43,7 @@ class Selection:
             config.exclude,
             frozenset(config.events),
             config.shadow_tables == "capture",
+            config.columns.exclude,
         )
 
     def wants(self, table: TableId) -> bool:
@@ -65,6 +70,27 @@ class Selection:
             and replace(self, shadows=True, _seen={}).wants(table)
         )
 
+    def skips(self, table: TableId, column: str) -> bool:
+        """Return True if a column is kept out of storage (``capture.columns.exclude``)."""
+        return any(fullmatch(pattern, f"{table}.{column}") for pattern in self.columns)
+
+    def kept(self, schema: TableSchema) -> TableSchema:
+        """Return a definition without the columns that are kept out of storage.
+
+        Raises ConfigError if one of them is a part of the key.
+        """
+        left_out = {column.name for column in schema.columns if self.skips(schema.table, column.name)}
+        keyed = [name for name in schema.primary_key if name in left_out]
+        if keyed:
+            raise key_left_out(schema.table, keyed)
+        columns = tuple(column for column in schema.columns if column.name not in left_out)
+        if left_out and not columns:
+            raise ConfigError(
+                f"capture.columns.exclude names every column of {schema.table}",
+                hint="leave the table out: capture.exclude",
+            )
+        return replace(schema, columns=columns) if left_out else schema
+
     def wants_schema(self, schema: str) -> bool:
         """Return True if tables of this schema may be captured: then statements about the schema itself matter."""
         if schema.lower() in SYSTEM_SCHEMAS:
@@ -84,6 +110,19 @@ class Selection:
     def ddl(self) -> bool:
         """True if DDL is captured."""
         return Event.DDL in self.events
+
+
+NOTHING = Selection((), (), frozenset())
+"""The selection of no table."""
+
+
+def key_left_out(table: TableId, names: Sequence[str]) -> ConfigError:
+    """Return the error for columns of a key that are kept out of storage."""
+    return ConfigError(
+        f"capture.columns.exclude names {', '.join(names)}, by which rows of {table} are told apart",
+        where=str(table),
+        hint="write the patterns so that they do not match the key; a rule can mask or hash it (docs/rules.md)",
+    )
 
 
 def _schema_part(pattern: str) -> str:

@@ -13,7 +13,7 @@ from sluice.config.connections import parse_connection
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import META_COLUMNS, Column, TableId
 from sluice.mysql.column_types import type_named
-from sluice.mysql.key_sql import literals, read_literals, typed_literal
+from sluice.mysql.key_sql import after, among, literals, read_literals, typed_literal, upto
 from sluice.sources.mysql.catalog.live_table import read_definition
 from sluice.sources.mysql.server.connection import collations, open_connection
 from sluice.sources.mysql.snapshot import result_set
@@ -122,11 +122,37 @@ def test_a_literal_of_a_key_is_its_value(kind, request, fresh_schema):
                 assert same(pa.chunked_array([read]), pa.chunked_array([values])), column
                 assert literals(column, read) == texts
                 pairs = list(zip(ids.filter(there).to_pylist(), texts, strict=True))
-                if column.kind is ColumnKind.SET:  # servers compare the 64th label of a SET as a sign
-                    pairs = [(id_, text) for id_, text in pairs if int(text) < 2**63]
-                found = " OR ".join(f"(id = {id_} AND `{column.name}` = {text})" for id_, text in pairs)
-                cursor.execute(f"SELECT COUNT(*) FROM t{number} WHERE {found or 'FALSE'}")
+                found = among(("id", column.name), [(str(id_), text) for id_, text in pairs]) if pairs else "FALSE"
+                cursor.execute(f"SELECT COUNT(*) FROM t{number} WHERE {found}")
                 assert (column.name, cursor.fetchone()[0]) == (column.name, len(pairs))
+
+
+@pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
+def test_a_set_of_64_labels_is_cut_in_the_servers_order(kind, request, fresh_schema):
+    """Servers sort it by its number, and compare it as a signed one, or as a DOUBLE."""
+    server = request.getfixturevalue(kind)
+    labels = tuple(f"m{i}" for i in range(64))
+    column = Column("s", ColumnKind.SET, f"set({','.join(map(repr, labels))})", labels=labels, charset="utf8mb4")
+    with server.connect(fresh_schema(server)) as connection, connection.cursor() as cursor:
+
+        def keys(condition: str = "TRUE") -> list[tuple[str, int]]:
+            cursor.execute(f"SELECT s, n FROM t WHERE {condition} ORDER BY s, n")
+            return list(cursor.fetchall())
+
+        cursor.execute(f"CREATE TABLE t (s {column.sql_type}, n INT, PRIMARY KEY (s, n)) CHARACTER SET utf8mb4")
+        dice = random.Random(64)
+        chosen = ["", "m0", "m62", "m63", "m0,m63", ",".join(labels), ",".join(labels[:63])]
+        chosen += [",".join(label for label in labels if dice.random() < 0.3) for _ in range(20)]
+        cursor.executemany("INSERT IGNORE INTO t VALUES (%s, %s)", [(text, n) for text in chosen for n in (1, 2)])
+        every = keys()
+        texts = literals(column, pa.array([s for s, _ in every]))
+        bounds = [(text, str(n)) for text, (_, n) in zip(texts, every, strict=True)]
+        for at, (bound, key) in enumerate(zip(bounds, every, strict=True)):
+            assert keys(after(("s", "n"), bound)) == every[at + 1 :]
+            assert keys(after(("s", "n"), bound, included=True)) == every[at:]
+            assert keys(upto(("s", "n"), bound)) == every[: at + 1]
+            assert keys(after(("s",), bound[:1])) == [one for one in every[at:] if one[0] != key[0]]
+        assert keys(among(("s", "n"), bounds[::3])) == every[::3]
 
 
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])

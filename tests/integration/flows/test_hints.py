@@ -121,6 +121,24 @@ def test_a_statement_without_rows_in_the_log(shop: Case) -> None:
         wait_until(lambda: same(shop), "equal sides")
 
 
+def test_differences_of_json_without_the_value_they_apply_to(shop: Case) -> None:
+    for server in (shop.source, shop.target):
+        server.execute(f"ALTER TABLE `{shop.schema}`.orders ADD j JSON")
+    shop.run_until_head()
+    at_source(shop, """INSERT INTO orders VALUES (1, 'a', 1, '{"a": 1, "b": "some text that is long enough"}')""")
+    at_source(
+        shop,
+        "SET binlog_row_value_options = 'PARTIAL_JSON', binlog_row_image = 'MINIMAL'",
+        "UPDATE orders SET j = JSON_SET(j, '$.a', 2)",
+    )
+    at_source(shop, "DELETE FROM orders WHERE id = 7", "INSERT INTO orders VALUES (3, 'c', 3, NULL)")
+    seek, dump = commands(shop, stops(shop, "without the value"))
+    does(shop, seek)
+    with going(shop):
+        does(shop, dump)
+        wait_until(lambda: same(shop), "equal sides")
+
+
 def test_a_table_a_column_and_a_key_that_the_target_lacks(shop: Case) -> None:
     """The hint ends in a statement for the target."""
 

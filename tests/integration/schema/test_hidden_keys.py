@@ -1,10 +1,13 @@
-"""Primary keys that MySQL makes by itself, on a server that does not show them."""
+"""Columns that a server makes by itself and does not show: MySQL's primary keys, the hashes of MariaDB's unique keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.support.pipelines.case import case
+import pytest
+
+from tests.support.pipelines.case import assert_same_rows, case
+from tests.support.servers.fixtures import setting
 
 
 def test_a_hidden_key_is_known(
@@ -35,3 +38,51 @@ def test_a_hidden_key_is_known(
     finally:
         for server in (mysql_source, mysql_target):
             server.execute(f"SET GLOBAL {setting} = ON")
+
+
+HASHED = (
+    "CREATE TABLE a (id INT PRIMARY KEY, t TEXT {unique}, g INT AS (id + 1) VIRTUAL, v VARCHAR(4000) {unique}, b BLOB)",
+    "CREATE TABLE u (id INT NOT NULL {hash}, DB_ROW_HASH_1 BIGINT UNSIGNED, e VARCHAR(3) NOT NULL UNIQUE)",
+    "CREATE TABLE n (id INT, t TEXT NOT NULL {unique})",
+    "CREATE TABLE m (id INT PRIMARY KEY, n BIGINT UNSIGNED, v VARCHAR(1000) {unique})",
+)
+CHANGES = (
+    "INSERT INTO a (id, t, v, b) VALUES (1, 'x', 'y', 'b'), (2, NULL, NULL, NULL)",
+    "INSERT INTO u VALUES (1, 18446744073709551615, 'a'), (2, 5, 'b')",
+    "INSERT INTO n VALUES (1, 'x'), (NULL, 'y')",
+    "INSERT INTO m VALUES (1, 18446744073709551615, 'a'), (2, NULL, NULL)",
+    "UPDATE a SET v = 'z', b = NULL WHERE id = 1",
+    "UPDATE u SET DB_ROW_HASH_1 = NULL WHERE id = 2",
+    "UPDATE n SET id = 3 WHERE t = 'y'",
+    "UPDATE m SET n = 7, id = 3 WHERE id = 2",
+    "ALTER TABLE a ADD q BIGINT UNSIGNED DEFAULT 5, ADD w INT FIRST",
+    "INSERT INTO a (id, t, v) VALUES (3, 'x3', 'v3')",
+    "UPDATE a SET id = 4 WHERE id = 2",
+    "DELETE FROM a WHERE id = 1",
+    "DELETE FROM u WHERE id = 1",
+    "DELETE FROM n WHERE id = 1",
+)
+
+
+@pytest.mark.parametrize("start", ["log", "dump"])
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+@pytest.mark.parametrize("metadata", ["FULL", "NO_LOG"])
+def test_hashes_of_unique_keys_are_no_columns(
+    tmp_path: Any, mariadb: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, metadata: str, image: str,
+    start: str,
+) -> None:  # fmt: skip
+    """MariaDB logs the hash of a unique key over a long column as a column, which no catalog has."""
+    with setting(mariadb, binlog_row_metadata=metadata, binlog_row_image=image):
+        schema = fresh_schema(mariadb, mysql_target, options="CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        for create in HASHED:
+            mariadb.execute(create.format(unique="UNIQUE", hash=", UNIQUE (id) USING HASH"), database=schema)
+            mysql_target.execute(create.format(unique="", hash=" UNIQUE"), database=schema)
+        first = 4 if start == "dump" else 0
+        for change in CHANGES[:first]:
+            mariadb.execute(change, database=schema)
+        with case(tmp_path, mariadb, mysql_target, zookeeper, schema, **({"start": "dump"} if first else {})) as made:
+            made.run_until_head()
+            for change in CHANGES[first:]:
+                mariadb.execute(change, database=schema)
+            made.run_until_head()
+            assert_same_rows(made)

@@ -133,6 +133,65 @@ def test_rows_are_copied_again_only_where_the_target_converts_otherwise(
             assert [state.dumps.require(one).reason for one in state.dumps.ids()] == ["converted rows"] * other
 
 
+ORACLE = (
+    'CREATE TABLE "t" ("id" INT PRIMARY KEY, d DATE, v VARCHAR2(10), n NUMBER, m NUMBER(7, 2), c CLOB, r RAW(4), b BLOB)',
+    "INSERT INTO t VALUES (1, '2020-01-02 03:04:05', 'a', 1.5, 2.25, 'c', x'00ff', x'01'), "
+    "(2, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+    "ALTER TABLE t ADD e DATE DEFAULT '2021-02-03 04:05:06', ADD w VARCHAR2(5) DEFAULT 'x' NOT NULL, ADD k NUMBER(3)",
+    "ALTER TABLE t MODIFY v VARCHAR2(40), MODIFY d DATE DEFAULT '2000-01-01 01:01:01', ADD z mariadb_schema.DATE, ADD y BLOB(300)",
+    "INSERT INTO t (id, e, v, y, z) VALUES (3, '2022-01-01 01:01:01', 'longer than ten', 'y', '2020-01-01')",
+    "ALTER TABLE t MODIFY k NUMBER(9, 2), DROP COLUMN n",
+    "INSERT INTO t (id, k, b) VALUES (4, 1.25, REPEAT('b', 70000))",
+    "UPDATE t SET d = '2023-01-01 05:05:05' WHERE id = 2",
+)
+
+
+@pytest.mark.parametrize("excludes", [False, True], ids=["text", "definitions"])
+@pytest.mark.parametrize("other", [False, True], ids=["mariadb", "mysql"])
+def test_statements_that_mariadb_reads_as_oracle_does(
+    tmp_path: Path, mariadb: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, other: bool, excludes: bool
+) -> None:
+    """``sql_mode=ORACLE``: a DATE has a time there. Where columns are left out, definitions tell the statements."""
+    target = mysql_target if other else mariadb
+    schema, there = (
+        fresh_schema(one, options="CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci") for one in (mariadb, target)
+    )
+    with case(tmp_path, mariadb, target, zookeeper, schema) as made:
+        line = f"{{from: {schema}.t, to: {there}.t, columns: {{exclude: [r]}}}}, " if excludes else ""
+        made.path.write_text(made.yaml + f"\nmapping: [{line}{{from: {schema}.*, to: {there}.*}}]\n")
+        made.run_until_head()
+        mariadb.execute("SET sql_mode = 'ORACLE,STRICT_ALL_TABLES'", f"USE {schema}", *ORACLE[:2])
+        for statement in ORACLE[2:]:
+            made.run_until_head()
+            mariadb.execute("SET sql_mode = 'ORACLE,STRICT_ALL_TABLES'", f"USE {schema}", statement)
+        made.run_until_head()
+        names = [
+            name
+            for name in ["id", "d", "v", "m", "c", "r", "b", "e", "w", "k", "z", "y"]
+            if name != "r" or not excludes
+        ]
+        kinds = [
+            server.execute(
+                "SELECT COLUMN_NAME, DATA_TYPE, COALESCE(CHARACTER_MAXIMUM_LENGTH, 0) FROM information_schema.COLUMNS "
+                f"WHERE TABLE_SCHEMA = '{place}' AND TABLE_NAME = 't' ORDER BY 1"
+            )
+            for server, place in ((mariadb, schema), (target, there))
+        ]
+        assert [one for one in kinds[0] if one[0] in names] == list(kinds[1])
+        rows = [
+            server.execute(f"SELECT {', '.join(names)} FROM {place}.t ORDER BY id")
+            for server, place in ((mariadb, schema), (target, there))
+        ]
+        assert rows[0] == rows[1]
+        mariadb.execute("SET sql_mode = 'ORACLE'", f"ALTER TABLE {schema}.t ADD p VARCHAR2(9) DEFAULT ('a' || NULL)")
+        if other:
+            with pytest.raises(LoadError, match="sql_mode=ORACLE"):
+                made.run_until_head()
+        else:
+            made.run_until_head()
+            assert target.execute(f"SELECT p FROM {there}.t") == [("a",)] * 4
+
+
 VERSIONED = {
     "mysql": (
         (

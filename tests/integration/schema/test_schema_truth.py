@@ -369,6 +369,25 @@ def test_sizes_of_columns_next_to_a_conversion(truth: Truth) -> None:
     truth.compare()
 
 
+_ORACLE = (
+    "DATE", "VARCHAR2(10)", "NUMBER", "NUMBER(5)", "NUMBER(5, 2) NOT NULL", "NUMBER UNSIGNED", "CLOB", "RAW(10)", "BLOB",
+    "BLOB(10)", "VARCHAR2(70000)", "RAW(70000)", "mariadb_schema.DATE", "oracle_schema.DATE", "DATE DEFAULT SYSDATE",
+    "VARCHAR2(5) CHARACTER SET latin1", "TIMESTAMP(3) NULL", "REAL", "DECIMAL", "LONG", "CHAR", "YEAR", "TIME", "DATETIME",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["ORACLE", "ORACLE,STRICT_ALL_TABLES", "ANSI_QUOTES"])
+def test_types_as_oracle_names_them(mariadb, fresh_schema, mode: str) -> None:
+    """``sql_mode=ORACLE``: DATE has a time, BLOB is a long one, and there are other names."""
+    truth = Truth(mariadb, fresh_schema(mariadb, options="CHARACTER SET utf8mb4"))
+    create = [f'CREATE TABLE "t{n}" ("id" INT PRIMARY KEY, "c" {kind})' for n, kind in enumerate(_ORACLE)]
+    alter = [f"ALTER TABLE t0 ADD c{n} {kind}" for n, kind in enumerate(_ORACLE)]
+    modify = [f"ALTER TABLE t0 MODIFY c{n} {kind}" for n, kind in enumerate((*_ORACLE[5:], *_ORACLE[:5]))]
+    truth.run("CREATE TABLE t0 (id INT)", *create, *alter, *modify, mode=mode)
+    truth.compare()
+    assert len(truth.after) > 30
+
+
 _BYTES = [
     "CREATE TABLE {t} (id INT PRIMARY KEY, e ENUM('\xff','a') CHARACTER SET binary)",
     "CREATE TABLE {t} (id INT PRIMARY KEY, e SET(x'ff','?') CHARACTER SET binary DEFAULT '?')",

@@ -91,7 +91,7 @@ def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: Dia
     if comparer is None:
         return False
     key = schema.primary_key
-    route = Routes.compile(runtime.pipeline.mapping).route(schema.table)
+    route = Routes.of(runtime.pipeline).route(schema.table)
     plan = key_plan(schema.table, schema.arrow_schema, key, route, dialect)
     lister = key_lister(opened, comparer)
     if lister is not None:

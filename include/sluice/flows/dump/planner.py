@@ -86,7 +86,7 @@ class DumpPlanner:
 
     def __post_init__(self) -> None:
         self.span = TimeRange.parse(self.asked.since, self.asked.until)
-        self.routes = Routes.compile(self.runtime.pipeline.mapping)
+        self.routes = Routes.of(self.runtime.pipeline)
 
     def is_keyless(self, table: TableId) -> bool:
         """Return True if neither a primary key nor the mapping tells the table's rows apart."""

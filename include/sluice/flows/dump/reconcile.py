@@ -54,7 +54,7 @@ def why_not(
     """Return the tables whose rows cannot be replaced, with the reason, as far as the pipeline's file and rules
     tell.
     """
-    routes = Routes.compile(pipeline.mapping)
+    routes = Routes.of(pipeline)
     rules = RuleSet.of(rules_path)
     ways: dict[TableId, set[TableId]] = {}
     for table in captured:
@@ -138,7 +138,7 @@ def plan_replaces(
     Raises:
         MappingError: a user asked for the range, and the target cannot remove it any more.
     """
-    routes = Routes.compile(runtime.pipeline.mapping)
+    routes = Routes.of(runtime.pipeline)
     found: list[StoredRange] = []
     left_out: dict[str, str] = {}
     reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}

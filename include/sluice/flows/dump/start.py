@@ -136,7 +136,7 @@ def dump_tables(
     ``replace_rows``: what the targets hold and the source does not, goes, where that can be told. A table without a key
     needs one of the two, and is left out otherwise.
     """
-    routes = Routes.compile(pipeline.mapping)
+    routes = Routes.of(pipeline)
     keyless = source.keyless() if tables else set()
     rows = source.estimates(list(tables))
     reasons = (

@@ -50,7 +50,7 @@ def request_copies(
 def _request(
     runtime: Runtime, state: PipelineState, change: SchemaChange, table: TableId, order: DumpOrder, *, may_be_gone: bool
 ) -> None:
-    key = Routes.compile(runtime.pipeline.mapping).route(table).key
+    key = Routes.of(runtime.pipeline).route(table).key
     with runtime.source.open() as source:
         captured = captured_tables(runtime.pipeline, source)
         why = ""

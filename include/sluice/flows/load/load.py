@@ -430,7 +430,7 @@ class _Delivery:
             schema_changes=changes,
             reconcile=self._ranges(record, changeset) if counts.get("replaces") else (),
             facts=_Facts(self.runtime, self.state, record, self._config.name),
-            routes=Routes.compile(self.runtime.pipeline.mapping),
+            routes=Routes.of(self.runtime.pipeline),
         )
 
     def _schema_changes(self, record: Batch, manifest: SegmentManifest) -> tuple[SchemaChange, ...]:
@@ -498,7 +498,7 @@ class _Facts:
 
     def being_copied(self) -> frozenset[TableId]:
         """Return the target's tables that are filled by a dump which was not over when the batch was captured."""
-        routes = Routes.compile(self._runtime.pipeline.mapping)
+        routes = Routes.of(self._runtime.pipeline)
         found: set[TableId] = set()
         for dump in self._state.dumps.under_way_since(self._batch.created_ms):
             if dump.state is not DumpState.CANCELLED and (not dump.targets or self._target in dump.targets):
@@ -510,7 +510,7 @@ class _Facts:
         current mapping.
         """
         pipeline = self._runtime.pipeline
-        routes, selection = Routes.compile(pipeline.mapping), Selection.compile(pipeline.capture)
+        routes, selection = Routes.of(pipeline), Selection.compile(pipeline.capture)
         known = tables_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)
         return {table: routes.route(table).target for table in known if selection.wants(table)}
 

@@ -76,7 +76,7 @@ def plan_ddl(
     Raises:
         LoadError: the policy or the mapping needs a person, or the kind of target cannot do it.
     """
-    routes, selection = Mapping.compile(pipeline.mapping), Selection.compile(pipeline.capture)
+    routes, selection = Mapping.of(pipeline), Selection.compile(pipeline.capture)
     found: list[SchemaChange] = []
     for record in manifest.ddl:
         change = _change(len(found), record, routes, selection, target, manifest, dialect, offered)

@@ -209,7 +209,7 @@ class SnapshotTables:
         path = self.runtime.rules_path
         rules = RuleSet.of(path)
         self.ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
-        self.routes = Routes.compile(self.runtime.pipeline.mapping)
+        self.routes = Routes.of(self.runtime.pipeline)
 
     def every(
         self, state: PipelineState, wants: Callable[[TableId], bool] = lambda target: True

@@ -44,7 +44,7 @@ def plan_columns(
     """
     if mark is None or not mark.numbered:
         return {}
-    routes = Routes.compile(pipeline.mapping)
+    routes = Routes.of(pipeline)
     every = {file.table_id: routes.route(file.table_id) for file in manifest.files}
     found: dict[TableId, ColumnGroups] = {
         table: route.column_groups for table, route in every.items() if route.changed_only

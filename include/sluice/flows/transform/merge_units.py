@@ -109,7 +109,7 @@ def plan_pieces(
     store: SegmentStore, manifest: SegmentManifest, pipeline: PipelineConfig, *, parallelism: int | None = None
 ) -> list[MergePart]:
     """Return the tables of a batch, large ones cut by key bucket. Raises MappingError."""
-    routes = Routes.compile(pipeline.mapping)
+    routes = Routes.of(pipeline)
     parts = [
         MergePart(source, measured(store, files), (0, KEY_BUCKETS), routes.route(source).key)
         for source, files in by_table(manifest).items()

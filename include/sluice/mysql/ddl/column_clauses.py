@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.mysql.charsets import decoded
 from sluice.mysql.column_types import SYNONYMS
 from sluice.mysql.ddl.ast import ColumnSpec, IndexSpec, Place, TableOptions, TypeSpec
-from sluice.mysql.ddl.lexer import Kind
+from sluice.mysql.ddl.lexer import ORACLE, Kind
 from sluice.mysql.ddl.token_cursor import Reader
 
 _LABELLED = {"enum", "set"}
@@ -72,9 +72,21 @@ def read_type(r: Reader) -> TypeSpec:
     )
 
 
+_ORACLE = {"date": "datetime", "varchar2": "varchar", "clob": "longtext", "raw": "varbinary"}
+"""The types of MariaDB in ``sql_mode=ORACLE``."""
+
+
 def _type_name(r: Reader) -> tuple[str, str | None]:
     word = r.next().text.lower()
     charset = None
+    oracle = r.dialect.mariadb and bool(r.dialect.sql_mode & ORACLE)
+    if word in {"mariadb_schema", "oracle_schema"} and r.accept("."):
+        oracle, word = word == "oracle_schema", r.next().text.lower()
+    if oracle and word in {"number", "blob"}:
+        sized = r.peek().upper == "("
+        return {"number": "decimal" if sized else "double", "blob": "blob" if sized else "longblob"}[word], None
+    if oracle:
+        word = _ORACLE.get(word, word)
     if word == "national":
         word, charset = r.next().text.lower(), "utf8mb3"
     elif word == "nchar":

@@ -27,6 +27,7 @@ _INNODB_PART_BYTES = 3072
 A longer one that is not unique is cut. Source: max_key_part_length() of the engines."""
 _OTHER_BYTES = 32
 """A part of a key that is no string has between one byte and this number."""
+_UNLIMITED = 1 << 40
 _POINT_BYTES = 25
 """What MariaDB prints for keys over points."""
 _HASHED_SHAPE_BYTES = 8
@@ -214,26 +215,44 @@ def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) ->
     return replace(index, columns=parts, kind="hash" if hashed else index.kind)
 
 
+def hashed_keys(table: TableDefinition, flavour: Flavour) -> tuple[int, int]:
+    """Return how many of MariaDB's keys are hashes, each of which is a column of the rows in its log, and how many may
+    be.
+    """
+    if not flavour.mariadb:
+        return 0, 0
+    limit = _PART_BYTES.get(table.engine.lower(), _INNODB_PART_BYTES)
+    others = [index for index in table.indexes if index.unique and not index.primary]
+    known = sum(index.kind == "hash" for index in others)
+    return known, sum(index.kind == "hash" or _key_bytes(index, table, flavour)[1] > limit for index in others)
+
+
 def _is_hash(index: IndexDefinition, table: TableDefinition, limit: int, flavour: Flavour) -> bool:
     """Return True if MariaDB makes a hash of a unique key, because it is too long.
 
     Raises DecodeError if that is not known and matters.
     """
+    least, most = _key_bytes(index, table, flavour)
+    if least <= limit < most and not table.primary_key:
+        raise DecodeError(f"whether the unique key {index.name} is a hash is not known")
+    return least > limit
+
+
+def _key_bytes(index: IndexDefinition, table: TableDefinition, flavour: Flavour) -> tuple[int, int]:
+    """Return the least and the most bytes that a unique key may take."""
     least = most = 0
     for name, prefix in index.columns:
         column = table.column(name)
         family = column.family
         if (family in _LONG and not prefix) or (is_spatial(family) and family != "point"):
-            return True
+            return _UNLIMITED, _UNLIMITED
         if family in _LONG or family in _STRINGS:
             characters = prefix or (column.arguments[0] if column.arguments else 1)
             size = characters * flavour.collations.max_bytes(column.charset)
             least, most = least + size, most + size
         else:
             least, most = least + 1, most + _OTHER_BYTES
-    if least <= limit < most and not table.primary_key:
-        raise DecodeError(f"whether the unique key {index.name} is a hash is not known")
-    return least > limit
+    return least, most
 
 
 def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, flavour: Flavour) -> int:

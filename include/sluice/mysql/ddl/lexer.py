@@ -12,6 +12,7 @@ from enum import Enum, auto
 from sluice.errors import DecodeError
 
 ANSI_QUOTES = 4
+ORACLE = 1 << 9
 NO_BACKSLASH_ESCAPES = 1 << 20
 """Bits of ``sql_mode`` as a query event carries them."""
 

@@ -171,7 +171,7 @@ class _Replay:
         try:
             if one.stage == "skip":
                 self.own = skipped_manifest(self.runtime.store, one)
-                parts = skipped_tables(self.runtime.store, one, Routes.compile(self.runtime.pipeline.mapping))
+                parts = skipped_tables(self.runtime.store, one, Routes.of(self.runtime.pipeline))
             else:
                 row = read_row(self.runtime.store, one)
                 own = row.drop_columns([n for n in row.schema.names if n.startswith("_dl_")])
@@ -223,7 +223,7 @@ class _Replay:
         if ruled.rejected:
             raise RuleError(ruled.rejected[0].reasons[0], where=ruled.rejected[0].places[0])
         hides = ruling.hides(rows, table)
-        routes = Routes.compile(self.runtime.pipeline.mapping)
+        routes = Routes.of(self.runtime.pipeline)
         if not self.dry_run:
             self._copy_files(one, ruled, tagged, table, routes)
         for place, out in ruled.tables.items():

@@ -95,7 +95,7 @@ class LaterBatches:
 
     @cached_property
     def _routes(self) -> Routes:
-        return Routes.compile(self.runtime.pipeline.mapping)
+        return Routes.of(self.runtime.pipeline)
 
     def _is(self, found: TableId, table: TableId, *, at_target: bool) -> bool:
         """Return True if the source table ``found`` is ``table`` or is loaded into it; a name without a table stands

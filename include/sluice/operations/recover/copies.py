@@ -68,7 +68,7 @@ def replacement(
     rows; where it removes listed keys, a verification with repair does it afterwards.
     """
     wanted = list(tables)
-    routes, dialect, keyless = Routes.compile(runtime.pipeline.mapping), source.identity.dialect, source.keyless()
+    routes, dialect, keyless = Routes.of(runtime.pipeline), source.identity.dialect, source.keyless()
     captured = captured_tables(runtime.pipeline, source)
     reasons = why_not(runtime.pipeline, runtime.rules_path, wanted, captured, keyless)
     there = source.tables(lambda table: table in set(wanted))

@@ -52,7 +52,7 @@ class ExpectedRows:
 
     def __post_init__(self) -> None:
         runtime = self.runtime
-        self.routes = Routes.compile(runtime.pipeline.mapping)
+        self.routes = Routes.of(runtime.pipeline)
         rules = RuleSet.of(runtime.rules_path)
         rules.validate()
         self.ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)

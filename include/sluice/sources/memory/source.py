@@ -49,6 +49,7 @@ from sluice.sources.base import (
 )
 from sluice.sources.memory.log import MemoryStore, Row, RowChange, Transaction, store_of
 from sluice.sources.memory.position import FILE, MemoryPosition, read_executed
+from sluice.sources.table_filter import Selection
 
 _PROGRESS_EVERY_S = 0.25
 _EVENTS = {Op.INSERT: Event.INSERT, Op.UPDATE: Event.UPDATE, Op.DELETE: Event.DELETE}
@@ -348,7 +349,8 @@ class MemorySession:
         """Return the tables with their exact numbers of rows, by name; a store has no sizes (0 bytes)."""
         with self.store.changed:
             found = sorted(table for table in self.store.tables if wants(table))
-            return [SourceTable(self.store.tables[t], len(self.store.rows(t)), 0) for t in found]
+            selection = Selection.compile(self.source.pipeline.capture)
+            return [SourceTable(self.store.tables[t], len(self.store.rows(t)), 0).kept(selection) for t in found]
 
     def table_rows(self) -> dict[TableId, int]:
         """Return the exact number of rows of every table."""
@@ -402,7 +404,9 @@ class MemorySession:
 
     def chunk_table(self, table: TableId) -> MemoryChunkTable:
         """Return the present table. Raises DumpRefused if there is none."""
-        return MemoryChunkTable(_table(self.store, table), self.store)
+        return MemoryChunkTable(
+            Selection.compile(self.source.pipeline.capture).kept(_table(self.store, table)), self.store
+        )
 
 
 class _Reading:
@@ -552,6 +556,8 @@ class _Reading:
     ) -> None:
         """Add rows of one table, as segments have them; an update of a key also has a row under its old key."""
         assert self.sink is not None
+        if schema.table != self.marks:
+            schema = self.wanted.kept(schema)
         written: list[tuple[Op, int, Row | None, Row]] = []
         for row, change in rows:
             kept = change.after if change.after is not None else change.before
@@ -661,6 +667,7 @@ class MemoryChunkReader(MemoryLoad):
 
     def __init__(self, source: MemorySource, store: MemoryStore) -> None:
         super().__init__(store)
+        self._selection = Selection.compile(source.pipeline.capture)
         self.watermarks = MemoryWatermarks(store, source.watermark_table)
 
     def end_of_log(self) -> str:
@@ -670,7 +677,7 @@ class MemoryChunkReader(MemoryLoad):
 
     def schema(self, table: TableId) -> TableSchema:
         """Return the present definition. Raises DumpRefused if there is no such table."""
-        return _table(self.store, table)
+        return self._selection.kept(_table(self.store, table))
 
     def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
         """Return the key of row number ``rows`` after the planned ones; a table without a key is one chunk."""
@@ -688,7 +695,7 @@ class MemoryChunkReader(MemoryLoad):
     ) -> Iterator[pa.Table]:
         """Yield the rows of the chunk, in the order of its key, as one table."""
         with self.store.changed:
-            schema, found = self.store.tables[request.table], self.store.rows(request.table)
+            schema, found = self.schema(request.table), self.store.rows(request.table)
         names = request.identity or key_of(schema, request).names
         if request.key_file:
             listed = {read_key(key) for some in keys for key in some}

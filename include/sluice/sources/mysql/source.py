@@ -155,7 +155,7 @@ class MySQLSource:
 
     def stored_table(self, definition: TableDefinition) -> TableSchema:
         """Return the columns that the binary log has for this definition. Raises UnsupportedType."""
-        return schema_of(definition)
+        return Selection.compile(self.pipeline.capture).kept(schema_of(definition))
 
     def dialect(self, at: Offset) -> dialects.Dialect:
         """Return MariaDB's if the offset's server is one, else MySQL's."""
@@ -207,7 +207,10 @@ class MySQLSource:
         """Open two connections: one for questions and marks, one for the rows of chunks."""
         with open_connection(self.endpoint) as connection, open_reader(self.endpoint) as reader:
             marker = make_marker(marking, connection, reader, self.watermark_table, owner)
-            yield MySQLChunkReader(self.endpoint, connection, reader, marker, pipeline=self.pipeline.pipeline)
+            selection = Selection.compile(self.pipeline.capture)
+            yield MySQLChunkReader(
+                self.endpoint, connection, reader, marker, pipeline=self.pipeline.pipeline, selection=selection
+            )
 
     @contextmanager
     def open_replica(self, connection: str) -> Iterator[MySQLLoad]:
@@ -431,7 +434,8 @@ class MySQLSession:
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
         """Return the tables that ``wants`` accepts, with definitions and estimates of ``information_schema``."""
         with self._asking():
-            return table_list.source_tables(self.connection, wants)
+            selection = Selection.compile(self.source.pipeline.capture)
+            return [table.kept(selection) for table in table_list.source_tables(self.connection, wants)]
 
     def table_rows(self) -> dict[TableId, int]:
         """Return ``TABLE_ROWS`` of the captured schemas' tables; MySQL may have it from a cache that is a day old."""
@@ -497,7 +501,7 @@ class MySQLSession:
         with self._asking():
             live = read_definition(self.connection, table, lambda: self.collations)
             refuse_merge(self.connection, table)
-        return MySQLChunkTable(self.source.endpoint, info, live)
+        return MySQLChunkTable(self.source.endpoint, info, live.kept(Selection.compile(self.source.pipeline.capture)))
 
 
 def _read(at: Offset | None) -> Position | None:

@@ -128,7 +128,7 @@ class PostgreSQLSource:
 
     def stored_table(self, definition: TableDefinition) -> TableSchema:
         """Return the columns that the log has for this definition. Raises UnsupportedType."""
-        return schema_of(definition)
+        return Selection.compile(self.pipeline.capture).kept(schema_of(definition))
 
     def dialect(self, at: Offset) -> Dialect:
         """Return PostgreSQL's, wherever ``at`` is."""
@@ -165,7 +165,8 @@ class PostgreSQLSource:
         """
         named = self.pipeline.dump.connection if marking is Marking.SNAPSHOT else None
         standby = self.resolver(named) if named is not None else None
-        with open_chunk_reader(self.endpoint, marking, self.pipeline.pipeline, standby=standby) as reader:
+        selection, name = Selection.compile(self.pipeline.capture), self.pipeline.pipeline
+        with open_chunk_reader(self.endpoint, marking, name, standby=standby, selection=selection) as reader:
             yield reader
 
     @contextmanager
@@ -531,7 +532,8 @@ class PostgreSQLSession:
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
         """Return the tables that ``wants`` accepts, with definitions and estimates of the catalog."""
         with self._asking():
-            return table_list.source_tables(self.connection, wants)
+            selection = Selection.compile(self.source.pipeline.capture)
+            return [table.kept(selection) for table in table_list.source_tables(self.connection, wants)]
 
     def table_rows(self) -> dict[TableId, int]:
         """Return the server's last count of the rows of every table."""
@@ -581,7 +583,8 @@ class PostgreSQLSession:
     def chunk_table(self, table: TableId) -> PostgresChunkTable:
         """Read the table's definition and indexes. Raises DumpRefused if it is missing."""
         with self._asking():
-            return open_chunk_table(self.source.endpoint, self.connection, table)
+            selection = Selection.compile(self.source.pipeline.capture)
+            return open_chunk_table(self.source.endpoint, self.connection, table, selection)
 
 
 def _own(definitions: Definitions) -> PostgreSQLDefinitions:

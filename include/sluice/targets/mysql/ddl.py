@@ -21,7 +21,7 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.column_defaults import Statement
 from sluice.mysql.ddl import ast as s
-from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
+from sluice.mysql.ddl.lexer import ORACLE, Dialect, Kind, tokens
 from sluice.mysql.ddl.names import NamesReader, Replacement, replaced
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.literals import text_literal
@@ -81,7 +81,7 @@ def sql_mode_names(bits: int) -> str:
 
 _MODES_OF_ONE = {
     False: {1 << 32: "TIME_TRUNCATE_FRACTIONAL"},
-    True: {1 << 32: "EMPTY_STRING_IS_NULL", 1 << 34: "TIME_ROUND_FRACTIONAL"},
+    True: {ORACLE: "ORACLE", 1 << 32: "EMPTY_STRING_IS_NULL", 1 << 34: "TIME_ROUND_FRACTIONAL"},
 }
 """Whether the source is MariaDB -> modes that only this kind of server has, by their bits."""
 
@@ -99,6 +99,10 @@ _DIFFERS = re.compile(
 
 The time is not among it: it is the statement's.
 """
+_READ_OTHERWISE = re.compile(
+    r"\|\||\bsysdate\b|\b(?:concat|substr|substring|mid|decode|length|l?trim|rtrim|replace|[lr]pad|chr)\s*\(", re.I
+)
+"""Operators and functions with another meaning in ``sql_mode=ORACLE``."""
 _TIME = re.compile(
     r"\b(?:now|current_timestamp|localtime|localtimestamp|curdate|curtime|current_date|current_time|utc_\w+|unix_timestamp)\b",
     re.I,
@@ -206,6 +210,25 @@ def irreproducible(change: SchemaChange, columns: Columns) -> list[tuple[TableId
             continue
         found.append((target, name, why))
     return found
+
+
+def is_oracle(change: SchemaChange) -> bool:
+    """Return True for a statement of a MariaDB that read it as Oracle does (``sql_mode=ORACLE``)."""
+    return is_mariadb(change) and bool(change.statement.mode & ORACLE)
+
+
+def require_read_alike(change: SchemaChange) -> None:
+    """Raise LoadError if a new default or generated column has what MariaDB read as Oracle does, and MySQL does not."""
+    for one in change.changes:
+        before = {column.name: column for column in one.before.columns} if one.before is not None else {}
+        for column in one.after.columns if one.after is not None else ():
+            text = column.generated or column.default or ""
+            if before.get(column.name) != column and _READ_OTHERWISE.search(_TEXT.sub("''", text)):
+                raise not_followed(
+                    change,
+                    f"its session had sql_mode=ORACLE, in which {text} of column {column.name} has another meaning",
+                    "change the table at the target by hand, with what MySQL computes in the same way",
+                )
 
 
 def converts_otherwise(change: SchemaChange, effect: ColumnEffect, *, mariadb: bool) -> str:

@@ -266,9 +266,12 @@ class DdlRunner:
         """
         knows = _knowing(session.cursor)
         if ddl.is_mariadb(change) == session.mariadb:
+            server = Server(oracle=ddl.is_oracle(change))
             return ddl.statements_for(
-                change, columns, ddl.Words(knows, collation=partial(default_collation, session.cursor))
+                change, columns, ddl.Words(knows, server, collation=partial(default_collation, session.cursor))
             )
+        if ddl.is_oracle(change):
+            ddl.require_read_alike(change)
         words = ddl.Words(
             knows,
             Server(ddl.is_mariadb(change) and not session.mariadb, knows),
@@ -276,7 +279,9 @@ class DdlRunner:
             collation=partial(default_collation, session.cursor),
         )
         found = ddl.statements_for(change, columns, words)
-        if not found or not ddl.renderable(change) or self._understood(session, change, found):
+        if not found or not ddl.renderable(change):
+            return found
+        if not ddl.is_oracle(change) and self._understood(session, change, found):
             return found
         rendered = ddl.statements_for(change, columns, replace(words, by_definition=True))
         _log.info(

@@ -31,15 +31,20 @@ class Server:
     Attributes:
         lacks_words: it is MySQL, and the definition is MariaDB's.
         knows: which collations it has; None: all that the definition says.
+        oracle: it reads the statement as Oracle does (``sql_mode=ORACLE`` of MariaDB).
     """
 
     lacks_words: bool = False
     knows: Callable[[str, str], bool] | None = None
+    oracle: bool = False
 
     def collates(self, charset: str | None, collation: str | None) -> bool:
         """Return True if the collation can be said."""
         return bool(charset and collation) and (self.knows is None or self.knows(charset or "", collation or ""))
 
+
+_IN_ORACLE_MODE = {"date": "mariadb_schema.date", "blob": "blob(65535)"}
+"""Types that have other names in ``sql_mode=ORACLE``."""
 
 SAME = Server()
 """A server that understands all of the definition."""
@@ -52,6 +57,8 @@ def column_sql(column: ColumnDefinition, name: str, table: TableDefinition, serv
     kind = declared(column.type.partition("(")[0], column.labels) if column.labels else column.type
     if server.lacks_words:
         kind = MYSQL_WORDS.get(column.family, kind)
+    if server.oracle:
+        kind = _IN_ORACLE_MODE.get(kind, kind)
     parts = [quoted(name), kind]
     if server.collates(column.charset, column.collation) and column.collation != table.collation:
         parts.append(f"CHARACTER SET {column.charset} COLLATE {column.collation}")

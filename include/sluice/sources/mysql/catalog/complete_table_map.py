@@ -7,6 +7,7 @@ folded wrong, or a log that was written by another server, is found here and sto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,13 +15,23 @@ from sluice.errors import DecodeError
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.mysql.charsets import MAX_BYTES
 from sluice.mysql.column_types import FORMS, Brackets, Collated, Fill, Meta, label_bytes, type_named
+from sluice.mysql.ddl.keys import hashed_keys
+from sluice.mysql.ddl.types import Flavour
+from sluice.mysql.type_codes import LONGLONG
 from sluice.sources.mysql.events import table_map as t
 
+MYSQL = Flavour()
+_HASH_NAME = re.compile(r"DB_ROW_HASH_\d+")
 BINARY_COLLATION = 63
 
 
 def complete(
-    table_map: t.TableMap, definition: TableDefinition, collation_ids: Mapping[str, int], *, trust_key: bool = True
+    table_map: t.TableMap,
+    definition: TableDefinition,
+    collation_ids: Mapping[str, int],
+    flavour: Flavour = MYSQL,
+    *,
+    trust_key: bool = True,
 ) -> t.TableMap:
     """Return the table map with names, signs, collations, labels and key filled in.
 
@@ -32,16 +43,27 @@ def complete(
         DecodeError: the two contradict each other; the message says in what.
     """
     have, want = len(table_map.columns), len(definition.columns)
-    if have != want:
+    hashes = table_map.columns[want:]
+    are, may_be = hashed_keys(definition, flavour)
+    if have != want and not (are <= have - want <= may_be and all(map(is_hash_column, hashes))):
         raise DecodeError(f"the log's rows have {have} columns, and the schema history has {want}")
     columns = []
-    for mapped, column in zip(table_map.columns, definition.columns, strict=True):
+    for mapped, column in zip(table_map.columns[:want], definition.columns, strict=True):
         _compare(mapped, column, collation_ids)
         columns.append(_completed(mapped, column, collation_ids))
     key = table_map.primary_key
     if key is None and trust_key:
         key = tuple(definition.index_of(name) for name in definition.row_key)
-    return replace(table_map, columns=columns, primary_key=key)
+    return replace(table_map, columns=columns + [replace(c, skipped=True) for c in hashes], primary_key=key)
+
+
+def is_hash_column(mapped: t.MappedColumn) -> bool:
+    """Return True if a column may be one that MariaDB keeps for a unique key over a hash.
+
+    It stands at the end of rows, and in no catalog. MariaDB takes the next number if the user has a column of the name.
+    """
+    named = mapped.name is None or _HASH_NAME.fullmatch(mapped.name) is not None
+    return named and mapped.type == LONGLONG and mapped.unsigned is not False
 
 
 def _completed(mapped: t.MappedColumn, column: ColumnDefinition, collation_ids: Mapping[str, int]) -> t.MappedColumn:

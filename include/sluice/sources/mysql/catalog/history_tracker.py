@@ -232,7 +232,7 @@ class SchemaTracker:
         if self._ids is None:
             self._ids = {name: number for number, (name, _) in self._collations().items()}
         try:
-            return complete(table_map, definition, self._ids)
+            return complete(table_map, definition, self._ids, self.state.flavour)
         except DecodeError as error:
             raise DecodeError(
                 f"table {table_map.table}: {error.message}",

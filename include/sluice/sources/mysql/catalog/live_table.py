@@ -8,7 +8,7 @@ each type looks in Arrow, whether a row comes from the log or from a select.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from sluice.mysql.exact_labels import exact_labels, may_hide
 from sluice.sources.mysql.decoder.row_layout import BINARY_COLLATION, RowLayout, plan_table
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.server.connection import rows_of, type_text
+from sluice.sources.table_filter import Selection
 
 _COLUMNS = (
     "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, CAST(COLUMN_TYPE AS BINARY), CHARACTER_OCTET_LENGTH, "
@@ -68,6 +69,10 @@ class LiveTable:
     plan: RowLayout
     indexes: dict[str, Index]
     key: str = ""
+
+    def kept(self, selection: Selection) -> LiveTable:
+        """Return the table without the columns that are kept out of storage. Raises ConfigError."""
+        return replace(self, plan=replace(self.plan, schema=selection.kept(self.plan.schema)))
 
 
 def read_definition(connection: Any, table: TableId, collations: Callable[[], dict[int, tuple[str, str]]]) -> LiveTable:

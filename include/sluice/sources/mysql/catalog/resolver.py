@@ -14,6 +14,7 @@ from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.definitions import TableDefinition, Unknown
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
+from sluice.sources.mysql.catalog.complete_table_map import is_hash_column
 from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
 from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_left_open, plan_table
 from sluice.sources.mysql.events.table_map import TableMap
@@ -21,6 +22,7 @@ from sluice.sources.mysql.events.unreadable import AROUND
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import IS_GENERATED, collations, rows_of, source_errors
 from sluice.sources.mysql.server.merge_tables import is_merge
+from sluice.sources.table_filter import NOTHING, Selection, key_left_out
 
 _log = structlog.get_logger()
 
@@ -53,7 +55,7 @@ class TableResolver:
         history: gives the schema history as of the start of the capture; None: only logs with
             ``binlog_row_metadata=FULL`` can be read.
         reread: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
-        wants: the captured tables.
+        selection: the captured tables, and the columns that are skipped.
     """
 
     def __init__(
@@ -64,15 +66,16 @@ class TableResolver:
         mariadb: bool = False,
         history: Callable[[], SchemaState] | None = None,
         reread: Rereader | None = None,
-        wants: Callable[[TableId], bool] = lambda table: False,
+        selection: Selection = NOTHING,
     ) -> None:
         self._connect = connect
+        self._selection = selection
         self._endpoint = endpoint
         self._mariadb = mariadb
         self._stack = ExitStack()
         self._connection: Any = None
         self._collations: dict[int, tuple[str, str]] | None = None
-        self.tracker = SchemaTracker(history, self.collations, reread, wants) if history is not None else None
+        self.tracker = SchemaTracker(history, self.collations, reread, selection.wants) if history is not None else None
 
     def close(self) -> None:
         """Close the connection."""
@@ -103,7 +106,10 @@ class TableResolver:
                 where=where,
                 hint="exclude it (capture.exclude), capture its members, and write to them by their own names",
             )
+        if definition is None and self._mariadb:
+            table_map = self._without_hashes(table_map)
         self._settle(table_map, definition)
+        self._skip(table_map)
         plan = plan_table(table_map, self._collation, self._generated(table_map, definition), where)
         return replace(plan, definition=definition)
 
@@ -119,6 +125,26 @@ class TableResolver:
             _log.warning("schema_history_contradicted", table=str(table_map.table), position=where, error=error.message)
             state.lose(table_map.table, Unknown(f"the log contradicts it: {error.message}", where))
             return table_map, None
+
+    def _without_hashes(self, table_map: TableMap) -> TableMap:
+        """Skip the columns at the end that the server keeps for unique keys over hashes, and tells nobody of."""
+        columns = list(table_map.columns)
+        last = len(columns)
+        while last and is_hash_column(columns[last - 1]):
+            last -= 1
+        if last < len(columns):
+            known = {row[0] for row in self._rows(_TYPES, (table_map.table.schema, table_map.table.table))}
+            columns[last:] = [replace(c, skipped=c.name not in known) for c in columns[last:]]
+        return replace(table_map, columns=columns)
+
+    def _skip(self, table_map: TableMap) -> None:
+        """Skip columns that are kept out of storage. Raises ConfigError if one of them is a part of the key."""
+        table, columns = table_map.table, table_map.columns
+        for column in columns if self._selection.columns else ():
+            column.skipped = column.skipped or self._selection.skips(table, column.name or "")
+        keyed = [str(columns[i].name) for i in table_map.primary_key or () if columns[i].skipped]
+        if keyed:
+            raise key_left_out(table, keyed)
 
     def _generated(self, table_map: TableMap, definition: TableDefinition | None) -> frozenset[str]:
         if definition is not None:

@@ -52,10 +52,12 @@ class ColumnLayout:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """A table's definition and plan; ``key``: indexes of the primary key's columns.
+    """A table's definition and plan.
 
-    ``definition``: what the schema history says of the table, for defaults; None if nothing. ``arrow_schema``: of its
-    tables, made once. ``marks``: its rows are marks of loads, and are not captured.
+    ``columns``, ``widths``: of every column of a row image; ``key``: indexes of the primary key's columns among them;
+    ``captured``: indexes of those that ``schema`` has. ``definition``: what the schema history says of the table, for
+    defaults; None if nothing. ``arrow_schema``: of its tables, made once. ``marks``: its rows are marks of loads, and
+    are not captured.
     """
 
     schema: TableSchema
@@ -64,10 +66,12 @@ class RowLayout:
     key: np.ndarray[tuple[int], np.dtype[np.int64]]
     definition: TableDefinition | None = None
     marks: bool = False
+    captured: tuple[int, ...] = ()
     arrow_schema: pa.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arrow_schema", self.schema.arrow_schema)
+        object.__setattr__(self, "captured", self.captured or tuple(range(len(self.columns))))
 
 
 def width_of(column: t.MappedColumn) -> int:
@@ -200,11 +204,16 @@ def plan_table(
             width = width_of(mapped)
         except UnsupportedType as error:
             raise UnsupportedType(error.message, where=place, hint="exclude the table from capture") from None
-        column, fill = column_of(mapped, collations, place)
+        if mapped.skipped:
+            column, fill = Column(mapped.name or "", K.VARBINARY, ""), FORMS[mapped.type].fill
+        else:
+            column, fill = column_of(mapped, collations, place)
         if column.name in generated:
             column = replace(column, generated=True)
         plans.append(ColumnLayout(column, mapped.type, mapped.meta, width, column.arrow_type, fill))
-    columns = tuple(plan.column for plan in plans)
     key = table_map.primary_key or ()
-    schema = TableSchema(table_map.table, columns, tuple(columns[i].name for i in key))
-    return RowLayout(schema, tuple(plans), np.array([p.width for p in plans], np.int32), np.array(key, np.int64))
+    captured = tuple(i for i, mapped in enumerate(table_map.columns) if not mapped.skipped)
+    columns, key_names = tuple(plans[i].column for i in captured), tuple(plans[i].column.name for i in key)
+    schema = TableSchema(table_map.table, columns, key_names)
+    widths = np.array([p.width for p in plans], np.int32)
+    return RowLayout(schema, tuple(plans), widths, np.array(key, np.int64), captured=captured)

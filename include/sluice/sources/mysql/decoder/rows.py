@@ -22,6 +22,7 @@ from sluice.sources.mysql.decoder import column_kernels, json_diff, json_text
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.row_layout import ColumnLayout, RowLayout
 from sluice.sources.mysql.decoder.transcode import to_utf8
+from sluice.sources.mysql.events.unreadable import AROUND
 
 Ints = np.ndarray[Any, Any]
 """int64: offsets, images, ends."""
@@ -147,13 +148,13 @@ class _TableDecoder:
             order = np.lexsort((seq, buckets))
         self.main, self.before, self.op = self.main[order], self.before[order], self.op[order]
         self.event, self.within = self.event[order], self.within[order]
-        main = [self._column(p, self.offsets[i], self.main) for i, p in enumerate(plan.columns)]
+        main = [self._column(plan.columns[i], self.offsets[i], self.main) for i in plan.captured]
         if self.incomplete:
-            main = [self._with_default(i, values) for i, values in enumerate(main)]
-        fields = list(plan.arrow_schema)[: len(plan.columns)]
+            main = [self._with_default(i, values) for i, values in zip(plan.captured, main, strict=True)]
+        fields = list(plan.arrow_schema)[: len(main)]
         has_before = self.before >= 0
         if has_before.any():
-            children = [self._column(p, self.offsets[i], self.before) for i, p in enumerate(plan.columns)]
+            children = [self._column(plan.columns[i], self.offsets[i], self.before) for i in plan.captured]
             mask = None if has_before.all() else arrow_buffers.booleans(~has_before)
             before = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
         else:
@@ -335,7 +336,9 @@ class _TableDecoder:
             others = json_text.json_texts(data, ends, np.where(mask, 0, valid).astype(np.uint8))
             return pc.replace_with_mask(others, arrow_buffers.booleans(mask), arrow_buffers.strings(texts))
         except DecodeError as error:
-            hint = "SET GLOBAL binlog_row_image = 'FULL'" if "without" in error.message else None
+            hint = None
+            if "without" in error.message:
+                hint = f"a session set binlog_row_image = 'MINIMAL' beside PARTIAL_JSON: set it to FULL; {AROUND}"
             raise self._error(f"column {plan.column.name}: {error.message}", hint=hint) from error
 
     def _differences(
@@ -418,10 +421,12 @@ class _TableDecoder:
 
         A bitmap is null where nothing is missing.
         """
-        generated = np.array([p.column.generated for p in self.plan.columns])[:, None]
-        after = self.offsets[:, self.main] != column_kernels.ABSENT_COLUMN
+        captured = np.array(self.plan.captured)
+        generated = np.array([self.plan.columns[i].column.generated for i in captured])[:, None]
+        offsets = self.offsets[captured]
+        after = offsets[:, self.main] != column_kernels.ABSENT_COLUMN
         after |= (self.op == OP_INSERT)[None, :] & ~generated  # an insert's other columns have their defaults
-        before = (self.offsets[:, self.before] != column_kernels.ABSENT_COLUMN) | (self.before < 0)[None, :]
+        before = (offsets[:, self.before] != column_kernels.ABSENT_COLUMN) | (self.before < 0)[None, :]
         whole = ((after | generated) & (before | generated)).all(axis=0)
         both = np.concatenate([np.packbits(part, axis=0, bitorder="little") for part in (after, before)])
         maps = np.ascontiguousarray(both.T)

@@ -21,7 +21,8 @@ class MappedColumn:
     ``meta`` is the type's own metadata, see :func:`parse_table_map`; None: the log does not say.
 
     No log says the last one: ``family`` is uuid, inet4 or inet6 where a definition says so (MariaDB logs them as
-    BINARY); and MariaDB's old temporal types get their digits into ``meta`` from there.
+    BINARY); and MariaDB's old temporal types get their digits into ``meta`` from there. ``skipped``: its values are
+    passed over.
     """
 
     type: int
@@ -34,6 +35,7 @@ class MappedColumn:
     geometry: int | None = None
     dimension: int | None = None
     family: str | None = None
+    skipped: bool = False
 
 
 @dataclass(slots=True)

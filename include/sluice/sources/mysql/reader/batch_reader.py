@@ -108,7 +108,7 @@ def capture(
             mariadb=mariadb,
             history=reading.history,
             reread=redefine,
-            wants=reading.selection.wants,
+            selection=reading.selection,
         )
         session = BinlogReader(catalog, reading, batch, ahead, opened.layouts)
         if stream is None:

@@ -77,7 +77,11 @@ class BinlogRangeReader:
         self._sink: PieceSink | None = None
         endpoint = reading.endpoint
         self._catalog = TableResolver(
-            lambda: open_connection(endpoint), endpoint, mariadb=self._mariadb, history=reading.history
+            lambda: open_connection(endpoint),
+            endpoint,
+            mariadb=self._mariadb,
+            history=reading.history,
+            selection=reading.selection,
         )
         self._intake: ScannerFeed | None = None
         self._scanner = Scanner(

@@ -44,6 +44,8 @@ def key_of(definition: LiveTable, request: TableRequest) -> ChunkKey:
             hint=f"{index.remedy}those that can: {usable}",
         )
     by_name = {c.name: c for c in schema.columns}
+    if not set(index.columns) <= set(by_name):
+        raise DumpRefused(f"index {name!r} of {request.table} holds a column that is not stored", hint=f"use: {usable}")
     return ChunkKey(tuple(by_name[c] for c in index.columns), name)
 
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pymysql
 
 from sluice.config.connections import Endpoint
-from sluice.errors import DumpRefused
+from sluice.errors import DumpRefused, RetryableError, SluiceError
 from sluice.model.digests import SHARED, RangeDigest, kind_and_words
 from sluice.model.dumps import Chunk, TablePlanned, TableRequest
 from sluice.model.tables import Column, TableId, TableSchema, quoted
 from sluice.mysql import shared_digest
 from sluice.mysql.key_sql import after, among, key_literals, upto
 from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word
-from sluice.sources.base import SnapshotDigest, Watermarker
+from sluice.sources.base import SnapshotDigest, Watermarker, changed_meanwhile
 from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
 from sluice.sources.mysql.snapshot.border_guess import BorderGuesses
@@ -34,6 +34,7 @@ from sluice.sources.mysql.snapshot.chunk_queries import (
 )
 from sluice.sources.mysql.snapshot.result_set import select
 from sluice.sources.mysql.snapshot.watermarks import end_of_log, quiet_snapshot
+from sluice.sources.table_filter import Selection
 
 MAY_PASS = {
     1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159,
@@ -66,12 +67,20 @@ class MySQLChunkReader(MySQLLoad):
     """See :class:`sluice.sources.base.ChunkReader`."""
 
     def __init__(
-        self, endpoint: Endpoint, connection: Any, reader: Any, watermarks: Watermarker, *, pipeline: str
+        self,
+        endpoint: Endpoint,
+        connection: Any,
+        reader: Any,
+        watermarks: Watermarker,
+        *,
+        pipeline: str,
+        selection: Selection,
     ) -> None:
         super().__init__(endpoint, connection, "asking the source")
         self.watermarks = watermarks
         self._reader = reader
         self._pipeline = pipeline
+        self._selection = selection
         self._collations: dict[int, tuple[str, str]] | None = None
         self._live: LiveTable | None = None
         self._guesses = BorderGuesses(connection)
@@ -119,7 +128,12 @@ class MySQLChunkReader(MySQLLoad):
         """
         live = self._definition_once(request.table)
         with self._asked(request, chunk):
-            yield from self._rows(request, live, chunk, keys)
+            try:
+                yield from self._rows(request, live, chunk, keys)
+            except (SluiceError, pymysql.err.MySQLError) as error:
+                if isinstance(error, RetryableError) or self._definition(request.table).plan.schema == live.plan.schema:
+                    raise
+                raise changed_meanwhile(request.table) from error
 
     def _rows(
         self, request: TableRequest, live: LiveTable, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]]
@@ -225,7 +239,7 @@ class MySQLChunkReader(MySQLLoad):
         return self._definition(table)
 
     def _definition(self, table: TableId) -> LiveTable:
-        return read_definition(self.connection, table, self._all_collations)
+        return read_definition(self.connection, table, self._all_collations).kept(self._selection)
 
     def _all_collations(self) -> dict[int, tuple[str, str]]:
         if self._collations is None:

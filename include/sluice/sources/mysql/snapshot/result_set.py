@@ -49,6 +49,11 @@ _SILENCE_S = 900
 
 _NUMBERS = {1: 1, 2: 2, 3: 4, 8: 8, 9: 4}
 """Bytes of a number in the protocol, by its type there."""
+_FIXED = {**{code: (size, True) for code, size in _NUMBERS.items()}, 4: (4, False), 5: (8, False), 13: (2, True)}
+"""Type in the protocol -> (bytes, True for whole numbers): FLOAT, DOUBLE and YEAR, too."""
+_UNSIGNED = 32
+_MOMENTS = {Wire.DATE: {10, 14}, Wire.DATETIME: {12}, Wire.TIMESTAMP: {7}, Wire.TIME: {11}}
+_ALL_MOMENTS = set().union(*_MOMENTS.values())
 _TEMPORAL = {Wire.DATE: 0, Wire.DATETIME: 1, Wire.TIMESTAMP: 2, Wire.TIME: 3}
 """The kernel's number of each."""
 
@@ -105,10 +110,26 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
         raise DecodeError(f"the server sends {count} columns, {len(columns)} were asked for", where=where)
     connection._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
     connection._read_packet()  # the number of columns
-    kinds = [connection._read_packet()._data[-6] for _ in range(count)]
+    told = [connection._read_packet()._data for _ in range(count)]
+    kinds = [one[-6] for one in told]
+    if not all(
+        _is_planned(column, one[-6], bool(one[-5] & _UNSIGNED)) for column, one in zip(columns, told, strict=True)
+    ):
+        raise DecodeError("the server sends columns of other types than were planned", where=where)
     connection._read_packet()
     yield from _Reader(connection, columns, kinds, where).pieces()
     connection._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
+
+
+def _is_planned(column: Column, wire_type: int, unsigned: bool) -> bool:
+    """Return True if the server's type of a selected column is that of the plan, as far as it tells them apart."""
+    row = type_named(column.sql_type)
+    if row.wire is Wire.NUMBER:
+        size, whole = _FIXED.get(wire_type, (0, False))
+        return size == row.wire_bytes and (not whole or not row.signed or unsigned == column.unsigned)
+    if row.wire in _TEMPORAL:
+        return wire_type in _MOMENTS[row.wire]
+    return row.wire in {Wire.LABEL, Wire.LABELS} or (wire_type not in _FIXED and wire_type not in _ALL_MOMENTS)
 
 
 def _is_there(connection: socket.socket, poll: select_module.poll) -> bool:

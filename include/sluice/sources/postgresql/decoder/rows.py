@@ -102,12 +102,12 @@ class _TableDecoder:
         if len(plan.key):
             order = np.lexsort((seq, buckets)) if self.moved else np.argsort(buckets, kind="stable")
         event, has_before, self.op, buckets = event[order], has_before[order], self.op[order], buckets[order]
-        main = [self._column(c, self.starts, self.lengths, event) for c in range(len(plan.identity))]
-        fields = list(plan.arrow_schema)[: len(plan.identity)]
+        main = [self._column(c, self.starts, self.lengths, event) for c in plan.captured]
+        fields = list(plan.arrow_schema)[: len(main)]
         if has_before.any():
             lengths = np.where(has_before, self.old_lengths[:, event], tuple_kernel.IS_ABSENT).astype(np.int32)
             starts = self.old_starts[:, event]
-            children = [self._values(c, starts[c], lengths[c]) for c in range(len(plan.identity))]
+            children = [self._values(c, starts[c], lengths[c]) for c in plan.captured]
             mask = None if has_before.all() else arrow_buffers.booleans(~has_before)
             before = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
         else:
@@ -147,7 +147,7 @@ class _TableDecoder:
         return self._values(column, starts[column][event], lengths[column][event])
 
     def _values(self, column: int, starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> pa.Array:
-        described = self.plan.schema.columns[column]
+        described = self.plan.schema.columns[self.plan.captured.index(column)]
         try:
             return decode(described, self.arena, starts, lengths)
         except (DecodeError, UnsupportedType) as error:
@@ -188,8 +188,9 @@ class _TableDecoder:
 
         A bitmap is null where nothing is missing.
         """
-        after = self.lengths[:, event] != tuple_kernel.IS_ABSENT
-        before = (self.old_lengths[:, event] != tuple_kernel.IS_ABSENT) | ~has_before[None, :]
+        captured = np.array(self.plan.captured)[:, None]
+        after = self.lengths[captured, event] != tuple_kernel.IS_ABSENT
+        before = (self.old_lengths[captured, event] != tuple_kernel.IS_ABSENT) | ~has_before[None, :]
         partial = ~(after & before).all(axis=0)
         if not partial.any():
             return pa.nulls(len(event), pa.binary())

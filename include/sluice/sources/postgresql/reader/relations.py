@@ -154,7 +154,7 @@ class RelationTracker:
             now = self._present(relation, stored, live)
             self._change(relation.oid, stored, now, where)
         self._plans.names[relation.oid] = table
-        plan = _plan(relation, now, plans.logged.get(relation.oid, {}).values(), where)
+        plan = _plan(relation, now, plans.logged.get(relation.oid, {}).values(), where, self._selection)
         if not self._selection.wants(table):
             return None
         if self._needs_keys and not plan.schema.primary_key:
@@ -479,7 +479,9 @@ def _columns(relation: Relation) -> set[tuple[str, int, int]]:
     return {(one.name, one.type_oid, one.typmod) for one in relation.columns}
 
 
-def _plan(relation: Relation, now: KnownTable, logged: Iterable[frozenset[str]], where: str) -> TablePlan:
+def _plan(
+    relation: Relation, now: KnownTable, logged: Iterable[frozenset[str]], where: str, selection: Selection
+) -> TablePlan:
     """Return how the rows are decoded.
 
     ``logged``: columns of the old rows of its partitions. Raises UnsupportedType, SchemaUnknown.
@@ -496,7 +498,9 @@ def _plan(relation: Relation, now: KnownTable, logged: Iterable[frozenset[str]],
             hint="the publication may have no column list for a captured table, and publish no generated columns",
         )
     columns = tuple(by_name[name] for name in sent)
-    plan = TablePlan(replace(schema, columns=columns), np.ones(len(columns), np.uint8))
+    kept = selection.kept(replace(schema, columns=columns))
+    captured = tuple(at for at, column in enumerate(columns) if column in kept.columns)
+    plan = TablePlan(kept, np.ones(len(columns), np.uint8), captured)
     return _masked(relation, plan, logged, where)
 
 
@@ -525,7 +529,7 @@ def _masked(
             "are: then `sluice seek PIPELINE latest`, and, with the pipeline running, `sluice verify run PIPELINE "
             "--repair`",
         )
-    return TablePlan(schema, np.array([one.name in keyed for one in relation.columns], np.uint8))
+    return replace(plan, identity=np.array([one.name in keyed for one in relation.columns], np.uint8))
 
 
 __all__ = ["CatalogLookup", "RelationPlans", "RelationTracker", "TypeLookup"]

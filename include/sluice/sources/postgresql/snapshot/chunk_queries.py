@@ -70,7 +70,7 @@ def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
     by_name = {column.name: column for column in live.schema.columns}
     if not all(one in by_name for one in known[name].columns):
         raise DumpRefused(
-            f"index {name!r} of {request.table} holds a generated column", hint=f"those that can: {those}"
+            f"index {name!r} of {request.table} holds a column that is not stored", hint=f"those that can: {those}"
         )
     columns = tuple(by_name[one] for one in known[name].columns)
     own = next((column for column in columns if _is_foreign(column)), None)

@@ -9,7 +9,7 @@ import psycopg
 import pyarrow as pa
 
 from sluice.config.connections import Endpoint
-from sluice.errors import ConfigError, DumpRefused
+from sluice.errors import ConfigError, DumpRefused, SluiceError
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.digests import SHARED, RangeDigest, kind_and_words
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
@@ -18,7 +18,7 @@ from sluice.postgresql import shared_digest
 from sluice.postgresql.connection import Connection, is_gone, said
 from sluice.postgresql.range_digest import KIND, DigestColumn, digest_sql, digest_word, is_built_in
 from sluice.postgresql.type_names import LABEL
-from sluice.sources.base import Watermarker
+from sluice.sources.base import Watermarker, changed_meanwhile
 from sluice.sources.postgresql.catalog.table import CatalogTable
 from sluice.sources.postgresql.server.connection import connected, rows_of, source_errors
 from sluice.sources.postgresql.snapshot.chunk_queries import (
@@ -38,6 +38,7 @@ from sluice.sources.postgresql.snapshot.copy_rows import copy_rows
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText, after, among, both, upto
 from sluice.sources.postgresql.snapshot.page_ranges import page_ranges, read_ranges
 from sluice.sources.postgresql.snapshot.watermarks import SnapshotMarks, StandbyMarks, end_of_log, require_standby
+from sluice.sources.table_filter import NOTHING, Selection
 
 _ROWS = {
     "statement_timeout": "0",
@@ -93,6 +94,7 @@ class PostgresChunkReader(PostgresLoad):
         watermarks: Watermarker,
         *,
         pipeline: str,
+        selection: Selection = NOTHING,
         primary: Connection | None = None,
     ) -> None:
         """``primary``: the connection that is asked for the end of the log, if rows come from a standby."""
@@ -101,6 +103,7 @@ class PostgresChunkReader(PostgresLoad):
         self._primary = primary if primary is not None else connection
         self._reader = reader
         self._pipeline = pipeline
+        self._selection = selection
         self._live: CatalogTable | None = None
 
     def end_of_log(self) -> str:
@@ -109,12 +112,12 @@ class PostgresChunkReader(PostgresLoad):
 
     def schema(self, table: TableId) -> TableSchema:
         """Read the present definition, which the next :meth:`rows` of this table uses too."""
-        self._live = present(self.connection, table)
+        self._live = present(self.connection, table, self._selection)
         return self._live.schema
 
     def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
         """Select the key that ends the next chunk; rows whose key has a NULL are the first chunk, alone."""
-        live = present(self.connection, request.table)
+        live = present(self.connection, request.table, self._selection)
         key = key_of(live, request)
         if not key.columns:
             return (), True
@@ -136,7 +139,7 @@ class PostgresChunkReader(PostgresLoad):
         Raises DumpRefused if the server fails on some row because of the request's condition.
         """
         live = self._definition_once(request.table)
-        with self._asked(request, chunk):
+        with self._asked(request, chunk), self._by(live):
             yield from self._rows(request, live, chunk, keys)
 
     def _rows(
@@ -163,7 +166,7 @@ class PostgresChunkReader(PostgresLoad):
     def rows_in_parts(self, request: TableRequest, chunk: Chunk, readers: int) -> Iterator[pa.Table]:
         """See :class:`sluice.sources.base.ReadsInParts`: in ranges of pages."""
         live = self._definition_once(request.table)
-        with self._asked(request, chunk):
+        with self._asked(request, chunk), self._by(live):
             ranges = page_ranges(self._reader, live)
             yield from read_ranges(live, live.schema.columns, ranges, self._reader, self._one_more, readers)
 
@@ -191,7 +194,7 @@ class PostgresChunkReader(PostgresLoad):
     def _words(
         self, kind: str, table: TableId, columns: Sequence[str], word_of: Callable[[str], str]
     ) -> tuple[str, ...]:
-        definition = present(self.connection, table).definition
+        definition = present(self.connection, table, self._selection).definition
         return kind_and_words(kind, (word_of(_digested(definition.column(name)).declared) for name in columns))
 
     def _computed(
@@ -226,11 +229,23 @@ class PostgresChunkReader(PostgresLoad):
                 "holds for every row",
             ) from error
 
+    @contextmanager
+    def _by(self, live: CatalogTable) -> Iterator[None]:
+        """Turn a failure to read rows by a definition into SourceUnavailable if the table has another one now."""
+        try:
+            yield
+        except (SluiceError, psycopg.Error) as error:
+            if isinstance(error, psycopg.Error) and is_gone(error):
+                raise
+            if present(self.connection, live.id, self._selection).schema == live.schema:
+                raise
+            raise changed_meanwhile(live.id) from error
+
     def _definition_once(self, table: TableId) -> CatalogTable:
         """Return the definition that :meth:`schema` read, if that was of this table, else read it."""
         if self._live is not None and self._live.id == table:
             return self._live
-        return present(self.connection, table)
+        return present(self.connection, table, self._selection)
 
 
 def _digested(column: ColumnDefinition) -> DigestColumn:
@@ -245,7 +260,12 @@ def application_of(pipeline: str) -> str:
 
 @contextmanager
 def open_chunk_reader(
-    endpoint: Endpoint, marking: Marking, pipeline: str, *, standby: Endpoint | None = None
+    endpoint: Endpoint,
+    marking: Marking,
+    pipeline: str,
+    *,
+    standby: Endpoint | None = None,
+    selection: Selection = NOTHING,
 ) -> Iterator[PostgresChunkReader]:
     """Open a reader for one thread of a dump. ``standby``: where rows come from, None for the source itself.
 
@@ -267,14 +287,17 @@ def open_chunk_reader(
             require_standby(primary, connection, f"connection {standby.connection_id}, {standby.address}")
             marks = StandbyMarks(primary, reader)
             marks.caught_up()  # a table that was made a moment ago
-            yield PostgresChunkReader(standby, connection, reader, marks, pipeline=pipeline, primary=primary)
+            yield PostgresChunkReader(
+                standby, connection, reader, marks, pipeline=pipeline, selection=selection, primary=primary
+            )
         return
     with (
         connected(endpoint, application) as connection,
         connected(endpoint, application, **_ROWS) as reader,
         source_errors(endpoint, "copying rows"),
     ):
-        yield PostgresChunkReader(endpoint, connection, reader, SnapshotMarks(reader), pipeline=pipeline)
+        marker = SnapshotMarks(reader)
+        yield PostgresChunkReader(endpoint, connection, reader, marker, pipeline=pipeline, selection=selection)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ conditions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -22,6 +22,7 @@ from sluice.sources.postgresql.catalog.table_list import planned_rows
 from sluice.sources.postgresql.snapshot.chunk_queries import key_of, range_of, selection_sql
 from sluice.sources.postgresql.snapshot.condition import rendered
 from sluice.sources.postgresql.snapshot.key_text import among, numbers_of
+from sluice.sources.table_filter import Selection
 
 KEYS_A_SELECT = 2_000
 
@@ -91,13 +92,18 @@ class PostgresChunkTable:
             ) from error
 
 
-def open_chunk_table(endpoint: Endpoint, connection: Connection, table: TableId) -> PostgresChunkTable:
+def open_chunk_table(
+    endpoint: Endpoint, connection: Connection, table: TableId, selection: Selection
+) -> PostgresChunkTable:
     """Return a table as it is now. Raises ConfigError if there is none."""
-    return PostgresChunkTable(endpoint, connection, present(connection, table))
+    return PostgresChunkTable(endpoint, connection, present(connection, table, selection))
 
 
-def present(connection: Any, table: TableId) -> CatalogTable:
-    """Return a table's present definition. Raises ConfigError if there is none."""
+def present(connection: Any, table: TableId, selection: Selection) -> CatalogTable:
+    """Return a table's present definition; its ``schema`` lacks the columns that are kept out of storage.
+
+    Raises ConfigError if there is none.
+    """
     found = read_table(connection, table)
     if found is None:
         raise ConfigError(
@@ -105,7 +111,7 @@ def present(connection: Any, table: TableId) -> CatalogTable:
             hint="was it dropped or renamed? `sluice dump list PIPELINE` shows the dumps, `sluice dump cancel PIPELINE "
             "ID` ends one",
         )
-    return found
+    return replace(found, schema=selection.kept(found.schema))
 
 
 __all__ = ["PostgresChunkTable", "open_chunk_table", "present"]
