@@ -166,7 +166,7 @@ def baseline(server: MySQLServer, start: Any, limit_s: float = 6.0) -> float:
 _START = """
 import sys, json, time; sys.path[:0] = json.loads(sys.argv[1])
 import tempfile
-from sluice.sources.base import StreamLimits
+from sluice.sources.port import StreamLimits
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.log_part import LogReading
 from sluice.sources.table_filter import Selection

@@ -27,7 +27,7 @@ from sluice.config.pipeline import PipelineConfig  # noqa: E402
 from sluice.segments.store import SegmentStore  # noqa: E402
 from sluice.segments.writer import SegmentWriter  # noqa: E402
 from sluice.sources import open_source  # noqa: E402
-from sluice.sources.base import StreamLimits  # noqa: E402
+from sluice.sources.port import StreamLimits  # noqa: E402
 from sluice.sources.table_filter import Selection  # noqa: E402
 from tests.bench.figures import figure, save, size  # noqa: E402
 from tests.support.running.waiting import wait_until  # noqa: E402

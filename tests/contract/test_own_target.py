@@ -23,9 +23,9 @@ from sluice.errors import ConfigError
 from sluice.flows.load.units import LoadUnit, run_load_unit
 from sluice.model.tables import Column
 from sluice.targets import KINDS, open_target
-from sluice.targets.contract import CHECKS, Bench, Check, Pipe, Received, new, people
 from sluice.targets.port import BatchInput, Guarantee, Input, TableInput, Target
 from sluice.targets.registry import Kind, kind_of, kinds
+from sluice.testing.targets import CHECKS, Bench, Check, Pipe, Received, new, people
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -13,9 +13,9 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 
 from sluice.model.tables import TableSchema
-from sluice.targets.contract import CHECKS, CONVERSIONS, Conversion
 from sluice.targets.lake.types import LakeColumn, own_type, partitionable
 from sluice.targets.port import Target
+from sluice.testing.targets import CHECKS, CONVERSIONS, Conversion
 from tests.support.benches.delta_bench import DeltaBench
 from tests.support.benches.iceberg_bench import IcebergBench
 

@@ -14,12 +14,12 @@ import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.coordination import connecting
-from sluice.coordination.contract import CHECKS, Check, Open
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.port import Znodes
 from sluice.coordination.shared_session import SharedSessions
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
+from sluice.testing.position_stores import CHECKS, Check, Open
 from tests.support.twins.source_kinds import pipeline
 
 

@@ -32,8 +32,8 @@ from sluice.model.offset import Offset
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.segments.writer import SegmentWriter
 from sluice.sources import KINDS, executed
-from sluice.sources.base import ChunkReader
 from sluice.sources.memory.log import RowChange
+from sluice.sources.port import ChunkReader
 from tests.support.twins.source_kinds import Reader, SourceCase, memory_case, postgresql_case, server_case
 
 CASES = {"memory": "memory", "mysql_source": "mysql", "mariadb": "mysql", "postgresql_source": "postgresql"}

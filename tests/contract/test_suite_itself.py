@@ -16,9 +16,12 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from sluice.errors import LoadError
+from sluice.model.definitions import TableDefinition
 from sluice.model.planned import PlannedTable
+from sluice.model.row_effects import Ran
+from sluice.model.schema_changes import TableChange, column_changes
 from sluice.model.tables import TableId
-from sluice.targets.contract import CHECKS
+from sluice.mysql.ddl.row_effects import row_effects
 from sluice.targets.memory import target as module
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.compare import MemoryComparer
@@ -36,6 +39,7 @@ from sluice.targets.port import (
     Share,
     WriteResult,
 )
+from sluice.testing.targets import CHECKS, CONVERSIONS, effect_of
 from tests.support.benches.target_benches import MemoryBench
 
 
@@ -376,3 +380,17 @@ def test_a_wrong_target_is_wrong_in_few_things() -> None:
     assert {number for number, checks in failed.items() if number in checks} == set(WRONG), failed
     few: Sequence[list[int]] = [checks for checks in failed.values() if len(checks) <= 11]
     assert len(few) == len(WRONG), failed
+
+
+def test_conversions_are_what_the_source_makes_of_the_statement() -> None:
+    """The suite says so itself, as it knows no dialect."""
+    table = TableId("shop", "c")
+    for one in CONVERSIONS:
+        said = effect_of(one, table)
+        before, after = (TableDefinition(table, (column,)) for column in (said.old, said.new))
+        columns = column_changes(before, after)
+        change = TableChange(table, tuple(part.kind for part in columns), before, after, columns)
+        charset = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if one.after.charset else ""
+        null = " NOT NULL" if one.required else ""
+        ran = Ran(f"ALTER TABLE c MODIFY v {one.new}{charset}{null}", table.schema, one.mode)
+        assert row_effects(change, ran, mariadb=False) == (said,), one

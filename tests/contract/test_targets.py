@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.targets import KINDS
-from sluice.targets.contract import CHECKS, Bench, Check
+from sluice.testing.targets import CHECKS, Bench, Check
 from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
 KNOWN = {

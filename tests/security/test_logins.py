@@ -28,12 +28,12 @@ from sluice.operations.control import redeliver
 from sluice.operations.doctor import doctor
 from sluice.operations.verify.digests import SweepSpec, sweep
 from sluice.operations.verify.verify import VerifySpec, verify
-from sluice.targets.contract import CHECKS, Pipe, changed, gone, new, people
 from sluice.targets.mysql.session import kept
 from sluice.targets.postgresql.session import kept as pg_kept
 from sluice.targets.rabbitmq import rights as rabbitmq_rights
 from sluice.targets.redis import rights as redis_rights
 from sluice.targets.redis.client import _pools as redis_pools
+from sluice.testing.targets import CHECKS, Pipe, changed, gone, new, people
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import delivering, dumped
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case

@@ -58,7 +58,10 @@ KINDS_BY_ROOM = {
     room: {place.partition(":")[0].rpartition(".")[0] for place in places} for room, places in PLACES.items()
 }
 """The packages of the registered kinds."""
-LEFT_OUT = {"targets of other kinds than MySQL know nothing of MySQL": {"sluice.targets.mysql"}}
+LEFT_OUT = {
+    "targets of other kinds than MySQL know nothing of MySQL": {"sluice.targets.mysql"},
+    "testing knows no dialect, and no kind but the memory target": {"sluice.targets.memory"},
+}
 """Kinds that a contract leaves out on purpose."""
 FIELDS = ("modules", "source_modules", "forbidden_modules")
 

@@ -60,21 +60,36 @@ def test_what_a_module_of_the_port_defines_is_exported() -> None:
     defined = {
         node.name
         for path in (PACKAGE / "targets/port").glob("*.py")
+        if path.name != "record.py"  # what the kinds of this repository share; no promise to others
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
     }
     assert defined - set(NAMES["sluice.targets.port"]) == set()
 
 
-def test_the_former_name_of_the_port_still_exports_all_of_it() -> None:
-    """A file that an older ``sluice targets new`` wrote imports it; the package itself does not."""
-    port, former = (importlib.import_module(f"sluice.targets.{name}") for name in ("port", "base"))
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("sluice.targets.contract", "sluice.testing.targets"),
+        ("sluice.coordination.contract", "sluice.testing.position_stores"),
+    ],
+)
+def test_the_former_name_of_a_suite_gives_the_same_and_warns(former: str, now: str) -> None:
+    suite, old = importlib.import_module(now), importlib.import_module(former)
+    with pytest.warns(DeprecationWarning, match=f"{former} is {now} now"):
+        assert old.CHECKS is suite.CHECKS
+
+
+@pytest.mark.parametrize("room", ["sluice.targets", "sluice.sources"])
+def test_the_former_name_of_the_port_still_exports_all_of_it(room: str) -> None:
+    """A file of a user's own kind imports it; the package itself does not."""
+    port, former = (importlib.import_module(f"{room}.{name}") for name in ("port", "base"))
     assert sorted(former.__all__) == sorted(port.__all__)
     assert all(getattr(former, name) is getattr(port, name) for name in port.__all__)
     importing = [
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module == "sluice.targets.base"
+        if isinstance(node, ast.ImportFrom) and node.module == f"{room}.base"
     ]
     assert importing == []

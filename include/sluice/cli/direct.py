@@ -276,6 +276,3 @@ class Direct:
             except ConfigError:
                 raise error from None
         return [self._open(one) for one in channel.pipelines]
-
-
-__all__ = ["Direct"]

@@ -202,15 +202,3 @@ def require_reach(name: str, why: str = "") -> None:
         hint="run it without --api and SLUICE_API, where ZooKeeper and the servers can be reached; docs/page.md lists "
         "what goes through the API",
     )
-
-
-__all__ = [
-    "HERE",
-    "REACH",
-    "THROUGH",
-    "Service",
-    "choose",
-    "guarded",
-    "require_reach",
-    "service",
-]

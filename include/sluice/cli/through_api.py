@@ -432,6 +432,3 @@ def _is_loopback(url: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-__all__ = ["ALLOW_HTTP", "TOKEN_VARIABLE", "PageApi"]

@@ -299,6 +299,3 @@ def _write_targets(doc: Any, after: Sequence[Mapping[str, Any]], was: Sequence[s
         for name, value in one.items():
             if str(known[old].get(name) or "") != value:
                 known[old][name] = value
-
-
-__all__ = ["Opened", "applied", "field_of", "opened"]

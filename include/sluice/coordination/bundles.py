@@ -92,6 +92,3 @@ class Bundles:
         next_ones = sorted({process.following for process in processes}.intersection(lacking))
         found = map(self._batches.get, next_ones)
         return next((batch for batch in found if batch is not None and batch.snapshot), None)
-
-
-__all__ = ["Bundles", "WaitingBatches"]

@@ -2,7 +2,7 @@
 
 The type of the connection chooses: ``coordination.connection`` of type ``zookeeper`` is ZooKeeper, one of another type
 is the entry point of that name under ``sluice.coordination``. It names a function like :func:`connect`. What it has to
-keep is :mod:`sluice.coordination.contract`.
+keep is :mod:`sluice.testing.position_stores`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,3 @@ def _of(kind: str) -> Connect | None:
                 ) from error
             return found
     return None
-
-
-__all__ = ["connect"]

@@ -136,6 +136,3 @@ class SharedSessions:
             for session in self._open.values():
                 session.close()
             self._open.clear()
-
-
-__all__ = ["SharedSession", "SharedSessions"]

@@ -5,11 +5,11 @@ Every move checks the epoch that wrote last, so that a paused process finds a hi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sluice.coordination.layout import CHECKPOINT, Layout
-from sluice.coordination.port import Create, Remove, Step, Znodes, committed, write_at
+from sluice.coordination.port import Create, Remove, Znodes, committed, write_at
 from sluice.model.offset import Offset
 
 
@@ -35,14 +35,6 @@ class TargetRecord:
         return cls(int(found["epoch"]), int(found["batch"]), position, str(found.get("identity", "")))
 
 
-class Superseded(Exception):
-    """A higher epoch was here: ``epoch``."""
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__(f"epoch {epoch}")
-        self.epoch = epoch
-
-
 class TargetRecords:
     """The record of one target of a pipeline."""
 
@@ -50,43 +42,19 @@ class TargetRecords:
         self._z = znodes
         self.path = layout.checkpoint(target)
 
-    def read(self) -> TargetRecord | None:
-        """Return the record, None if nothing is kept."""
-        return self._read()[0]
-
-    def write(self, record: TargetRecord, *, backwards: bool = False) -> TargetRecord:
-        """Store ``record`` unless a higher epoch was here.
-
-        The batch never moves back, unless ``backwards``. Returns what is kept.
-
-        Raises:
-            Superseded: a higher epoch was here.
-        """
-        while True:
-            found, version = self._read()
-            if found is not None and found.epoch > record.epoch:
-                raise Superseded(found.epoch)
-            made = record
-            if found is not None and not backwards and found.batch >= record.batch:
-                made = replace(found, epoch=record.epoch, identity=record.identity or found.identity)
-            if made == found:
-                return made
-            if self._moved(write_at(self.path, made.encoded(), version)):
-                return made
-
-    def forget(self) -> None:
-        """Remove it."""
-        if self._read()[1] >= 0:
-            self._moved(Remove(self.path))
-
-    def _read(self) -> tuple[TargetRecord | None, int]:
+    def read(self) -> tuple[TargetRecord | None, int]:
+        """Return the record, None if nothing is stored, and the version of its node, -1 if there is none."""
         node = self._z.get(self.path)
         if node is None:
             return None, -1
         found = CHECKPOINT.parse(self.path, node.data, TargetRecord.from_json) if node.data else None
         return found, node.version
 
-    def _moved(self, step: Step) -> bool:
+    def swap(self, record: TargetRecord | None, version: int) -> bool:
+        """Store ``record`` (None: remove the node) if the node is at ``version``; False if it is not."""
+        if record is None:
+            return version < 0 or committed(self._z, Remove(self.path, version))
+        step = write_at(self.path, record.encoded(), version)
         if isinstance(step, Create):
             self._z.ensure(step.path.rpartition("/")[0])
         return committed(self._z, step)

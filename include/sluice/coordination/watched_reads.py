@@ -148,6 +148,3 @@ class WatchedReads:
         """Start anew, also in a forked child, which has none of the sessions' threads."""
         self._lock = threading.Lock()
         self._places: dict[_Key, _Place] = {}
-
-
-__all__ = ["WatchedReads", "WatchedSession"]

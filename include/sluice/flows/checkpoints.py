@@ -11,6 +11,8 @@ A checkpoint of an older version has no identity. It gets this state's if everyt
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -18,13 +20,14 @@ import structlog
 from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.coordination.target_checkpoints import Superseded, TargetRecord
-from sluice.errors import CheckpointError, Fenced, OutOfOrder, SluiceError
+from sluice.coordination.target_checkpoints import TargetRecord, TargetRecords
+from sluice.errors import CheckpointError, OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again
 from sluice.model.offset import Offset
-from sluice.targets.port import Agrees, Checkpoint, CheckpointStore, Target
+from sluice.targets.port import Checkpoint, CheckpointStore, Target
+from sluice.targets.port.record import Record, SwappedCheckpoints
 
 _log = structlog.get_logger()
 
@@ -40,57 +43,45 @@ def checkpoints_of(target: Target, state: PipelineState) -> CheckpointStore:
     return own if own is not None else ZooKeeperCheckpoints(state, target.config.name)
 
 
-class ZooKeeperCheckpoints:
-    """See :class:`sluice.targets.port.CheckpointStore`.
+@dataclass(frozen=True)
+class ZooKeeperNode:
+    """The node with the checkpoint of a target that keeps none itself, and the two calls that change it."""
+
+    pipeline: str
+    owner: str
+    records: TargetRecords
+
+    @property
+    def record_place(self) -> str:
+        """The location of the checkpoint, for messages."""
+        return f"ZooKeeper, {self.records.path}"
+
+    def read(self) -> tuple[Record | None, int]:
+        """Return the record, and the version of the node."""
+        stored, version = self.records.read()
+        if stored is None:
+            return None, version
+        return Record(Checkpoint(stored.epoch, stored.batch, stored.position, stored.identity)), version
+
+    def swap(self, record: Record | None, token: int) -> bool:
+        """Change the node, unless it has another version by now."""
+        held = record.checkpoint if record is not None else None
+        stored = TargetRecord(held.epoch, held.batch, held.position, held.identity) if held is not None else None
+        return self.records.swap(stored, token)
+
+
+class ZooKeeperCheckpoints(SwappedCheckpoints[ZooKeeperNode, Record]):
+    """The checkpoint store of a target that keeps nothing itself.
 
     It fences the checkpoint, not the target's rows: the guarantee is at least once, or idempotent."""
 
     def __init__(self, state: PipelineState, target: str) -> None:
-        self._records = state.target_records(target)
+        pipeline = state.layout.pipeline
+        node = ZooKeeperNode(pipeline, f"{pipeline}.{target}", state.target_records(target))
+        super().__init__(node, Record)
 
-    @property
-    def place(self) -> str:
-        """The node."""
-        return f"ZooKeeper, {self._records.path}"
-
-    def read(self) -> Checkpoint | None:
-        """Return the stored checkpoint, None if there is none."""
-        found = self._records.read()
-        return None if found is None else Checkpoint(found.epoch, found.batch, found.position, found.identity)
-
-    def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
-        """See :meth:`sluice.targets.port.CheckpointStore.take_over`. The caller has the target's lease."""
-        found = self.read()
-        if agrees is not None:
-            agrees(found)
-        self._write(TargetRecord(epoch, first if found is None else 0, None, identity))
-        kept = self.read()
-        assert kept is not None
-        return kept
-
-    def advance(self, to: Checkpoint) -> None:
-        """Store a later checkpoint; the identity of the stored one stays. Raises Fenced."""
-        found = self._records.read()
-        identity = found.identity if found else to.identity
-        self._write(TargetRecord(to.epoch, to.batch, to.position, identity))
-
-    def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Store a checkpoint that may be older than the stored one. Raises Fenced."""
-        self._write(TargetRecord(to.epoch, to.batch, to.position, to.identity), backwards=True)
-
-    def forget(self) -> None:
-        """Remove the node."""
-        self._records.forget()
-
-    def _write(self, record: TargetRecord, *, backwards: bool = False) -> None:
-        try:
-            self._records.write(record, backwards=backwards)
-        except Superseded as newer:
-            raise Fenced(
-                f"epoch {newer.epoch} took this target over from epoch {record.epoch}",
-                where=self.place,
-                hint="a newer run writes to this target; this one must stop",
-            ) from newer
+    def _opened(self) -> AbstractContextManager[ZooKeeperNode]:
+        return nullcontext(self._place)
 
 
 class CheckpointCheck:

@@ -24,7 +24,7 @@ from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import Source
+from sluice.sources.port import Source
 from sluice.targets.port import TableFinding, Target
 
 FILLED = "it got a partition that had rows, or a composite type of a column changed: its log does not have these rows"

@@ -12,7 +12,7 @@ from sluice.model.batches import Batch
 from sluice.model.dialects import Dialect
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.writer import LogDigester
-from sluice.sources.base import DigestsLog
+from sluice.sources.port import DigestsLog
 from sluice.targets.port import BatchInput, Target
 from sluice.targets.port.digests import BatchDigests, LogDelta, keeping_digests
 

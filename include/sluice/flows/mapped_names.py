@@ -22,7 +22,7 @@ from sluice.model.fields import true_name
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import SourceTable
+from sluice.sources.port import SourceTable
 from sluice.sources.table_filter import Selection
 
 

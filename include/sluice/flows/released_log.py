@@ -10,7 +10,7 @@ import structlog
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.state import PipelineState
 from sluice.model.offset import Offset
-from sluice.sources.base import RetainsForUs, Source, SourceSession
+from sluice.sources.port import RetainsForUs, Source, SourceSession
 
 _log = structlog.get_logger()
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sluice.coordination.shared_session import SharedSession
     from sluice.coordination.watched_reads import WatchedReads
     from sluice.segments.store import SegmentStore
-    from sluice.sources.base import Source
+    from sluice.sources.port import Source
     from sluice.spark.base import UnitRunner
     from sluice.targets.port import Target
 

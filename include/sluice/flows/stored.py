@@ -20,7 +20,7 @@ from sluice.segments.changeset import damage
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import DefinitionsReader, SchemaStore
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import Source
+from sluice.sources.port import Source
 
 OpenState = Callable[[], AbstractContextManager[PipelineState]]
 """Opens the state of the pipeline in ZooKeeper for as long as a block needs it."""

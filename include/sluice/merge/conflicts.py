@@ -145,6 +145,3 @@ def _among(keys: Keys, unseen: Hashes) -> Mask:
     if np.isin(np.uint64(keys.any_key), unseen):
         known |= keys.odd
     return known
-
-
-__all__ = ["Hashes", "Keys", "keys_of", "sent_changes"]

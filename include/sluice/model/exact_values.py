@@ -61,6 +61,3 @@ def _fit(values: Sequence[Any], kind: type[np.floating[Any]]) -> bool:
     given = np.array(values, np.float64)
     with np.errstate(over="ignore"):
         return bool((given.astype(kind).astype(np.float64) == given).all())
-
-
-__all__ = ["AS_TYPED", "exact_values", "table_of_keys"]

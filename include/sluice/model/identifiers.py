@@ -20,6 +20,3 @@ def quoted_table(table: TableId) -> str:
 def too_long(names: Iterable[str], longest_bytes: int) -> str:
     """Return the first name that has more bytes than the server takes, "" if there is none."""
     return next((name for name in names if len(name.encode()) > longest_bytes), "")
-
-
-__all__ = ["quoted", "quoted_table", "too_long"]

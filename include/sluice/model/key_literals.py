@@ -50,6 +50,3 @@ def _read(text: str) -> Any:
     except (ValueError, KeyError):
         raise ConfigError(f"{text!r} is no value of a key as a source without SQL writes it") from None
     return value
-
-
-__all__ = ["literal", "read_key"]

@@ -16,6 +16,3 @@ def together(*said: str) -> str:
     """Join descriptions, without empty ones. The result is a :class:`Loss` if one of them is."""
     words = "; ".join(filter(None, said))
     return Loss(words) if any(isinstance(one, Loss) for one in said) else words
-
-
-__all__ = ["Loss", "together"]

@@ -111,6 +111,3 @@ def _defaults(
         ran = statement if wrote else replace(statement, session=None)
         for column in one.after.columns if one.after is not None else ():
             yield column, words.default_value(column, ran)
-
-
-__all__ = ["AlteredNames", "SourceWords", "StatementMeaning"]

@@ -12,6 +12,3 @@ class VerifyMethod(StrEnum):
     """Both sides are read."""
     SWEEP = "sweep"
     """The targets are read and compared with their digests; what differs, or has none, is compared then."""
-
-
-__all__ = ["VerifyMethod"]

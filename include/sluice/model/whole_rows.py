@@ -7,5 +7,3 @@ LOG_WHOLE_ROWS = (
     "applications; ALTER TABLE SCHEMA.TABLE REPLICA IDENTITY FULL at a PostgreSQL"
 )
 """The begin of a hint. A log of PostgreSQL lacks what an update left unchanged and is stored out of line (TOAST)."""
-
-__all__ = ["LOG_WHOLE_ROWS"]

@@ -214,6 +214,3 @@ def _within(place: tuple[str, str], schema: str, table: str) -> bool:
 def _piece(part: re.Match[str]) -> str:
     escaped, wildcard, plain = part.groups()
     return (".*" if wildcard == "%" else ".") if wildcard else re.escape(escaped or plain)
-
-
-__all__ = ["DENIED", "LOCK_HOLDERS", "SOURCE", "TARGET", "GrantedRights", "account", "grant", "grant_for", "grants"]

@@ -222,6 +222,3 @@ def _decimal_text(array: pa.Array) -> pa.Array:
     if not pc.any(scientific).as_py():
         return text
     return pa.array([None if value is None else f"{value:f}" for value in array.to_pylist()], pa.string())
-
-
-__all__ = ["HashedColumn", "digest_of", "hashes_of", "not_covered"]

@@ -74,6 +74,3 @@ def _text(name: str, word: str) -> str:
     if word == "bytes":
         return f"LOWER(HEX({name}))"
     return f"CONVERT({name} USING utf8mb4)" if word == "text" else f"CAST({name} AS CHAR)"
-
-
-__all__ = ["shared_digest_sql", "shared_word"]

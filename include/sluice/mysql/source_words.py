@@ -51,6 +51,3 @@ class MySQLWords:
         named = (spec for spec in made.indexes if spec.name and spec.kind in {"index", "unique"})
         indexes = tuple(IndexDefinition(spec.name, spec.columns, spec.kind == "unique") for spec in named)
         return CreatedTable(made.options.comment or "", comments, indexes)
-
-
-__all__ = ["MySQLWords"]

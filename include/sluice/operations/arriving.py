@@ -17,7 +17,7 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
-from sluice.sources.base import SourceTable
+from sluice.sources.port import SourceTable
 from sluice.targets.port import Capabilities, TableFinding
 
 

@@ -54,7 +54,7 @@ from sluice.operations.server_questions import NoAnswer, Question, server_name, 
 from sluice.operations.stage_placement import placement_remarks
 from sluice.operations.target_switch import server_lines
 from sluice.operations.verify.digests import not_covered
-from sluice.sources.base import Blindness, LogsPartialRows, PreparesSource, SourceSession, SourceTable
+from sluice.sources.port import Blindness, LogsPartialRows, PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection, key_left_out
 from sluice.targets.options import options_of, tables_named
 from sluice.targets.port import Feature, other_writers, refuses

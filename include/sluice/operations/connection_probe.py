@@ -15,7 +15,7 @@ from sluice.errors import ConfigError
 from sluice.model.findings import Finding
 from sluice.model.rights import SETTING
 from sluice.model.tables import TableId
-from sluice.sources.base import Source
+from sluice.sources.port import Source
 from sluice.targets import registry
 from sluice.targets.port import NamesRights, Target
 

@@ -33,7 +33,7 @@ from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of, read_changeset
 from sluice.segments.snapshot_columns import Way
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import SourceSession, SourceTable
+from sluice.sources.port import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
 from sluice.targets.accepted_losses import judged

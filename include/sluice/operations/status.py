@@ -40,7 +40,7 @@ from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Quest
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import RetainedLog, RetainsForUs, Source, TellsRetention
+from sluice.sources.port import RetainedLog, RetainsForUs, Source, TellsRetention
 
 _log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from sluice.operations.verify.result import VerifyResult, kept
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import Source
+from sluice.sources.port import Source
 
 RECENT = 20
 """Newest batches whose changes are counted by table."""

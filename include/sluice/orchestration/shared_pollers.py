@@ -19,7 +19,7 @@ from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
     from sluice.flows.capture.watch import WaitingPipeline
-    from sluice.sources.base import LogWatch
+    from sluice.sources.port import LogWatch
 
 log = structlog.get_logger()
 

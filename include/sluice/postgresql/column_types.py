@@ -171,6 +171,3 @@ def _in_mysql(made: ColumnType) -> str:
         case K.ENUM:
             return declared("enum", made.labels)
     return f"{kind.value} unsigned" if made.unsigned else kind.value
-
-
-__all__ = ["MOST_DIGITS", "neutral_column", "neutral_type"]

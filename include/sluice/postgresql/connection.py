@@ -111,9 +111,3 @@ def said(error: psycopg.Error) -> str:
         return " ".join(str(error).split())[:300]
     detail = error.diag.message_detail
     return f"{primary}: {detail}"[:500] if detail else primary[:300]
-
-
-__all__ = [
-    "DENIED", "GONE", "GONE_CLASSES", "NO_RIGHT", "Connection", "connect", "is_about_tls", "is_denied", "is_gone",
-    "said", "settings_of",
-]  # fmt: skip

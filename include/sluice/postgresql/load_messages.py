@@ -36,6 +36,3 @@ class LoadMessages:
         """Write the message."""
         token = self.mark.token(secrets.token_hex(_NONCE_BYTES), loaded)
         cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MARK_PREFIX, token))
-
-
-__all__ = ["MARK_PREFIX", "LoadMessages"]

@@ -104,6 +104,3 @@ def digest_sql(place: str, columns: Sequence[DigestColumn], condition: str, alia
     """
     row = ", ".join(_expression(f"{alias}.{quoted(one.name)}", one.declared) for one in columns)
     return checksum_sql(place, f"record_send(ROW({row}))", condition)
-
-
-__all__ = ["KIND", "DigestColumn", "checksum_sql", "digest_sql", "digest_word", "is_built_in", "printed"]

@@ -99,6 +99,3 @@ def grant(privileges: Sequence[str], place: str, user: str) -> str:
     if OWNER in privileges:
         return f"ALTER {place} OWNER TO {quoted(user)}"
     return f"GRANT {', '.join(privileges)} ON {place} TO {quoted(user)}"
-
-
-__all__ = ["OWNER", "PUBLISHER", "SOURCE", "TARGET", "Place", "grant", "missing_rights"]

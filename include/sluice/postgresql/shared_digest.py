@@ -65,6 +65,3 @@ def _piece(column: str, declared: str) -> str:
     data = f"convert_to({text}, 'UTF8')"
     short = f"CASE WHEN octet_length({data}) > {SHARED_LONG_BYTES} THEN encode(sha256({data}), 'hex') ELSE {text} END"
     return f"coalesce(octet_length({data}) || ':' || {short}, 'N')"
-
-
-__all__ = ["MASK", "shared_digest_sql", "shared_word"]

@@ -103,6 +103,3 @@ def _value(made: ColumnType, found: re.Match[str]) -> Any:
     if made.kind is K.BLOB:
         return bytes.fromhex(text.removeprefix("\\x")) if text.startswith("\\x") else None
     return text if made.kind in _TEXTS else None
-
-
-__all__ = ["PostgreSQLWords"]

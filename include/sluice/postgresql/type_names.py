@@ -73,6 +73,3 @@ def pg_type(declared: str) -> PgType:
     numbers = tuple(int(part) for part in (found["numbers"] or "").split(",") if part)
     word = found["word"] + (found["zone"] or "")
     return PgType(_ALIASES.get(word.lower(), word), numbers, declared)
-
-
-__all__ = ["LABEL", "OIDS", "SPATIAL", "PgType", "pg_type"]

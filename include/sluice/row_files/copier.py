@@ -208,6 +208,3 @@ class Copier:
             raise StorageUnavailable(
                 f"copying the file {file.shown}: {why}", where=self._where, hint="the batch is tried again"
             ) from None
-
-
-__all__ = ["Copier", "CopyOutcome", "CopyState", "Layout", "NamedFile"]

@@ -124,6 +124,3 @@ def _require_alive(copier: Copier, files: Sequence[NamedFile], at_work: dict[int
             f"the file {files[late[0]].shown} hangs: its location has not answered for {limit_s:g} s",
             hint="is a network file system mounted whose server is gone? The batch is tried again",
         )
-
-
-__all__ = ["FileTotals", "copy_files"]

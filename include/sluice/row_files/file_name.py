@@ -50,6 +50,3 @@ def file_name(value: object) -> str:
     if len(value.encode()) > _MOST_BYTES or any(len(part.encode()) > _MOST_PART_BYTES for part in parts):
         raise FileRefused(f"its name is longer than {_MOST_BYTES} bytes, or a part of it than {_MOST_PART_BYTES}")
     return value
-
-
-__all__ = ["OWN_FOLDER", "file_name"]

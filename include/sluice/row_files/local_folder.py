@@ -205,6 +205,3 @@ def _refused(error: OSError) -> Exception:
 
 def _source_identity(found: os.stat_result) -> str:
     return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
-
-
-__all__ = ["LocalFolder"]

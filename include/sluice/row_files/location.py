@@ -148,6 +148,3 @@ def _shown(address: str) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-
-
-__all__ = ["open_source", "open_store"]

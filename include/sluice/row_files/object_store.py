@@ -182,6 +182,3 @@ class ObjectStore:
                 f"{self._address}: there is no {'bucket' if self._whole else 'folder'} {root}",
                 hint="correct the address in the mapping's files, or make it",
             )
-
-
-__all__ = ["ObjectStore"]

@@ -80,6 +80,3 @@ def mark_of(name: str) -> str:
 def _path(name: str) -> str:
     mark = mark_of(name)
     return f"{OWN_FOLDER}/files/{mark[:2]}/{mark}.json"
-
-
-__all__ = ["Receipt", "Receipts", "mark_of"]

@@ -140,6 +140,3 @@ def _reason(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.TimeoutException):
         return "it does not answer in time"
     return f"the connection failed ({type(error).__name__})"
-
-
-__all__ = ["WebServer"]

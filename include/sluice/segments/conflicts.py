@@ -114,9 +114,3 @@ def _read(store: SegmentStore, path: str) -> ConflictsOfBatch:
             where=path,
             hint="was it written by a newer version? The list is for people only: the file may be deleted",
         ) from error
-
-
-__all__ = [
-    "ConflictRecord", "ConflictsOfBatch", "kept_conflicts", "note_conflicts", "read_sent", "total_conflicts",
-    "write_sent",
-]  # fmt: skip

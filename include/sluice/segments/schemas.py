@@ -57,7 +57,7 @@ class SchemaStore:
     def load(self, path: str, read: DefinitionsReader) -> Definitions:
         """Return the definitions that ``path`` stands for.
 
-        ``read``: :meth:`sluice.sources.base.Source.stored_definitions`.
+        ``read``: :meth:`sluice.sources.port.Source.stored_definitions`.
         """
         chain: list[dict[str, Any]] = []
         following: str | None = path

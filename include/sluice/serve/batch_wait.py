@@ -34,6 +34,3 @@ class BatchWait:
     def is_over(self) -> bool:
         """Return True if the clock has run for the whole time."""
         return self._until is not None and time.monotonic() >= self._until
-
-
-__all__ = ["TIMED_OUT", "TIMED_OUT_MESSAGE", "BatchWait"]

@@ -55,6 +55,3 @@ class FileAhead(Generic[_Made]):
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
-
-
-__all__ = ["FileAhead"]

@@ -76,6 +76,3 @@ def notice_lost_peers(listening: socket.socket) -> None:
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-__all__ = ["KEEP_ALIVE_S", "MOST_CONNECTIONS", "REQUEST_S", "Connection", "notice_lost_peers"]

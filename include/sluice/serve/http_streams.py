@@ -212,6 +212,3 @@ class PulledResponse(StreamingResponse):
         finally:
             self._gone()
             self._pull.abandon()
-
-
-__all__ = ["Pull", "PulledResponse", "about", "encoding_of", "events", "lines"]

@@ -39,6 +39,3 @@ class PieceSize:
             else:
                 high = middle
         return low
-
-
-__all__ = ["PieceSize"]

@@ -378,21 +378,3 @@ def _joined(join: Any, parts: list[pa.Array]) -> pa.Array:
     for part in parts[1:]:
         whole = join(whole, part)
     return whole
-
-
-__all__ = [
-    "MAX_BYTES",
-    "MAX_NUMBER",
-    "MAX_WAIT_S",
-    "Condition",
-    "FromBatch",
-    "FromPosition",
-    "FromTimestamp",
-    "Predicate",
-    "ReadRequest",
-    "SubscribeRequest",
-    "for_programs",
-    "holds",
-    "parsed",
-    "wrong_request",
-]

@@ -275,6 +275,3 @@ def _moved(why: str, batch: int) -> SchemaMoved:
     )
     error.batch = batch
     return error
-
-
-__all__ = ["StreamShape", "sent_name", "stored", "with_users"]

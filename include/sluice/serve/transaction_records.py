@@ -132,6 +132,3 @@ def _counted(tables: pa.Array, logged: _Numbers, firsts: _Numbers) -> list[list[
     for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
         found[pair // len(names)].append((names[pair % len(names)], count))
     return found
-
-
-__all__ = ["BEGIN", "END", "LOG_COLUMNS", "RECORD", "with_records"]

@@ -16,7 +16,7 @@ from sluice.errors import ConfigError
 from sluice.model.load_marks import MarkRules
 from sluice.model.nearest import meant
 from sluice.model.offset import Offset
-from sluice.sources.base import Source
+from sluice.sources.port import Source
 
 
 @dataclass(frozen=True, slots=True)

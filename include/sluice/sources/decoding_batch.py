@@ -15,7 +15,7 @@ import pyarrow as pa
 from typing_extensions import TypeVar
 
 from sluice.model.tables import TableSchema
-from sluice.sources.base import ChangeSink
+from sluice.sources.port import ChangeSink
 
 M = TypeVar("M", default=Any)
 R = TypeVar("R", default=Any)

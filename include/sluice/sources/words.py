@@ -1,4 +1,4 @@
-"""The readers of definitions and statements, by the dialect that :meth:`sluice.sources.base.Source.dialect` returns."""
+"""The readers of definitions and statements, by the dialect that :meth:`sluice.sources.port.Source.dialect` returns."""
 
 from __future__ import annotations
 

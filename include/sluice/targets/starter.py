@@ -2,7 +2,7 @@
 
 It keeps no checkpoint, so ZooKeeper keeps it, and its guarantee is *at least once*: after a crash a batch is written
 again, and lines may occur twice, with the same ``id``. The port with all of its options is described in
-sluice.targets.port; the suite in sluice.targets.contract proves that a kind keeps it.
+sluice.targets.port; the suite in sluice.testing.targets proves that a kind keeps it.
 """
 
 from __future__ import annotations

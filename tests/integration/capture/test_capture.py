@@ -345,9 +345,9 @@ def test_a_killed_server_ends_the_drain_with_a_retryable_error(mysql_source, mad
             for row in rows:
                 mysql_source.execute(f"KILL {row[0]}")
 
-    from sluice.sources.base import StreamLimits
     from sluice.sources.mysql.reader.batch_reader import capture
     from sluice.sources.mysql.reader.log_part import LogReading
+    from sluice.sources.port import StreamLimits
     from sluice.sources.table_filter import Selection
 
     with pytest.raises(SourceUnavailable):

@@ -152,9 +152,9 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
         with draining(mysql_source, tmp_path, db) as drain:
             write_files_of_one_table(cursor)
             from sluice.segments.writer import SegmentWriter
-            from sluice.sources.base import StreamLimits
             from sluice.sources.mysql.reader.batch_reader import capture
             from sluice.sources.mysql.reader.log_part import Backlog, LogReading
+            from sluice.sources.port import StreamLimits
             from sluice.sources.table_filter import Selection
             from tests.support.capture.capturing import log_files
 

@@ -22,7 +22,6 @@ from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, LogPurged, LostPosition, SourceUnavailable
 from sluice.model.log_files import split_file
-from sluice.sources.base import StreamLimits
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.protocol import binlog_dump
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
@@ -31,6 +30,7 @@ from sluice.sources.mysql.reader.log_part import LogReading
 from sluice.sources.mysql.server.connection import connected, open_connection, rows_of, server_info
 from sluice.sources.mysql.server.preflight import preflight
 from sluice.sources.mysql.server.server_ids import reader_id
+from sluice.sources.port import StreamLimits
 from sluice.sources.table_filter import Selection
 from tests.support.capture.capturing import draining, head
 from tests.support.servers.proxy import TcpProxy

@@ -24,9 +24,9 @@ from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.clickhouse.client import connected
 from sluice.targets.clickhouse.values import ALL_YEARS, FEW_YEARS
 from sluice.targets.clickhouse.writer import years_of
-from sluice.targets.contract import Pipe, _definition, _schema_change, _table, changed, gone, new, people
 from sluice.targets.port import KeyRange, StoredRange, comparer_of
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, _definition, _schema_change, _table, changed, gone, new, people
 from tests.support.benches.clickhouse_bench import ClickHouseBench
 
 K = ColumnKind

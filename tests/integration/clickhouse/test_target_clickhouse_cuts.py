@@ -16,7 +16,7 @@ from devstack.clickhouse import ClickHouseServer
 from sluice.errors import CheckpointError, Fenced
 from sluice.model.schema_changes import ChangeKind
 from sluice.targets.clickhouse import checkpoint
-from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
+from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new, people
 from tests.support.benches.clickhouse_bench import ClickHouseBench
 from tests.support.crashes import clickhouse_child
 from tests.support.crashes.killed_servers import Kills, load_while_killed

@@ -21,9 +21,9 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.port import Input, KeyRange, StoredRange
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new, people
 from tests.support.benches.elasticsearch_bench import SETTINGS, ElasticsearchBench
 
 

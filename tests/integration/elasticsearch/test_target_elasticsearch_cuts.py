@@ -15,8 +15,8 @@ import pytest
 
 from devstack.elasticsearch import SearchServer
 from sluice.errors import CheckpointError, Fenced
-from sluice.targets.contract import Pipe, changed, gone, new, people
 from sluice.targets.elasticsearch.client import Client
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.benches.elasticsearch_bench import SETTINGS, ElasticsearchBench
 from tests.support.crashes import elasticsearch_child
 from tests.support.crashes.killed_servers import Kills, load_while_killed

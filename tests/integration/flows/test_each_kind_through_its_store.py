@@ -16,7 +16,7 @@ from sluice.errors import LoadError
 from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters, prune_letters
 from sluice.targets import KINDS
-from sluice.targets.contract import Bench, people
+from sluice.testing.targets import Bench, people
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import delivering
 from tests.support.pipelines.pg_source import pg_case

@@ -19,7 +19,7 @@ from sluice.flows.capture.drain import head_of
 from sluice.model.offset import Offset
 from sluice.model.tables import TableSchema
 from sluice.sources.mysql.reader.warm_up import compile_kernels
-from sluice.targets.contract import Bench, people
+from sluice.testing.targets import Bench, people
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import ended, wait_until
 from tests.support.servers.http_receiver import OK, Receiver, Reply

@@ -31,9 +31,9 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Op, Pipe, changed, gone, new, people
 from sluice.targets.http.target import HttpTarget
 from sluice.targets.port import Rejection
+from sluice.testing.targets import Op, Pipe, changed, gone, new, people
 from tests.support.benches.http_bench import HttpBench
 from tests.support.crashes import http_child
 from tests.support.crashes.strikes import children as children_of

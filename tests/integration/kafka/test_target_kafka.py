@@ -23,10 +23,10 @@ from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
 from sluice.operations.check import apply_missing, check
-from sluice.targets.contract import Pipe, changed, gone, new, people
 from sluice.targets.kafka import ack_topic, place, transactions
 from sluice.targets.kafka.partitioning import partition_of
 from sluice.targets.kafka.target import KafkaTarget
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.benches.kafka_bench import KafkaBench
 from tests.support.pipelines.dumping import delivering
 from tests.support.pipelines.kafka_pipelines import pipeline

@@ -18,9 +18,9 @@ import pytest
 
 from sluice.errors import Fenced, LoadError, RetryableError
 from sluice.model.schema_changes import ChangeKind
-from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.kafka.place import Place
 from sluice.targets.rows_in_memory import MemoryReader
+from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new, people
 from tests.support.benches.kafka_bench import KafkaBench
 from tests.support.crashes import kafka_child
 from tests.support.crashes.strikes import At, children, start, twice_arrived

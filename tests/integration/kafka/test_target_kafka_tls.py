@@ -14,7 +14,7 @@ from devstack import ports
 from devstack.kafka import KafkaServer
 from sluice.config.connections import Endpoint
 from sluice.errors import SluiceError
-from sluice.targets.contract import Pipe, changed, new, people
+from sluice.testing.targets import Pipe, changed, new, people
 
 pytest.importorskip("confluent_kafka")
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from sluice.errors import LoadError, MappingError
-from sluice.targets.contract import Pipe, changed, new, people
 from sluice.targets.delta.client import Place, errors
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, changed, new, people
 
 pytest.importorskip("deltalake")
 

@@ -15,9 +15,9 @@ import pytest
 from sluice.errors import TargetUnavailable
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Op, Pipe, changed, gone, new, people
 from sluice.targets.iceberg.catalog import KeptCatalog
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Op, Pipe, changed, gone, new, people
 from tests.support.readers import duckdb_reader
 
 pytest.importorskip("pyiceberg")

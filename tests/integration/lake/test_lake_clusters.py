@@ -17,8 +17,8 @@ import pytest
 from sluice.model.column_types import ColumnKind
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Pipe, _definition, _schema_change, changed, new, people
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, _definition, _schema_change, changed, new, people
 from tests.support.benches.delta_bench import DeltaBench
 from tests.support.benches.iceberg_bench import IcebergBench
 from tests.support.values.lake_keys import KEYS, values_of

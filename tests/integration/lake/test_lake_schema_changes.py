@@ -13,8 +13,8 @@ import pytest
 from sluice.errors import ConfigError, LoadError
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Pipe, new
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, new
 from tests.support.tables.planned_changes import planned_changes
 
 T = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)"

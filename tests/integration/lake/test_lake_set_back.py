@@ -18,9 +18,9 @@ import pytest
 
 from sluice.errors import CheckpointError
 from sluice.operations.check import check
-from sluice.targets.contract import Pipe, changed, new, people
 from sluice.targets.port.versions import versions_of
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, changed, new, people
 from tests.support.pipelines.case import Case, case
 
 pytest.importorskip("deltalake")

@@ -15,9 +15,9 @@ from sluice.errors import LoadError, SluiceError
 from sluice.model.column_types import ColumnKind
 from sluice.model.offset import Offset
 from sluice.model.tables import Column, TableSchema
-from sluice.targets.contract import Op, Pipe, changed, gone, new, people
 from sluice.targets.port import Checkpoint, VersionReader
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Op, Pipe, changed, gone, new, people
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")

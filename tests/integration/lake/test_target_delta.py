@@ -34,7 +34,6 @@ from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters
 from sluice.orchestration.dags.retention import MaintainTargetsOperator
 from sluice.orchestration.retry import TaskError
-from sluice.targets.contract import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.delta.client import Place
 from sluice.targets.delta.format import DeltaFormat
 from sluice.targets.delta.recast import Recast
@@ -44,6 +43,7 @@ from sluice.targets.lake.follower import LakeFollower
 from sluice.targets.lake.types import LakeColumn, arrow_of, widens
 from sluice.targets.port import Fence
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
+from sluice.testing.targets import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
 from tests.support.benches.delta_bench import DeltaBench
 from tests.support.pipelines.case import Case, case
 from tests.support.readers import duckdb_reader

@@ -21,10 +21,10 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.spark.connect import ConnectRunner
 from sluice.spark.local import LocalRunner
-from sluice.targets.contract import CHECKS, Check, Pipe, changed, gone, new, people
 from sluice.targets.lake.commit import holds
 from sluice.targets.port import Fence
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import CHECKS, Check, Pipe, changed, gone, new, people
 from tests.support.crashes.strikes import At, children, start, twice_arrived
 from tests.support.pipelines.case import case
 from tests.support.readers import duckdb_reader

@@ -25,7 +25,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.load.statements import SparkStatements
 from sluice.spark.connect import ConnectRunner
-from sluice.targets.contract import Pipe, changed, gone, new, people
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.crashes.strikes import At, children, start, twice_arrived
 from tests.support.servers.proxy import TcpProxy
 from tests.support.servers.s3.lake import aws_connection, delta_on, s3_lake

@@ -24,8 +24,8 @@ from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailabl
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.operations.check import check
-from sluice.targets.contract import Pipe, changed, gone, new, people
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.pipelines.case import Case, case
 from tests.support.readers import duckdb_reader
 from tests.support.values import delta_values, pg_values

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sluice.model.tables import TableId
-from sluice.targets.contract import Pipe, changed, gone, new, people
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.readers import duckdb_reader
 
 pytest.importorskip("pyiceberg")

@@ -14,7 +14,7 @@ import pytest
 
 from devstack.iceberg_rest import RestCatalogServer
 from sluice.errors import TargetUnavailable
-from sluice.targets.contract import CHECKS, Check, Pipe, changed, gone, new, people
+from sluice.testing.targets import CHECKS, Check, Pipe, changed, gone, new, people
 from tests.support.readers import duckdb_reader
 
 pytest.importorskip("pyiceberg")

@@ -20,8 +20,8 @@ import pytest
 
 from sluice.errors import Fenced
 from sluice.targets.bundles import joined
-from sluice.targets.contract import Pipe, _Crash, _crash_at, changed, gone, new, people
 from sluice.targets.lake.changelog import changes_by_table
+from sluice.testing.targets import Pipe, _Crash, _crash_at, changed, gone, new, people
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")

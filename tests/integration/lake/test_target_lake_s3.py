@@ -14,7 +14,7 @@ import pytest
 from pyarrow.fs import FileSelector
 
 from sluice.errors import Fenced, SluiceError
-from sluice.targets.contract import Pipe, changed, gone, new, people
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.servers.s3.lake import delta_on, iceberg_on, s3_lake
 from tests.support.servers.s3.server import S3Server
 

@@ -23,10 +23,10 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.mongodb.client import Client
 from sluice.targets.port import Checkpoint, KeyRange, NoFacts, StoredRange
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
+from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new, people
 from tests.support.benches.mongodb_bench import FERRETDB, MongoBench
 from tests.support.twins.mongo_twin import MongoTwin
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devstack.mongodb import FerretDBServer
-from sluice.targets.contract import Pipe, changed, gone, new, people
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.benches.mongodb_bench import FERRETDB, MongoBench
 from tests.support.crashes import mongodb_child
 from tests.support.crashes.killed_servers import Kills, load_while_killed

@@ -19,10 +19,10 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Pipe, _definition, _schema_change, _table, changed, gone, new, people
 from sluice.targets.oracle.target import OracleTarget
 from sluice.targets.port import KeyRange, StoredRange
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
+from sluice.testing.targets import Pipe, _definition, _schema_change, _table, changed, gone, new, people
 from tests.support.benches.oracle_bench import OracleBench
 from tests.support.twins.oracle_statements import STATEMENTS, followed, proposed
 from tests.support.twins.oracle_twin import OracleTwin

@@ -21,7 +21,7 @@ from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
 from sluice.model.tables import TableId
-from sluice.sources.base import ReadsInParts
+from sluice.sources.port import ReadsInParts
 from sluice.sources.postgresql.snapshot import page_ranges
 from tests.support.pipelines.pg_source import PgCase, pg_case
 

@@ -12,7 +12,7 @@ import pytest
 from sluice.errors import SchemaUnknown, SourceUnavailable, UnknownEvent
 from sluice.model.changes import Change
 from sluice.model.schema_changes import ChangeKind, TableChange
-from sluice.sources.base import SourceSession
+from sluice.sources.port import SourceSession
 from tests.support.twins.source_kinds import PostgreSQLCase, Reader, postgresql_case
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.sources.base import SourceSession
+from sluice.sources.port import SourceSession
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from tests.support.twins.source_kinds import PostgreSQLCase, Reader, postgresql_case
 

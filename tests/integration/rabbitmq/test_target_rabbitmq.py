@@ -17,16 +17,17 @@ import pytest
 from sluice.config.connections import Endpoint
 from sluice.errors import CheckpointError, ConfigError, Fenced, LoadError, MappingError, TargetUnavailable
 from sluice.model.schema_changes import ChangeKind
-from sluice.targets.contract import Pipe, _definition, _Letters, _schema_change, changed, new, people
 from sluice.targets.port import Checkpoint
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Pipe, _definition, _Letters, _schema_change, changed, new, people
 
 pytest.importorskip("pika")
 pytest.importorskip("rstream")
 
 from devstack import ports
 from devstack.rabbitmq import RabbitMQServer, find_rabbitmq
-from sluice.targets.rabbitmq.checkpoint import change_checkpoint
+from sluice.targets.port.record import change_record
+from sluice.targets.rabbitmq.checkpoint import CheckpointStream
 from sluice.targets.rabbitmq.stream_client import stream_connected
 from sluice.targets.rabbitmq.target import RabbitMQTarget
 from tests.support.benches.rabbitmq_bench import RabbitMQBench
@@ -329,7 +330,8 @@ def test_two_processes_that_change_the_checkpoint_at_once(rabbitmq: Any) -> None
                 pipe.checkpoints.take_over(5)
             return replace(found, begun="mine")
 
-        now = change_checkpoint(client, place, made_later)
+        now = change_record(CheckpointStream(client, place), made_later, place)
+    assert now is not None
     assert seen == [1, 5]
     assert (now.begun, now.checkpoint.epoch) == ("mine", 5)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import RetryableError
-from sluice.targets.contract import Pipe, changed, gone, new, people
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
 
 pytest.importorskip("pika")

@@ -23,10 +23,10 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Op, Pipe, _definition, _Letters, _schema_change, changed, gone, new, people
 from sluice.targets.port import StoredRange, comparer_of
 from sluice.targets.port.reconcile import KeyRange
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
+from sluice.testing.targets import Op, Pipe, _definition, _Letters, _schema_change, changed, gone, new, people
 
 pytest.importorskip("redis")
 

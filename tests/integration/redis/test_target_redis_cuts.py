@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import CheckpointError, Fenced
-from sluice.targets.contract import Pipe, changed, gone, new, people
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.crashes.killed_servers import Kills, load_while_killed
 from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
 

@@ -15,9 +15,9 @@ from sluice.config.connections import parse_connection
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.clickhouse.target import ClickHouseTarget
-from sluice.targets.contract import Bench, Received
 from sluice.targets.port import Input, Target
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Bench, Received
 
 _numbers = itertools.count()
 _BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.GEOMETRY, ColumnKind.VECTOR})

@@ -17,11 +17,11 @@ from sluice.config.connections import parse_connection
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId, TableSchema
 from sluice.model.temporal import time_of
-from sluice.targets.contract import Bench, Received
 from sluice.targets.elasticsearch.target import ElasticsearchTarget
 from sluice.targets.messages.row_texts import own_type
 from sluice.targets.port import Input, Target
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Bench, Received
 
 _numbers = itertools.count()
 _BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.GEOMETRY, ColumnKind.VECTOR})

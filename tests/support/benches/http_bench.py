@@ -6,9 +6,9 @@ from typing import Any
 
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableSchema
-from sluice.targets.contract import Bench, Received
 from sluice.targets.http.target import HttpTarget
 from sluice.targets.port import Input, Target
+from sluice.testing.targets import Bench, Received
 from tests.support.readers.debezium_values import python_row
 from tests.support.servers.http_receiver import Receiver
 

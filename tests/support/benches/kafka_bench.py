@@ -9,10 +9,10 @@ from typing import Any
 
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableSchema
-from sluice.targets.contract import Bench, Received
 from sluice.targets.kafka.target import KafkaTarget
 from sluice.targets.kafka.transactions import end_all
 from sluice.targets.port import Input, Target
+from sluice.testing.targets import Bench, Received
 from tests.support.readers import kafka_reading
 from tests.support.readers.debezium_values import python_row
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Bench, Received
 from sluice.targets.lake.changelog import columns_of
 from sluice.targets.lake.types import LakeColumn
 from sluice.targets.port import Input
+from sluice.testing.targets import Bench, Received
 
 
 class LakeBench(Bench):

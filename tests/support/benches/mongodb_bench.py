@@ -17,11 +17,11 @@ from bson.datetime_ms import DatetimeMS
 from sluice.config.connections import Endpoint
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId, TableSchema
-from sluice.targets.contract import Bench, Received
 from sluice.targets.messages.row_texts import own_type
 from sluice.targets.mongodb.target import MongoTarget
 from sluice.targets.port import Input, Target
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Bench, Received
 from tests.support.benches.elasticsearch_bench import place_of, types_of
 
 _numbers = itertools.count()

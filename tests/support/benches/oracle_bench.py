@@ -10,12 +10,12 @@ from sluice.config.connections import Endpoint
 from sluice.model.column_types import ColumnKind
 from sluice.model.dialects import MYSQL
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Bench
 from sluice.targets.oracle import session as oracle_session
 from sluice.targets.oracle.column_types import own_type
 from sluice.targets.oracle.target import OracleTarget
 from sluice.targets.port import Target
 from sluice.targets.sql.names import Naming, quoted, quoted_table
+from sluice.testing.targets import Bench
 from tests.support.twins.oracle_twin import OracleTwin
 
 NAMING = Naming(True, upper=True)

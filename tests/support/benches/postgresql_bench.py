@@ -9,11 +9,11 @@ from sluice.config.connections import parse_connection
 from sluice.model.dialects import MYSQL
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.postgresql import names as pg
-from sluice.targets.contract import Bench
 from sluice.targets.port import Target
 from sluice.targets.postgresql import session as pg_session
 from sluice.targets.postgresql.column_types import own_type
 from sluice.targets.postgresql.target import PostgreSQLTarget
+from sluice.testing.targets import Bench
 
 
 class PostgreSQLBench(Bench):

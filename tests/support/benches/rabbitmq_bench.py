@@ -10,9 +10,9 @@ from typing import Any
 
 from sluice.config.connections import parse_connection
 from sluice.model.tables import TableSchema
-from sluice.targets.contract import Bench, Received
 from sluice.targets.port import Input, Target
 from sluice.targets.rabbitmq.target import RabbitMQTarget
+from sluice.testing.targets import Bench, Received
 from tests.support.readers.debezium_values import python_row
 
 _numbers = itertools.count()

@@ -15,11 +15,11 @@ import redis
 from sluice.config.connections import parse_connection
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Bench, Received
 from sluice.targets.messages.row_texts import own_type
 from sluice.targets.port import Input, Target
 from sluice.targets.redis.target import RedisTarget
 from sluice.targets.rows_in_memory import planned_table
+from sluice.testing.targets import Bench, Received
 from tests.support.readers.debezium_values import python_row
 
 _numbers = itertools.count()

@@ -12,12 +12,12 @@ from typing import Any
 from sluice.config.connections import parse_connection
 from sluice.model.dialects import MYSQL
 from sluice.model.tables import TableId, TableSchema, quoted
-from sluice.targets.contract import Bench, Received
 from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
 from sluice.targets.memory.target import MemoryTarget
 from sluice.targets.mysql import session as mysql_session
 from sluice.targets.mysql.target import MySQLTarget
 from sluice.targets.port import Input, Target
+from sluice.testing.targets import Bench, Received
 
 _numbers = itertools.count()
 

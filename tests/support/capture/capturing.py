@@ -20,11 +20,11 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.base import StreamLimits, StreamResult
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.log_part import Backlog, LogReading
 from sluice.sources.mysql.server.connection import open_connection, server_info
+from sluice.sources.port import StreamLimits, StreamResult
 from sluice.sources.table_filter import Selection
 
 

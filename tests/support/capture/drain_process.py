@@ -25,11 +25,11 @@ from sluice.model.offset import Offset
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import MIN_FREE_BYTES, SegmentStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.base import StreamLimits, StreamResult
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.log_part import Backlog, LogReading
 from sluice.sources.mysql.reader.warm_up import compile_kernels
+from sluice.sources.port import StreamLimits, StreamResult
 from sluice.sources.table_filter import Selection
 from tests.support.capture.capturing import log_files
 

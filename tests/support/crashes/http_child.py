@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.config.connections import Endpoint
-from sluice.targets.contract import Pipe, new, people
+from sluice.testing.targets import Pipe, new, people
 from tests.support.benches.http_bench import HttpBench
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.errors import RetryableError
-from sluice.targets.contract import Pipe, changed, gone, new
+from sluice.testing.targets import Pipe, changed, gone, new
 
 
 @dataclass(frozen=True)

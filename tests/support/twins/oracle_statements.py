@@ -13,7 +13,6 @@ import pyarrow as pa
 from sluice.errors import LoadError
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import people
 from sluice.targets.oracle.catalog import ColumnInfo, TableInfo, UniqueKey, Wanted, create_table
 from sluice.targets.oracle.ddl import Follower
 from sluice.targets.oracle.row_writer import insert, merge
@@ -22,6 +21,7 @@ from sluice.targets.rows_in_memory import planned_table
 from sluice.targets.sql.names import Naming
 from sluice.targets.sql.rows import sent_fields
 from sluice.targets.sql.tables import TargetTable
+from sluice.testing.targets import people
 from tests.support.tables.planned_changes import planned_changes
 
 KEPT = Path(__file__).parents[2] / "golden/oracle/statements.sql"

@@ -24,8 +24,8 @@ from sluice.segments.reader import iter_changes
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.sources import open_source
-from sluice.sources.base import Source, SourceSession, StreamLimits, StreamResult
 from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
+from sluice.sources.port import Source, SourceSession, StreamLimits, StreamResult
 from sluice.sources.postgresql import ddl_trigger
 from sluice.sources.postgresql.server.slot import slot_name
 from sluice.sources.table_filter import Selection

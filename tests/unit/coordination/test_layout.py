@@ -74,7 +74,7 @@ def tree() -> MemoryTree:
     for target in TARGETS:
         try_acquire(session, state.layout.consumer(target), "load")
         state.acks.acknowledge(target, state.batches.require(1))
-        state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
+        state.target_records(target).swap(TargetRecord(1, 1, position(5), state.identity()), -1)
     assert state.alerts.raise_("copy", 5000)
     assert state.announcements.take("copy", state.announcements.read("copy"), "run-1", (1, 1), 1)
     assert state.completions.take("mysql://db:3306/shop/a", 5, "run-1")
@@ -128,7 +128,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "progress": state.runs.read("run-1", "drain"),
         "batches": [state.batches.get(n) for n in state.batches.numbers()],
         "acknowledged": [state.acks.get(target) for target in TARGETS],
-        "checkpoints": [state.target_records(target).read() for target in TARGETS],
+        "checkpoints": [state.target_records(target).read()[0] for target in TARGETS],
         "failures": state.side.failures(),
         "failing": state._failures.all(),
         "errors": state.error_counts(),

@@ -8,8 +8,8 @@ from pathlib import Path
 from devstack.http_receiver import HttpReceiver, serve
 from devstack.kinds import KINDS
 from sluice.config.connections import parse_connection
-from sluice.targets.contract import Pipe, changed, gone, new, people
 from sluice.targets.http.target import HttpTarget
+from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.benches.http_bench import HttpBench
 
 

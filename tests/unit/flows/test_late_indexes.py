@@ -36,7 +36,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBench]:
 
 
 def given(number: int, rows: int = 2) -> BatchInput:
-    from sluice.targets.contract import people
+    from sluice.testing.targets import people
 
     plan = planned_table(people("shop", "orders"))
     data = pa.table({"_op": ["i"] * rows})

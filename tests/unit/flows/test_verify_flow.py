@@ -15,7 +15,7 @@ from sluice.model.dumps import Marking
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.result import TableResult, VerifyResult
 from sluice.operations.verify.verify import VerifySpec, verify
-from sluice.sources.base import ChunkKey
+from sluice.sources.port import ChunkKey
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import begin, both, delivering
 from tests.support.running.waiting import ended

@@ -16,7 +16,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date
-from sluice.targets.clickhouse.checkpoint import Record, _next_term
+from sluice.targets.clickhouse.checkpoint import Record
 from sluice.targets.clickhouse.column_types import OWN, enum_type, held_type, lost, own_type, takes
 from sluice.targets.clickhouse.options import ClickHouseOptions
 from sluice.targets.clickhouse.place import Place
@@ -159,8 +159,8 @@ def test_a_later_term_wins_then_a_later_batch_then_a_row_that_stays() -> None:
     ]
     assert versions == sorted(set(versions))
     assert versions[-1] < 2**64
-    assert _next_term(Record(Checkpoint(1, 1), term=2**34)) == 2**34 + 1
-    assert _next_term(first) > 1_700_000_000
+    assert Record(Checkpoint(1, 1), term=2**34).next_term == 2**34 + 1
+    assert first.next_term > 1_700_000_000
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.targets.documents.compare import same_value
-from sluice.targets.documents.records import Record, next_term
+from sluice.targets.documents.records import Record
 from sluice.targets.elasticsearch.bulk import delete_lines, index_lines
 from sluice.targets.elasticsearch.column_types import FIELDS, document_texts, field_type
 from sluice.targets.elasticsearch.options import ElasticsearchOptions
@@ -111,10 +111,10 @@ def test_lines_of_a_request() -> None:
 
 def test_a_later_term_wins_whatever_its_batch() -> None:
     held = Record(Checkpoint(3, 10), term=2_000_000_000)
-    later = Record(Checkpoint(1, 0), term=next_term(held))
+    later = Record(Checkpoint(1, 0), term=held.next_term)
     assert later.version(0) > held.version(2**31 - 1) > held.version(10)
     assert later.version(2**31 - 1) < 2**63
-    assert next_term(Record(Checkpoint(0, 0))) > 1_700_000_000
+    assert Record(Checkpoint(0, 0)).next_term > 1_700_000_000
 
 
 def test_settings_of_the_options_win() -> None:

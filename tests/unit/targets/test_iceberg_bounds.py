@@ -8,8 +8,8 @@ import pytest
 
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Pipe, changed, new
 from sluice.targets.iceberg.bounds import upper_bound
+from sluice.testing.targets import Pipe, changed, new
 from tests.support.benches.iceberg_bench import IcebergBench
 
 CASES = [

@@ -12,7 +12,7 @@ from sluice.flows.capture.drain import AHEAD, drain
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
-from sluice.sources.base import RetainsForUs, SourceSession
+from sluice.sources.port import RetainsForUs, SourceSession
 
 _log = structlog.get_logger()
 

@@ -45,7 +45,7 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.base import SourceSession, StreamLimits
+from sluice.sources.port import SourceSession, StreamLimits
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
@@ -90,7 +90,7 @@ def drain(
     ``another``: the claim has a batch and wants the one after it. Nothing is taken up then: with the window full there
     is no batch. ``ahead``: the same, whatever the window holds: the claim is that of :mod:`sluice.flows.capture.ahead`.
     ``kept``: holds the source's connections from one capture to the next one. ``stays_open``: see
-    :class:`sluice.sources.base.StreamLimits`.
+    :class:`sluice.sources.port.StreamLimits`.
 
     Raises:
         LeaseHeld: another installation works on this pipeline, or a capture that died still has the lease.

@@ -24,7 +24,7 @@ from sluice.model.offset import Offset
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.sources import executed
-from sluice.sources.base import Source
+from sluice.sources.port import Source
 
 _log = structlog.get_logger()
 

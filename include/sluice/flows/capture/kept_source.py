@@ -12,7 +12,7 @@ import time
 from contextlib import ExitStack
 from types import TracebackType
 
-from sluice.sources.base import Source, SourceSession
+from sluice.sources.port import Source, SourceSession
 
 CHECKED_S = 5.0
 """Seconds for which a pre-flight is valid."""

@@ -17,7 +17,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.dialects import Dialect
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId, TableSchema, stored_name
-from sluice.sources.base import SourceSession
+from sluice.sources.port import SourceSession
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import KeyRange, comparer_of, key_lister
 

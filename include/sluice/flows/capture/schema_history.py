@@ -16,7 +16,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.definitions import Definitions
 from sluice.model.offset import Offset
 from sluice.segments.schemas import SchemaStore
-from sluice.sources.base import SchemaHistory, SourceSession
+from sluice.sources.port import SchemaHistory, SourceSession
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()

@@ -20,7 +20,7 @@ from sluice.flows.dump.interleaver import late_chunks
 from sluice.flows.runtime import Runtime
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
-from sluice.sources.base import LogWatch
+from sluice.sources.port import LogWatch
 from sluice.sources.table_filter import Selection
 
 _READ_EVERY_S = 120.0

@@ -23,7 +23,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stored import move_to_another_log
 from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
 from sluice.model.tables import TableId
-from sluice.sources.base import SourceSession
+from sluice.sources.port import SourceSession
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()

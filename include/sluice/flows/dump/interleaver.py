@@ -52,7 +52,7 @@ from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, Seg
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import LogDigester, SegmentWriter
-from sluice.sources.base import Source
+from sluice.sources.port import Source
 
 _log = structlog.get_logger()
 

@@ -21,7 +21,7 @@ from sluice.model.tables import TableId, distinct, member, stored_name
 from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import ChunkKey, KeyText
+from sluice.sources.port import ChunkKey, KeyText
 
 KEYS_A_SELECT = 2_000
 

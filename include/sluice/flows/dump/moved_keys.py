@@ -28,7 +28,7 @@ from sluice.model.tables import TableId, TableSchema, member, stored_name
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import KeyText
+from sluice.sources.port import KeyText
 
 _ALL = 2**62
 _log = structlog.get_logger()

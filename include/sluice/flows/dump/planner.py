@@ -16,7 +16,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId
 from sluice.model.whole_rows import LOG_WHOLE_ROWS
-from sluice.sources.base import ChunkKey, ChunkTable, SourceSession
+from sluice.sources.port import ChunkKey, ChunkTable, SourceSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import Dump, TableRequest, Tuning
 from sluice.model.nearest import meant
 from sluice.model.tables import TableId
-from sluice.sources.base import SourceSession
+from sluice.sources.port import SourceSession
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import structlog
 
 from sluice.model.dumps import Tuning
-from sluice.sources.base import Source, SourceLoad
+from sluice.sources.port import Source, SourceLoad
 
 _log = structlog.get_logger()
 

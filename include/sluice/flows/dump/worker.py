@@ -39,7 +39,7 @@ from sluice.model.dumps import (
     TableRequest,
 )
 from sluice.segments.chunk_file import chunk_path, write_chunk
-from sluice.sources.base import ReadsInParts
+from sluice.sources.port import ReadsInParts
 
 _log = structlog.get_logger()
 

@@ -21,7 +21,7 @@ from sluice.targets.port import Capabilities, Feature, Held, SchemaChange, Sourc
 from sluice.targets.schema.conversions import effects_at
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
-"""What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
+"""What a statement did to the values of a table's columns: :meth:`sluice.sources.port.Source.row_effects`."""
 
 CopiedAgain = Callable[[SchemaChange], Collection[TableId]]
 """Tables that a target has only once they were copied again: :meth:`sluice.targets.port.CopiesAgain.copied_again`."""

@@ -26,6 +26,3 @@ def names_of(parsed: ast.AlterTable) -> AlteredNames:
         elif isinstance(action, ast.DropColumn):
             dropped.append(action.name.lower())
     return AlteredNames(renamed, dropped)
-
-
-__all__ = ["altered_names", "names_of"]

@@ -94,6 +94,3 @@ def _content(raw: bytes, masked: bytes, token: Token, *, escapes: bool) -> bytes
             out.append(raw[at : at + 1])
             at += 1
     return b"".join(out)
-
-
-__all__ = ["as_hexadecimal"]

@@ -98,6 +98,3 @@ def _has_schema(written: str, table: TableId) -> bool:
     """Return True unless only the table's own name is written."""
     plain = written.strip('`"')
     return plain.replace("``", "`").replace('""', '"') != table.table
-
-
-__all__ = ["NamesReader", "Replacement", "lower_names", "lowered", "replaced"]

@@ -330,6 +330,3 @@ def _of_labels(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) 
 def _is_plain(label: str) -> bool:
     """Return True for a label that is no number, and that every collation distinguishes if its letters differ."""
     return label.isascii() and label.replace("_", "a").isalnum() and not label.isdigit()
-
-
-__all__ = ["Conditions", "column_effect", "row_effects"]

@@ -21,7 +21,7 @@ from sluice.model.dialects import Dialect
 from sluice.model.dumps import POSITION_LOST
 from sluice.model.tables import TableId
 from sluice.operations.copy_plan import plan_of
-from sluice.sources.base import SourceSession, SourceTable
+from sluice.sources.port import SourceSession, SourceTable
 from sluice.targets.port import Target, other_writers, refuses
 
 _NAMED = 5

@@ -15,7 +15,7 @@ from sluice.model.offset import Offset
 from sluice.operations.control import who
 from sluice.operations.recover.copies import copy, cost_of, replacement, rows_of
 from sluice.operations.recover.plan import Measure, Question, StoreFinding
-from sluice.sources.base import SourceSession
+from sluice.sources.port import SourceSession
 
 SUBJECT = "source"
 

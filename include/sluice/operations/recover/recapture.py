@@ -18,7 +18,7 @@ from sluice.model.dumps import Dump
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import SourceSession, StreamLimits
+from sluice.sources.port import SourceSession, StreamLimits
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()

@@ -19,7 +19,7 @@ from sluice.operations.recover.plan import Measure, StoreFinding
 from sluice.operations.recover.recapture import placed_tables, recapture, require_log_of
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
-from sluice.sources.base import Source
+from sluice.sources.port import Source
 
 SUBJECT = "segments"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sluice.mapping import TableRoute
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableSchema
-from sluice.sources.base import ChunkReader, DigestReader, SharedDigestReader
+from sluice.sources.port import ChunkReader, DigestReader, SharedDigestReader
 from sluice.targets.port import Comparer, SharedComparer
 
 

@@ -38,7 +38,7 @@ from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.log_window import LogWindow, require_cursor
 from sluice.operations.verify.progress import Progress, Told
 from sluice.segments.reader import read_file
-from sluice.sources.base import (
+from sluice.sources.port import (
     ChunkReader,
     DigestsLog,
     SnapshotDigest,

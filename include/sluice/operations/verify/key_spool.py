@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator
 
-from sluice.sources.base import Key
+from sluice.sources.port import Key
 
 
 class KeySpool:

@@ -20,7 +20,7 @@ from sluice.model.tables import TableSchema, member, stored_name
 from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.log_window import LogWindow
 from sluice.segments.reader import read_file
-from sluice.sources.base import ChunkReader
+from sluice.sources.port import ChunkReader
 from sluice.targets.port import CountingComparer, RowCounts
 
 LOOKS = 4

@@ -37,7 +37,7 @@ from sluice.model.tables import KEY_BUCKETS, TableId, TableSchema, distinct, sto
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
-from sluice.sources.base import ChunkKey, Key
+from sluice.sources.port import ChunkKey, Key
 from sluice.targets.port import CheckpointStore
 
 LOOK_EVERY_S = 0.05

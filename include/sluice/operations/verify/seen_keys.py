@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from sluice.sources.base import Key
+from sluice.sources.port import Key
 
 _BYTES = 8
 

@@ -38,7 +38,7 @@ from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.lockstep import ahead, in_lockstep
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
-from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText, SharedDigestReader
+from sluice.sources.port import ChunkKey, ChunkReader, DigestReader, Key, KeyText, SharedDigestReader
 from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences, SharedComparer
 
 FEW_ROWS = 4_000

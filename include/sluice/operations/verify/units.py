@@ -17,7 +17,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Chunk, ChunkId, Marking
 from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.table_check import ComparisonPlan, RangeFound, RowComparer, SourceRange
-from sluice.sources.base import KeyText
+from sluice.sources.port import KeyText
 from sluice.spark.base import UnitRunner
 from sluice.targets.port import Target, comparer_of
 from sluice.targets.registry import Kind, kind_of

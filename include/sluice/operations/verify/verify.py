@@ -42,7 +42,7 @@ from sluice.operations.verify.progress import Progress, Told
 from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
 from sluice.operations.verify.table_check import KEYS_A_LOOK, ComparisonPlan, DifferingRow, Found, TableCheck
 from sluice.operations.verify.units import Spread
-from sluice.sources.base import ChunkKey, ChunkReader, SourceSession, SourceTable
+from sluice.sources.port import ChunkKey, ChunkReader, SourceSession, SourceTable
 from sluice.targets.port import (
     Comparer,
     OtherWriter,

@@ -34,12 +34,13 @@ from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
-from sluice.sources.base import (
+from sluice.sources.memory.log import MemoryStore, Row, RowChange, Transaction, store_of
+from sluice.sources.memory.position import FILE, MemoryPosition, read_executed
+from sluice.sources.port import (
     Asked,
     Blindness,
     ChangeSink,
     ChunkKey,
-    M,
     SourceIdentity,
     SourceTable,
     StreamLimits,
@@ -47,8 +48,7 @@ from sluice.sources.base import (
     TableFilter,
     raise_first,
 )
-from sluice.sources.memory.log import MemoryStore, Row, RowChange, Transaction, store_of
-from sluice.sources.memory.position import FILE, MemoryPosition, read_executed
+from sluice.sources.port.log import M
 from sluice.sources.table_filter import Selection
 
 _PROGRESS_EVERY_S = 0.25
@@ -92,7 +92,7 @@ def _values(made: ColumnType, values: Sequence[Any]) -> pa.Array:
 
 @dataclass(frozen=True)
 class MemorySource:
-    """See :class:`sluice.sources.base.Source`."""
+    """See :class:`sluice.sources.port.Source`."""
 
     kind: ClassVar[str] = "memory"
     keeps_for_us: ClassVar[bool] = True
@@ -196,7 +196,7 @@ class MemoryWatch:
 
 
 class MemorySession:
-    """See :class:`sluice.sources.base.SourceSession`."""
+    """See :class:`sluice.sources.port.SourceSession`."""
 
     history: ClassVar[None] = None
 
@@ -593,7 +593,7 @@ class _Reading:
 
 
 class MemoryLoad:
-    """See :class:`sluice.sources.base.SourceLoad`; what the store says of itself is set by a test."""
+    """See :class:`sluice.sources.port.SourceLoad`; what the store says of itself is set by a test."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
@@ -609,7 +609,7 @@ class MemoryLoad:
 
 @dataclass(frozen=True)
 class MemoryChunkTable:
-    """See :class:`sluice.sources.base.ChunkTable`."""
+    """See :class:`sluice.sources.port.ChunkTable`."""
 
     schema: TableSchema
     store: MemoryStore
@@ -663,7 +663,7 @@ class MemoryWatermarks:
 
 
 class MemoryChunkReader(MemoryLoad):
-    """See :class:`sluice.sources.base.ChunkReader`."""
+    """See :class:`sluice.sources.port.ChunkReader`."""
 
     def __init__(self, source: MemorySource, store: MemoryStore) -> None:
         super().__init__(store)

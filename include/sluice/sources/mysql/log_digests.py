@@ -28,7 +28,7 @@ def not_digested(schema: TableSchema) -> str:
 
 
 def log_digest(schema: TableSchema, rows: pa.Table, *, mariadb: bool) -> RangeDigest | str:
-    """See :meth:`sluice.sources.base.DigestsLog.log_digest`."""
+    """See :meth:`sluice.sources.port.DigestsLog.log_digest`."""
     refused = not_digested(schema)
     if refused:
         return refused

@@ -1,4 +1,4 @@
-"""The MySQL and MariaDB source: sessions of the port :mod:`sluice.sources.base`, and what they have open."""
+"""The MySQL and MariaDB source: sessions of the port :mod:`sluice.sources.port`, and what they have open."""
 
 from __future__ import annotations
 
@@ -38,17 +38,6 @@ from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.key_sql import key_literals, key_table, shown_literal, typed_literal
 from sluice.mysql.rights import GrantedRights, grant
-from sluice.sources.base import (
-    Blindness,
-    ChangeSink,
-    M,
-    SourceIdentity,
-    SourceTable,
-    StreamLimits,
-    StreamResult,
-    TableFilter,
-    raise_first,
-)
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.live_table import read_definition
 from sluice.sources.mysql.catalog.stored_table import schema_of
@@ -94,6 +83,17 @@ from sluice.sources.mysql.snapshot.watermarks import (
     mark_table_of,
     required_mark_table,
 )
+from sluice.sources.port import (
+    Blindness,
+    ChangeSink,
+    SourceIdentity,
+    SourceTable,
+    StreamLimits,
+    StreamResult,
+    TableFilter,
+    raise_first,
+)
+from sluice.sources.port.log import M
 from sluice.sources.table_filter import Selection
 
 KEPT_S = 10.0
@@ -122,7 +122,7 @@ class MySQLKeyText:
 
 @dataclass(frozen=True)
 class MySQLSource:
-    """The source of one pipeline. See :class:`sluice.sources.base.Source`."""
+    """The source of one pipeline. See :class:`sluice.sources.port.Source`."""
 
     kind: ClassVar[str] = "mysql"
     keeps_for_us: ClassVar[bool] = False
@@ -166,11 +166,11 @@ class MySQLSource:
         return row_effects(change, statement, mariadb=self.dialect(at) == dialects.MARIADB)
 
     def log_digest(self, dialect: dialects.Dialect, schema: TableSchema, rows: pa.Table) -> RangeDigest | str:
-        """See :class:`sluice.sources.base.DigestsLog`."""
+        """See :class:`sluice.sources.port.DigestsLog`."""
         return log_digest(schema, rows, mariadb=dialect == dialects.MARIADB)
 
     def not_digested(self, schema: TableSchema) -> str:
-        """See :class:`sluice.sources.base.DigestsLog`."""
+        """See :class:`sluice.sources.port.DigestsLog`."""
         return not_digested(schema)
 
     @property
@@ -226,7 +226,7 @@ class MySQLSource:
 
 
 class MySQLSession:
-    """See :class:`sluice.sources.base.SourceSession`. ``login``: of the log's connection; None: it does not stream."""
+    """See :class:`sluice.sources.port.SourceSession`. ``login``: of the log's connection; None: it does not stream."""
 
     def __init__(self, source: MySQLSource, connection: MySQLConnection, login: PrefetchedLogin | None) -> None:
         self.source = source
@@ -515,7 +515,7 @@ def _own(definitions: Definitions) -> SchemaState:
 
 @dataclass(frozen=True)
 class MySQLSchemaHistory:
-    """See :class:`sluice.sources.base.SchemaHistory`."""
+    """See :class:`sluice.sources.port.SchemaHistory`."""
 
     session: MySQLSession
 

@@ -11,7 +11,7 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
-from sluice.sources.base import TableFilter
+from sluice.sources.port import TableFilter
 from sluice.sources.postgresql.catalog.definitions import KnownTable, PostgreSQLDefinitions
 from sluice.sources.postgresql.catalog.table import read_table, read_tables
 
@@ -28,7 +28,7 @@ class PositionCheck(Protocol):
 
 @dataclass(frozen=True)
 class PostgreSQLSchemaHistory:
-    """See :class:`sluice.sources.base.SchemaHistory`."""
+    """See :class:`sluice.sources.port.SchemaHistory`."""
 
     connection: Connection
     check: PositionCheck

@@ -15,7 +15,7 @@ from sluice.sources.postgresql.server.info import log_end
 
 
 class PostgreSQLLogWatch:
-    """See :class:`sluice.sources.base.LogWatch`. A slot is not read by two, so that only the end of the log is seen."""
+    """See :class:`sluice.sources.port.LogWatch`. A slot is not read by two, so that only the end of the log is seen."""
 
     fresh: set[TableId] | None = None
     end: ClassVar[None] = None

@@ -1,4 +1,4 @@
-"""The PostgreSQL source: sessions of the port :mod:`sluice.sources.base`, and what they have open."""
+"""The PostgreSQL source: sessions of the port :mod:`sluice.sources.port`, and what they have open."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, TableSchema
 from sluice.postgresql.connection import Connection
-from sluice.sources.base import (
+from sluice.sources.port import (
     Asked,
     Blindness,
     ChangeSink,
-    M,
     RetainedLog,
     SourceIdentity,
     SourceTable,
@@ -41,6 +40,7 @@ from sluice.sources.base import (
     TableFilter,
     raise_first,
 )
+from sluice.sources.port.log import M
 from sluice.sources.postgresql import ddl_trigger
 from sluice.sources.postgresql.catalog import table_list
 from sluice.sources.postgresql.catalog.changed_definition import row_effects
@@ -89,7 +89,7 @@ KEPT_S = 60.0
 
 @dataclass(frozen=True)
 class PostgreSQLSource:
-    """The source of one pipeline. See :class:`sluice.sources.base.Source`."""
+    """The source of one pipeline. See :class:`sluice.sources.port.Source`."""
 
     kind: ClassVar[str] = "postgresql"
     keeps_for_us: ClassVar[bool] = True
@@ -182,7 +182,7 @@ class PostgreSQLSource:
 
 
 class PostgreSQLSession:
-    """See :class:`sluice.sources.base.SourceSession`."""
+    """See :class:`sluice.sources.port.SourceSession`."""
 
     def __init__(self, source: PostgreSQLSource, connection: Connection, *, to_stream: bool) -> None:
         self.source = source
@@ -328,7 +328,7 @@ class PostgreSQLSession:
         raise_first(found, f"source {self.source.pipeline.source.connection} ({self.info.version})")
 
     def partial_tables(self) -> dict[TableId, str]:
-        """See :meth:`sluice.sources.base.LogsPartialRows.partial_tables`."""
+        """See :meth:`sluice.sources.port.LogsPartialRows.partial_tables`."""
         with self._asking():
             found = table_list.cut_short_tables(self.connection)
         statements: dict[TableId, list[str]] = {}

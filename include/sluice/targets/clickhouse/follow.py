@@ -14,7 +14,7 @@ from sluice.model.definitions import ColumnDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.targets.clickhouse.checkpoint import Record, change_record, guarded, require_record, shut_out
+from sluice.targets.clickhouse.checkpoint import CheckpointRows, Record, guarded, shut_out
 from sluice.targets.clickhouse.client import UNKNOWN_TABLE, Client
 from sluice.targets.clickhouse.column_types import HeldType, enum_type, held_type, takes
 from sluice.targets.clickhouse.place import Place
@@ -33,6 +33,7 @@ from sluice.targets.clickhouse.tables import (
 )
 from sluice.targets.clickhouse.values import ALL_YEARS, default_sql, sent
 from sluice.targets.port import Fence, SchemaChange
+from sluice.targets.port.record import change_record, require_record
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.plan import (
     AlterTable,
@@ -137,7 +138,7 @@ def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> 
     def done(found: Record | None) -> Record:
         return replace(require_record(found, place, fence.epoch), statements=(fence.batch, change.number + 1))
 
-    change_record(client, place, done)
+    change_record(CheckpointRows(client, place), done, place)
 
 
 def remove_older(client: Client, place: Place, fence: Fence, held: HeldTable) -> None:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from sluice.model.column_types import ColumnType
 from sluice.model.tables import TableId
 from sluice.targets.documents.definitions import Definition
-from sluice.targets.documents.records import Change, Record, RecordPlace, require_record
+from sluice.targets.documents.records import Record
 from sluice.targets.port import Fence, SchemaChange
+from sluice.targets.port.record import Decision, RecordPlace, require_record
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.plan import (
     AlterTable,
@@ -73,7 +74,7 @@ class Follower(ABC):
     record: Record
 
     @abstractmethod
-    def change_record(self, made: Change) -> None:
+    def change_record(self, decide: Decision[Record]) -> None:
         """Change the checkpoint's record by compare-and-set."""
 
     @abstractmethod

@@ -20,7 +20,7 @@ from sluice.model.batches import Op
 from sluice.model.fields import is_masked
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, one_chunk
-from sluice.targets.documents.records import Record, RecordCheckpoints
+from sluice.targets.documents.records import Record
 from sluice.targets.documents.refusals import refused_row
 from sluice.targets.messages.keyed_rows import KeyedRows
 from sluice.targets.messages.pieces import merged_parts
@@ -41,6 +41,7 @@ from sluice.targets.port import (
     WriteResult,
     WriteUnit,
 )
+from sluice.targets.port.record import RecordCheckpoints
 
 C = TypeVar("C")
 """The kind's client: a connection that one thread uses."""
@@ -61,7 +62,7 @@ class DocumentStore(ABC, Generic[C]):
 
     @property
     @abstractmethod
-    def checkpoints(self) -> RecordCheckpoints:
+    def checkpoints(self) -> RecordCheckpoints[Any, Record]:
         """The checkpoint store."""
 
     @abstractmethod

@@ -8,65 +8,75 @@ begin with the term.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from sluice.errors import CheckpointError, Fenced, TargetUnavailable
-from sluice.targets.documents.records import Change, Record, RecordCheckpoints, record_of, require_guarded
+from sluice.errors import CheckpointError, Fenced
+from sluice.targets.documents.records import Record, record_of
 from sluice.targets.elasticsearch.client import Client, connected
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.port import Fence
+from sluice.targets.port.record import Decision, Move, SwappedCheckpoints, require_guarded
 
-_ATTEMPTS = 20
 _BAD_REQUEST, _MISSING, _CONFLICT = 400, 404, 409
 
 
-class ElasticsearchCheckpoints(RecordCheckpoints):
-    """See :class:`sluice.targets.port.CheckpointStore`."""
+class ElasticsearchCheckpoints(SwappedCheckpoints[Place, Record]):
+    """The checkpoint store, a document of an index."""
 
     def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self._place = place
+        super().__init__(place, Record)
 
-    def _read(self) -> Record | None:
+    @contextmanager
+    def _opened(self) -> Iterator[CheckpointDocument]:
         with connected(self._place) as client:
-            return read_record(client, self._place)
+            yield CheckpointDocument(client, self._place)
 
-    def _change(self, made: Change, *, anew: bool) -> Record:
+    def _change(self, move: Move, epoch: int, decide: Decision[Record]) -> Record | None:
         """Change the record; then shut out the writers of earlier terms."""
-        with connected(self._place) as client:
-            found = change_record(client, self._place, made)
-            if anew:
-                shut_out(client, self._place, found.term)
-        return found
+        record = super()._change(move, epoch, decide)
+        if record is not None and move is not Move.ADVANCE:
+            with connected(self._place) as client:
+                shut_out(client, self._place, record.term)
+        return record
 
     def forget(self) -> None:
         """Remove the record and the aliases; rows stay."""
         with connected(self._place) as client:
-            place = self._place
-            path = path_of(place.options.checkpoint_index, "_doc", place.owner)
-            client.ask("removing the checkpoint", "DELETE", path, allow={_MISSING})
-            shut_out(client, place, None)
+            client.ask("removing the checkpoint", "DELETE", _document(self._place), allow={_MISSING})
+            shut_out(client, self._place, None)
 
 
-def change_record(client: Client, place: Place, made: Change) -> Record:
-    """Change the record to what ``made`` returns for it, unless another process changes it meanwhile."""
-    for _ in range(_ATTEMPTS):
-        found = read_record(client, place)
-        new = made(found)
-        if found is not None and new == found:
-            return found
-        if found is None:
-            _create_index(client, place)
-            path = path_of(place.options.checkpoint_index, "_create", place.owner)
+def _document(place: Place, endpoint: str = "_doc") -> str:
+    return path_of(place.options.checkpoint_index, endpoint, place.owner)
+
+
+class CheckpointDocument:
+    """The two calls, by Elasticsearch's sequence numbers."""
+
+    def __init__(self, client: Client, place: Place) -> None:
+        self._client, self._place = client, place
+
+    def read(self) -> tuple[Record | None, Any]:
+        """Return the record, and its sequence number and primary term."""
+        answer = self._client.ask("reading the checkpoint", "GET", _document(self._place), allow={_MISSING})
+        if answer.status == _MISSING:
+            return None, None
+        token = answer.document["_seq_no"], answer.document["_primary_term"]
+        return found_record(answer.document, self._place, self._place.owner), token
+
+    def swap(self, record: Record | None, token: Any) -> bool:
+        """Index the document, unless it has another sequence number by now."""
+        assert record is not None
+        place, path = self._place, _document(self._place)
+        if token is None:
+            _create_index(self._client, place)
+            path = _document(place, "_create")
         else:
-            assert found.seen is not None
-            path = path_of(place.options.checkpoint_index, "_doc", place.owner)
-            path += f"?if_seq_no={found.seen[0]}&if_primary_term={found.seen[1]}"
-        done = client.ask("changing the checkpoint", "PUT", path, new.to_document(place), allow={_CONFLICT})
-        if done.status != _CONFLICT:
-            return new
-    raise TargetUnavailable("other processes changed the checkpoint again and again", where=place.record_place)
+            path += f"?if_seq_no={token[0]}&if_primary_term={token[1]}"
+        doing, document = "changing the checkpoint", record.to_document(place)
+        return self._client.ask(doing, "PUT", path, document, allow={_CONFLICT}).status != _CONFLICT
 
 
 def _create_index(client: Client, place: Place) -> None:
@@ -82,20 +92,17 @@ def _create_index(client: Client, place: Place) -> None:
 
 def read_record(client: Client, place: Place) -> Record | None:
     """Return the record, None if there is none. Raises CheckpointError if it cannot be read."""
-    path = path_of(place.options.checkpoint_index, "_doc", place.owner)
-    found = client.ask("reading the checkpoint", "GET", path, allow={_MISSING})
-    return None if found.status == _MISSING else found_record(found.document, place, place.owner)
+    return CheckpointDocument(client, place).read()[0]
 
 
 def found_record(document: Any, place: Place, owner: str) -> Record:
-    """Return the record of an owner from what the server answers. Raises CheckpointError."""
-    seen = (document["_seq_no"], document["_primary_term"]) if "_seq_no" in document else None
+    """Return the record of an owner from the server's answer. Raises CheckpointError."""
     where = f"document {owner} of index {place.options.checkpoint_index} at {place.receiver.base}"
-    return record_of(document.get("_source", {}), owner, seen, where=where, pipeline=place.pipeline)
+    return record_of(document.get("_source", {}), place, owner, where)
 
 
 def guarded(client: Client, place: Place, fence: Fence) -> Record:
-    """Return the record, if it is what a unit of ``fence`` was told. Raises Fenced, CheckpointError."""
+    """Return the record that allows a unit of ``fence`` to write. Raises Fenced, CheckpointError."""
     return require_guarded(read_record(client, place), place, fence)
 
 
@@ -135,6 +142,3 @@ def let_in(client: Client, place: Place, fence: Fence, indexes: Iterable[str]) -
         gone = [{"remove": one["add"]} for one in adds]
         client.acknowledged("removing aliases", "POST", "/_aliases", {"actions": gone}, allow={_MISSING})
         raise
-
-
-__all__ = ["ElasticsearchCheckpoints", "change_record", "found_record", "guarded", "let_in", "read_record", "shut_out"]

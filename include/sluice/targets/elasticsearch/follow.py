@@ -14,14 +14,15 @@ from sluice.model.column_types import ColumnType
 from sluice.model.tables import TableId
 from sluice.targets.documents.definitions import Definition
 from sluice.targets.documents.follow import Follower
-from sluice.targets.documents.records import Change
+from sluice.targets.documents.records import Record
 from sluice.targets.elasticsearch.bulk import BulkSender, delete_lines, index_lines
-from sluice.targets.elasticsearch.checkpoint import change_record, guarded, let_in
+from sluice.targets.elasticsearch.checkpoint import CheckpointDocument, guarded, let_in
 from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.column_types import document_texts
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.elasticsearch.tables import HeldIndex, held_indexes, index_body, make_room, mapped
 from sluice.targets.port import Fence, SchemaChange
+from sluice.targets.port.record import Decision, change_record
 from sluice.targets.schema.plan import AddColumn, AlterTable, CreateTable, type_of
 from sluice.targets.schema.policy import not_followed
 
@@ -45,8 +46,8 @@ class _Follower(Follower):
     fence: Fence
     made: set[str] = field(default_factory=set)
 
-    def change_record(self, made: Change) -> None:
-        change_record(self.client, self.place, made)
+    def change_record(self, decide: Decision[Record]) -> None:
+        change_record(CheckpointDocument(self.client, self.place), decide, self.place)
 
     def read(self, table: TableId) -> Definition | None:
         index = self.place.index_of(table)

@@ -95,9 +95,6 @@ def signature(how: Signature, secret: bytes, body: bytes, now: int) -> dict[str,
     return {**found, how.timestamp_header: str(now)} if how.timestamp_header else found
 
 
-__all__ = ["HttpClient", "Refusal", "signature"]
-
-
 def probe(endpoint: Endpoint) -> str:
     """Connect to the receiver's port, with TLS where the address has it; nothing is sent to it.
 

@@ -11,28 +11,32 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.errors import CheckpointError, SluiceError, TargetUnavailable
-from sluice.model.offset import Offset
-from sluice.targets.fencing import seal_of
+from typing_extensions import override
+
+from sluice.errors import CheckpointError, TargetUnavailable
 from sluice.targets.kafka.client import ADMIN_S, ANSWER_S, KicksOut, errors, kafka_error, library, translated
 from sluice.targets.kafka.options import MissingTopics
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.topics import KnownTopics, create
 from sluice.targets.port import Checkpoint
+from sluice.targets.port.record import Record, checkpoint_of, fields_of, reading
 
-FORMAT_VERSION = 1
 _TAIL = 8
 SETTLES_S = 5.0
 """Seconds to wait for the marker of a transaction that is in the topic."""
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaCheckpoint:
+class KafkaCheckpoint(Record):
     """The record: the checkpoint, the topics that the target wrote to, and dead letters that were delivered since."""
 
-    checkpoint: Checkpoint
     topics: KnownTopics = field(default_factory=KnownTopics)
     replayed: tuple[str, ...] = ()
+
+    @override
+    def rewound(self, checkpoint: Checkpoint, *, anew: bool) -> KafkaCheckpoint:
+        """Return the record without dead letters, which are delivered again."""
+        return KafkaCheckpoint(checkpoint, self.topics)
 
 
 @dataclass(frozen=True)
@@ -156,39 +160,18 @@ class AckTopic:
             )
         if message.value() is None:
             return None
-        try:
+        with reading(self.place, where=where):
             data = json.loads(message.value())
-            if data["format"] != FORMAT_VERSION:
-                raise ValueError(f"format {data['format']}")
-            position = Offset.from_json(data["position"]) if data["position"] else None
-            seal = data.get("seal")  # older versions wrote no seal
-            edited = seal is not None and seal != seal_of([self.place.owner], int(data["batch"]), data["position"])
-            checkpoint = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]), edited)
+            checkpoint = checkpoint_of(data, self.place.owner, sealed=False)  # older versions wrote no seal
             topics = KnownTopics(dict(data.get("partitions", {})), dict(data.get("topic_ids", {})))
             return KafkaCheckpoint(checkpoint, topics, tuple(data.get("replayed", ())))
-        except (ValueError, KeyError, TypeError, SluiceError) as error:
-            raise CheckpointError(
-                f"the checkpoint of {self.place.owner} cannot be read: {error}",
-                where=where,
-                hint=f"was it written by a newer version, or by hand? `sluice check {self.place.pipeline}` says what "
-                "to do",
-            ) from error
 
     def record(self, held: KafkaCheckpoint) -> bytes:
         """Return the record as stored."""
-        at = held.checkpoint
-        position = at.position.to_json() if at.position else None
-        return json.dumps({
-            "format": FORMAT_VERSION,
-            "epoch": at.epoch,
-            "batch": at.batch,
-            "identity": at.identity,
-            "position": position,
-            "seal": seal_of([self.place.owner], at.batch, position),
-            "partitions": dict(held.topics.partitions),
-            "topic_ids": dict(held.topics.ids),
-            "replayed": list(held.replayed),
-        }).encode()
+        more: dict[str, Any] = {"partitions": dict(held.topics.partitions), "replayed": list(held.replayed)}
+        if held.topics.ids:
+            more["topic_ids"] = dict(held.topics.ids)
+        return json.dumps(fields_of(held.checkpoint, self.place.owner) | more).encode()
 
     def make(self) -> None:
         """Create the compacted topic if it is missing. Its segments are small: little is left to be read and stored."""

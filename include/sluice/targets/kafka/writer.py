@@ -10,9 +10,8 @@ from typing import Any
 
 from sluice.errors import MappingError, TargetUnavailable
 from sluice.model.tables import TableId
-from sluice.targets.fencing import require_no_newer
 from sluice.targets.kafka.ack_topic import AckTopic, KafkaCheckpoint
-from sluice.targets.kafka.checkpoint import KafkaCheckpoints, gone, guarded
+from sluice.targets.kafka.checkpoint import KafkaCheckpoints
 from sluice.targets.kafka.client import KicksOut
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.sender import BatchSender, Emptied, TopicRows
@@ -33,6 +32,7 @@ from sluice.targets.port import (
     TableInput,
     WriteResult,
 )
+from sluice.targets.port.record import require_guarded, require_no_newer, require_present
 
 
 def stale_topics(place: Place, changes: Input, change: SchemaChange) -> tuple[Stale, ...]:
@@ -189,21 +189,15 @@ class KafkaUnit:
         ):
             return channel, known  # if another producer began since, the commit is refused
         # a process that is out of date must not disturb a newer one
-        require_no_newer(_known(self.place), self.fence.epoch, self.place.record_place)
+        before = require_present(AckTopic(self.place).read(0), self.place)
+        require_no_newer(before.checkpoint, self.fence.epoch, self.place.record_place)
         channel = mine.channel = Channel(self.place)
-        return channel, guarded(self.place, self.fence, channel.held)
+        return channel, require_guarded(channel.held, self.place, self.fence)
 
     def _why(self, error: KicksOut) -> TargetUnavailable:
-        guarded(self.place, self.fence, AckTopic(self.place).read())
+        require_guarded(AckTopic(self.place).read(), self.place, self.fence)
         return TargetUnavailable(
             f"another producer began transactions as {self.place.transactional_id} while batch {self.fence.batch} was "
             f"written: {error}",
             where=self.place.owner,
         )
-
-
-def _known(place: Place) -> Checkpoint:
-    found = AckTopic(place).read(0)
-    if found is None:
-        raise gone(place)
-    return found.checkpoint

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 
-from sluice.errors import Fenced
-from sluice.targets.fencing import require_no_newer, require_own
+from typing_extensions import override
+
 from sluice.targets.memory.store import MemoryStore, Owner
-from sluice.targets.port import Agrees, Checkpoint
+from sluice.targets.port import Checkpoint, Fence
+from sluice.targets.port.record import Decision, Move, Record, RecordCheckpoints, require_guarded
 
 
-class MemoryCheckpoints:
-    """See :class:`sluice.targets.port.CheckpointStore`."""
+@dataclass(frozen=True)
+class MemoryPlace:
+    """The names of a target and of its checkpoint."""
+
+    name: str
+    pipeline: str
+    target: str
+
+    @property
+    def owner(self) -> str:
+        """The pipeline and the target, by name."""
+        return f"{self.pipeline}.{self.target}"
+
+    @property
+    def record_place(self) -> str:
+        """The store, and the owner."""
+        return f"memory {self.name}, {self.owner}"
+
+
+class MemoryCheckpoints(RecordCheckpoints[MemoryPlace, Record]):
+    """The checkpoint store, a dictionary."""
 
     def __init__(self, store: MemoryStore, owner: Owner) -> None:
+        super().__init__(MemoryPlace(store.name, *owner), Record)
         self._store, self._owner = store, owner
 
     @property
@@ -21,58 +42,44 @@ class MemoryCheckpoints:
         """The store."""
         return f"memory {self._store.name}"
 
-    @property
-    def _where(self) -> str:
-        return f"{self.place}, {self._owner[0]}.{self._owner[1]}"
-
     def read(self) -> Checkpoint | None:
         """Return the checkpoint, None if there is none."""
         return self._store.checkpoints.get(self._owner)
 
-    def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
-        """Take the target over. Raises Fenced, and what ``agrees`` raises."""
-        with self._store.lock:
-            found = self.read()
-            if agrees is not None:
-                agrees(found)
-            if found is None:
-                found = Checkpoint(0, first)
-                self._store.writes.setdefault(self._owner[0], frozenset())
-            require_no_newer(found, epoch, self._where)
-            made = replace(found, epoch=epoch, identity=identity or found.identity)
-            self._store.checkpoints[self._owner] = made
-            return made
+    def guard(self, fence: Fence) -> None:
+        """Raise Fenced unless a unit of ``fence`` may write."""
+        require_guarded(self._read(), self._place, fence)
 
-    def advance(self, to: Checkpoint) -> None:
-        """Store a later checkpoint. Raises Fenced."""
-        with self._store.lock:
-            found = self.read()
-            if found is None:
-                raise Fenced("the target's checkpoint is gone", where=self.place)
-            require_own(found, to.epoch, self._where)
-            if found.batch < to.batch:
-                self._store.checkpoints[self._owner] = _written(found, to)
+    def _read(self) -> Record | None:
+        held = self._store.checkpoints.get(self._owner)
+        return Record(held) if held is not None else None
 
+    def _change(self, move: Move, epoch: int, decide: Decision[Record]) -> Record | None:
+        store, owner = self._store, self._owner
+        with store.lock:
+            record = decide(self._read())
+            if record is None:
+                store.checkpoints.pop(owner, None)
+            else:
+                store.writes.setdefault(owner[0], frozenset())
+                store.checkpoints[owner] = record.checkpoint
+            if move in (Move.REWIND, Move.FORGET):
+                store.statements.pop(owner, None)
+        return record
+
+    @override
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Store a checkpoint that may be earlier. Raises Fenced."""
         with self._store.lock:
-            found = self.take_over(to.epoch, to.batch, identity=to.identity)
-            self._store.checkpoints[self._owner] = _written(found, to)
-            self._store.statements.pop(self._owner, None)
+            super().rewind(to, anew=anew)
             if anew:
                 self._forget_done()
 
     def forget(self) -> None:
         """Remove everything recorded for this owner."""
         with self._store.lock:
-            self._store.checkpoints.pop(self._owner, None)
-            self._store.statements.pop(self._owner, None)
+            super().forget()
             self._forget_done()
 
     def _forget_done(self) -> None:
         for scope in [scope for scope in self._store.done if scope[0] == self._owner]:
             del self._store.done[scope]
-
-
-def _written(found: Checkpoint, to: Checkpoint) -> Checkpoint:
-    return replace(found, batch=to.batch, position=to.position, edited=False)

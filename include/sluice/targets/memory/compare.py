@@ -60,6 +60,3 @@ class MemoryComparer(ComparesRowsOnly):
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-__all__ = ["MemoryComparer"]

@@ -42,6 +42,3 @@ def is_in(item: KeyRange) -> Callable[[Key], bool]:
         )
 
     return inside
-
-
-__all__ = ["is_in", "key_table", "keys_of"]

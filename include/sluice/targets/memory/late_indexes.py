@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sluice.errors import Fenced
 from sluice.model.tables import TableId
-from sluice.targets.memory.store import MemoryStore, Owner, Refused
+from sluice.targets.memory.checkpoints import MemoryCheckpoints
+from sluice.targets.memory.store import MemoryStore, Owner
 from sluice.targets.port import Fence
 
 
@@ -20,7 +20,7 @@ class LateIndexes:
         """Note the indexes of tables that are new and empty, and drop them."""
         store = self._store
         with store.lock:
-            self._guard(fence)
+            MemoryCheckpoints(store, self._owner).guard(fence)
             made, noted = store.made.get(self._owner, set()), store.left_out.setdefault(self._owner, {})
             for table in tables:
                 held = store.tables[table]
@@ -39,14 +39,8 @@ class LateIndexes:
         """Build what is left out."""
         store = self._store
         with store.lock:
-            self._guard(fence)
+            MemoryCheckpoints(store, self._owner).guard(fence)
             for table in tables:
                 missing = store.left_out.get(self._owner, {}).pop(table, {})
                 if table in store.tables:
                     store.tables[table].indexes |= missing
-
-    def _guard(self, fence: Fence) -> None:
-        try:
-            self._store.guard(self._owner, fence)
-        except Refused as error:
-            raise Fenced(str(error), where=f"memory {self._store.name}") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.model.tables import TableId
-from sluice.targets.port import Checkpoint, Fence
+from sluice.targets.port import Checkpoint
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -70,10 +70,6 @@ class Message:
     envelope: Row = field(default_factory=dict)
 
 
-class Refused(Exception):
-    """An older epoch, or a batch that is not the next one: ``why``."""
-
-
 @dataclass
 class MemoryStore:
     """An in-memory store. Every change of it is made under ``lock``."""
@@ -102,16 +98,6 @@ class MemoryStore:
             made = self.tables[table] = Table(list(columns), tuple(key))
             return made
 
-    def guard(self, owner: Owner, fence: Fence) -> None:
-        """Raise Refused if a newer process writes, or a later batch is stored. Call it under the lock."""
-        held = self.checkpoints.get(owner)
-        if held is None:
-            raise Refused("its checkpoint is gone")
-        if held.epoch != fence.epoch:
-            raise Refused(f"epoch {held.epoch} took it over from epoch {fence.epoch}")
-        if held.batch != fence.held:
-            raise Refused(f"it holds batch {held.batch} by now, not {fence.held}")
-
 
 _stores: dict[str, MemoryStore] = {}
 
@@ -124,6 +110,3 @@ def memory_store(name: str = "default") -> MemoryStore:
 def forget_store(name: str) -> None:
     """Remove it with all that it holds."""
     _stores.pop(name, None)
-
-
-__all__ = ["MemoryStore", "Message", "Refused", "Row", "Table", "forget_store", "memory_store"]

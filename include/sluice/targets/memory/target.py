@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
-from sluice.errors import Fenced, LoadError, TargetUnavailable
+from sluice.errors import LoadError, TargetUnavailable
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
@@ -20,7 +20,7 @@ from sluice.targets.memory.keys import is_in, keys_of
 from sluice.targets.memory.late_indexes import LateIndexes
 from sluice.targets.memory.rows import MergedRow, merged_rows
 from sluice.targets.memory.schema import MemorySchema, follow, require
-from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
+from sluice.targets.memory.store import Key, MemoryStore, Message, Row, Table, memory_store
 from sluice.targets.options import options_of
 from sluice.targets.port import (
     BatchInput,
@@ -250,16 +250,8 @@ class MemoryWriter:
 
 def guard(target: MemoryTarget, fence: Fence) -> None:
     """Raise Fenced if a newer process writes. A target without a checkpoint cannot tell."""
-    if target.checkpoints is None:
-        return
-    try:
-        target.store.guard(target.owner, fence)
-    except Refused as refused:
-        raise Fenced(
-            f"batch {fence.batch} may not be written to target {target.config.name}: {refused}",
-            where=target.prefix,
-            hint="a newer run is at work; this one must not write any more",
-        ) from None
+    if target.checkpoints is not None:
+        target.checkpoints.guard(fence)
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,3 @@ def stream(rows: pa.Table) -> bytes:
         writer.write_table(rows.combine_chunks())
     made: bytes = out.getvalue().to_pybytes()
     return made
-
-
-__all__ = ["CONTENT_TYPE", "arrow_messages", "stream"]

@@ -46,6 +46,3 @@ class BatchRows:
         """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
         files = [file for table in self.tables for file in table.files]
         return self.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
-
-
-__all__ = ["BatchRows"]

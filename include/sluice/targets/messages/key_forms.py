@@ -161,6 +161,3 @@ def _values(kind: pa.DataType) -> Sequence[object]:
 
 def _listed(names: Sequence[str]) -> str:
     return f"({', '.join(names)})" if names else "none"
-
-
-__all__ = ["KeyForms"]

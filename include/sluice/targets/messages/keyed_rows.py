@@ -132,6 +132,3 @@ class KeyedRows:
         users = [one for one in rows.schema if one.name not in META_COLUMNS]
         known, _ = masks(rows["_present"], len(users))
         return {one.name: known[:, number] for number, one in enumerate(users)}
-
-
-__all__ = ["KeyedRows", "RowKeys"]

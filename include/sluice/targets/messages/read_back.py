@@ -298,6 +298,3 @@ class _Number(str):
 
     def __hash__(self) -> int:
         return hash(repr(float(self)))
-
-
-__all__ = ["KEYS", "OwnNumbers", "ReadBack", "arrow_entries", "arrow_keys", "listed_keys"]

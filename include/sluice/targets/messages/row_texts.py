@@ -170,19 +170,3 @@ def alike(made: ColumnType, mine: bytes | None, there: bytes | None) -> bool:
 
 def _short(text: bytes) -> bytes:
     return text.rstrip(b"0").rstrip(b".") if b"." in text else text
-
-
-__all__ = [
-    "BYTES",
-    "OWN",
-    "OwnType",
-    "alike",
-    "escaped",
-    "iso_texts",
-    "json_texts",
-    "key_texts",
-    "not_read_back",
-    "own_type",
-    "read_text",
-    "texts",
-]

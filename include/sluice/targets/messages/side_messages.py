@@ -46,6 +46,3 @@ def statement_of(change: SchemaChange) -> Statement:
     return Statement(
         found.file, found.offset, found.gtid, found.commit_time_us, found.schema, found.text, change.tables
     )
-
-
-__all__ = ["statement_messages", "statement_of", "transaction_messages"]

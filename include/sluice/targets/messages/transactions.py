@@ -153,6 +153,3 @@ def _moves_key(piece: ChangePiece) -> _Numbers:
     return np.array(
         [one.op == Op.UPDATE and not set(changed(one)).isdisjoint(piece.key) for one in rows], dtype=np.int64
     )
-
-
-__all__ = ["NumberedPiece", "Transaction", "numbered", "places_of"]

@@ -13,15 +13,16 @@ from sluice.model.column_types import ColumnType
 from sluice.model.tables import TableId
 from sluice.targets.documents.definitions import Definition
 from sluice.targets.documents.follow import Follower
-from sluice.targets.documents.records import Change
+from sluice.targets.documents.records import Record
 from sluice.targets.mongodb.bulk import BulkSender
-from sluice.targets.mongodb.checkpoint import change_record, guarded
+from sluice.targets.mongodb.checkpoint import CheckpointDocument, guarded
 from sluice.targets.mongodb.client import Client
 from sluice.targets.mongodb.column_types import Unstorable, document_values
 from sluice.targets.mongodb.documents import NOT_DELETED
 from sluice.targets.mongodb.place import Namespace, Place
 from sluice.targets.mongodb.tables import define, definitions, make_collection
 from sluice.targets.port import Fence, SchemaChange
+from sluice.targets.port.record import Decision, change_record
 from sluice.targets.schema.plan import AlterTable, CreateTable
 from sluice.targets.schema.policy import not_filled, not_followed
 
@@ -44,8 +45,8 @@ class _Follower(Follower):
     place: Place
     fence: Fence
 
-    def change_record(self, made: Change) -> None:
-        change_record(self.client, self.place, made)
+    def change_record(self, decide: Decision[Record]) -> None:
+        change_record(CheckpointDocument(self.client, self.place), decide, self.place)
 
     def read(self, table: TableId) -> Definition | None:
         at = self.place.namespace(table)

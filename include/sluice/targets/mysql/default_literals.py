@@ -48,6 +48,3 @@ def literals_of(value: pa.Scalar | None) -> Iterator[str]:
             yield f"'{value.as_py()}'"
         except (ValueError, OverflowError):  # a date that no calendar has
             return
-
-
-__all__ = ["alike", "literals_of"]

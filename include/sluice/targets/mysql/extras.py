@@ -110,6 +110,3 @@ def _characters(made: ColumnType) -> int | None:
     if made.kind in {T.CHAR, T.VARCHAR, T.BINARY, T.VARBINARY}:
         return made.length
     return None if made.kind in {T.JSON, T.GEOMETRY, T.VECTOR} else 2
-
-
-__all__ = ["LONGEST_NAME", "attributes", "default_here", "identified", "index_lines", "is_foreign"]

@@ -375,6 +375,3 @@ def _clause(was: str, name: str, definition: str) -> str:
     if was == name:
         return f"MODIFY COLUMN {quoted(name)} {definition}"
     return f"CHANGE COLUMN {quoted(was)} {quoted(name)} {definition}"
-
-
-__all__ = ["SETTINGS", "FollowedHeld", "Follower", "Types"]

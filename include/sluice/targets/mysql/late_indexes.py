@@ -163,6 +163,3 @@ def _is_referred_to(cursor: Any, table: TableId) -> bool:
         (table.schema, table.table),
     )
     return bool(cursor.fetchone()[0])
-
-
-__all__ = ["LateIndexes", "droppable", "left_out", "made_with_indexes"]

@@ -91,6 +91,3 @@ def _of_columns(names: NamesReader, after: TableDefinition, added: set[str], kno
 
 def _known(charset: str | None, collation: str | None, knows: Knows) -> bool:
     return bool(charset and collation) and knows(charset or "", collation or "")
-
-
-__all__ = ["Knows", "said"]

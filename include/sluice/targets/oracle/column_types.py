@@ -235,18 +235,3 @@ def _lost_number(made: ColumnType, found: OracleType) -> str:
         return "" if fits else "numbers with more digits are refused"
     needed = oracle_type(_whole(made)).numbers[0]
     return "" if before >= needed else f"numbers of more than {before} digits are refused"
-
-
-__all__ = [
-    "EXTENDED_BYTES",
-    "LOSES",
-    "STANDARD_BYTES",
-    "OracleType",
-    "holds_all",
-    "lost",
-    "made_type",
-    "oracle_type",
-    "own_type",
-    "room",
-    "takes",
-]

@@ -184,8 +184,3 @@ _STORED: Mapping[ColumnKind, Callable[[Any], Any]] = {
     K.DATE: lambda value: date_number(f"{value:%Y-%m-%d}" if value.year >= 1000 else value.isoformat()[:10]),
     K.DATETIME: lambda value: timestamp_number(value.isoformat(" ")),
 }
-
-
-__all__ = [
-    "SORTED_ALIKE", "TOLD_ALIKE", "Key", "conditions", "held_keys", "key_types", "key_values", "table_of",
-]  # fmt: skip

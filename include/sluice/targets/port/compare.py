@@ -80,7 +80,7 @@ class Comparer(Protocol):
         """
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """Return :meth:`sluice.sources.base.DigestReader.digest_words` for the columns of ``plan``; empty if no digest
+        """Return :meth:`sluice.sources.port.DigestReader.digest_words` for the columns of ``plan``; empty if no digest
         can be computed.
 
         The word is "" for a column that the target computes itself and that is never written.
@@ -95,7 +95,7 @@ class SharedComparer(Protocol):
     """Optional, for a :class:`Comparer`: computes checksums that other kinds of servers compute alike."""
 
     def shared_digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """See :meth:`Comparer.digest_words`; :meth:`sluice.sources.base.SharedDigestReader.shared_digest_words`."""
+        """See :meth:`Comparer.digest_words`; :meth:`sluice.sources.port.SharedDigestReader.shared_digest_words`."""
 
     def shared_digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """See :meth:`Comparer.digest`."""

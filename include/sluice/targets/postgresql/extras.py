@@ -102,6 +102,3 @@ def plain_indexes(table: TableDefinition) -> list[IndexDefinition]:
         for one in table.indexes
         if not one.primary and one.kind == "index" and all(name and not cut for name, cut in one.columns)
     ]
-
-
-__all__ = ["Index", "comment_on_column", "comment_on_table", "entry_fits", "index_name", "of_plan", "plain_indexes"]

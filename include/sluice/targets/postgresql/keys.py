@@ -95,6 +95,3 @@ _READ: Mapping[ColumnKind, Callable[[str], Any]] = {
     ColumnKind.DOUBLE: float,
 }
 """The readers of texts, but for whole numbers."""
-
-
-__all__ = ["read_keys", "shown", "texts"]

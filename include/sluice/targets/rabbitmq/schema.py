@@ -11,7 +11,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.feature_check import without_key
 from sluice.targets.port import Input, TableFinding
-from sluice.targets.rabbitmq.checkpoint import StreamCheckpoints, read_checkpoint, why_lost
+from sluice.targets.rabbitmq.checkpoint import CheckpointStream, StreamCheckpoints, why_lost
 from sluice.targets.rabbitmq.client import connected
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.sender import EXCHANGE_TYPE, QUEUE_TYPE, wanted
@@ -58,7 +58,7 @@ class RabbitMQSchema:
         """Return what is not there of what is needed, and why streams lack what was sent, over one connection."""
         if self.place.options.streams:
             with stream_connected(self.place, _DOING) as streams:
-                held = read_checkpoint(streams, self.place)
+                held, _ = CheckpointStream(streams, self.place).read()
                 lost = {name: why_lost(streams, self.place, held, name) for _, name in needed}
                 missing = {key for key in needed if not streams.exists(key[1])}
                 return missing, {name: error for name, error in lost.items() if error is not None}

@@ -285,19 +285,6 @@ def cluster_refused(endpoint: Endpoint) -> SluiceError:
     )
 
 
-__all__ = [
-    "Client",
-    "FenceMoved",
-    "cluster_refused",
-    "connected",
-    "errors",
-    "library",
-    "scrubbed",
-    "settings",
-    "translated",
-]
-
-
 def probe(endpoint: Endpoint) -> str:
     """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
     given = {**settings(endpoint), "socket_connect_timeout": _CONNECT_S, "socket_timeout": _CONNECT_S}

@@ -129,6 +129,3 @@ class RedisComparer(ComparesRowsOnly):
         now_ms = int((time.time() + 1) * 1000)
         found: list[bool] = pc.fill_null(pc.less(at, now_ms), False).to_pylist()
         return found
-
-
-__all__ = ["RedisComparer"]

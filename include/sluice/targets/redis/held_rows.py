@@ -97,6 +97,3 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
                 hint="did another program write them?",
             ) from None
     return pa.table(arrays, names=list(plan.key))
-
-
-__all__ = ["HeldRow", "held_rows", "json_value", "key_table", "shown_key"]

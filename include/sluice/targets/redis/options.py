@@ -145,6 +145,3 @@ class RedisOptions(BaseModel):
     def one_stream(self) -> bool:
         """True if all tables share a stream."""
         return "table" not in fields_of("stream", self.stream)
-
-
-__all__ = ["Expiry", "Index", "RedisOptions"]

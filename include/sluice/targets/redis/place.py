@@ -70,6 +70,3 @@ class Place:
             pipeline=escaped(self.pipeline),
             target=escaped(self.target),
         )
-
-
-__all__ = ["Place"]

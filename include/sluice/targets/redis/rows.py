@@ -212,6 +212,3 @@ def content(values: pa.Array, first: int, end: int) -> memoryview:
     _, ends, data = values.buffers()
     offsets = np.frombuffer(ends, np.int64)[values.offset : values.offset + len(values) + 1]
     return memoryview(data)[int(offsets[first]) : int(offsets[end])] if data is not None else memoryview(b"")
-
-
-__all__ = ["EXPIRY_KINDS", "PackedRows", "TableRows", "bulk_of", "bulks", "command_of", "content", "expiry_ms"]

@@ -206,6 +206,3 @@ def _waits_for_log(client: Client) -> bool:
     except LoadError:
         return False
     return True
-
-
-__all__ = ["RedisSchema", "server_findings"]

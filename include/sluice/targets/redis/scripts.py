@@ -310,36 +310,25 @@ return added
 )
 """Appends to streams what is not there yet; returns how many entries that were."""
 
-ADVANCE = Script("""
--- ARGV: epoch, batch, position, seal, tables, time
-local held = redis.call('HMGET', KEYS[1], 'epoch', 'batch')
-if held[1] ~= ARGV[1] then return redis.error_reply('FENCED the checkpoint is another one') end
-redis.call('HSET', KEYS[1], 'at', ARGV[6])
-if tonumber(held[2]) >= tonumber(ARGV[2]) then return 0 end
-redis.call('HSET', KEYS[1], 'batch', ARGV[2], 'position', ARGV[3], 'seal', ARGV[4], 'tables', ARGV[5])
+SWAP = Script("""
+-- ARGV: number of the words that are expected, they, number of the new words, they, fields that go
+local held, expected, values = redis.call('HGETALL', KEYS[1]), tonumber(ARGV[1]), {}
+if #held ~= expected then return 0 end
+for number = 1, expected, 2 do values[held[number]] = held[number + 1] end
+for number = 2, expected, 2 do
+  if values[ARGV[number]] ~= ARGV[number + 1] then return 0 end
+end
+local first = expected + 3
+local last = expected + 2 + tonumber(ARGV[expected + 2])
+redis.call('HSET', KEYS[1], unpack(ARGV, first, last))
+for number = last + 1, #ARGV do redis.call('HDEL', KEYS[1], ARGV[number]) end
 return 1
 """)
-"""Moves the checkpoint on."""
+"""Changes the checkpoint, unless it changed meanwhile."""
 
 NAMES = {
     PUT: "that writes rows", REMOVE: "that removes rows", MOVE: "that moves rows", RENAME: "that renames rows",
     FIELDS: "that changes fields",
     REPLACE: "that replaces rows", LOST: "that looks for a stream",
-    NOTE: "that keeps a note", APPEND: "that appends to streams",
-    ADVANCE: "that moves the checkpoint",
+    NOTE: "that keeps a note", APPEND: "that appends to streams", SWAP: "that changes the checkpoint",
 }  # fmt: skip
-
-__all__ = [
-    "ADVANCE",
-    "APPEND",
-    "FIELDS",
-    "LOST",
-    "MOVE",
-    "NAMES",
-    "NOTE",
-    "PUT",
-    "REMOVE",
-    "RENAME",
-    "REPLACE",
-    "Script",
-]

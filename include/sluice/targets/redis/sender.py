@@ -118,6 +118,3 @@ def parts_of(keys: Sequence[bytes], size: int = CHUNK_ROWS) -> Iterator[Sequence
     """Yield parts that go into one script each."""
     for first in range(0, len(keys), size):
         yield keys[first : first + size]
-
-
-__all__ = ["RowSender", "parts_of"]

@@ -105,6 +105,3 @@ class StreamUnit:
                     fields = [] if key is None else [b"key", key]
                     fields += [] if value is None else [b"value", value]
                     yield stream, [*fields, *(part for name, said in more for part in (name.encode(), said))]
-
-
-__all__ = ["StreamUnit"]

@@ -148,14 +148,3 @@ def index_spec(indexes: tuple[Index, ...]) -> str:
         made.append({"key": one.key, "parts": parts, **({"score": one.score} if one.score else {})})
     columns = sorted({name for one in indexes for name in one.columns})
     return json.dumps({"columns": columns, "indexes": made}, ensure_ascii=False)
-
-
-__all__ = [
-    "Definition",
-    "Definitions",
-    "definition_of",
-    "definitions",
-    "index_spec",
-    "require",
-    "statement_of",
-]

@@ -168,6 +168,3 @@ class RedisSession:
         """Return the writer of a batch. No I/O."""
         fence = Fence(self.epoch, batch.held, batch.number)
         return RedisWriter(self.target.place, self.target.input, batch, fence)
-
-
-__all__ = ["RedisTarget"]

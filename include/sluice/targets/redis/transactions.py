@@ -91,6 +91,3 @@ class FencedTransactions:
         for answer in answers:
             self._client.require_done(answer)
         self._take(answers)
-
-
-__all__ = ["FencedTransactions"]

@@ -347,6 +347,3 @@ def _words(rows: PackedRows) -> Iterator[bytes]:
             size = int(data[at + 1 : end])
             yield data[end + 2 : end + 2 + size]
             at = end + 2 + size + 2
-
-
-__all__ = ["RedisUnit", "RedisWriter"]

@@ -24,6 +24,3 @@ def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChang
     except DecodeError:
         return None
     return found if found is not None or not change.cut_overs else one.columns
-
-
-__all__ = ["NAMES", "changed_columns"]

@@ -16,6 +16,3 @@ class Default:
     later: str = ""
     rows: str | None = "NULL"
     why: str = ""
-
-
-__all__ = ["Default"]

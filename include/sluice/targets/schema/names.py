@@ -33,6 +33,3 @@ def require_names(
             where=str(plan.target),
             hint=key_hint,
         )
-
-
-__all__ = ["lacking", "require_names"]

@@ -324,10 +324,3 @@ class Planner:
         clash = next((name for _, name in pairs if name.casefold() in there), "")
         there.update({name.casefold(): name for _, name in pairs})
         return tuple(pairs), clash
-
-
-__all__ = [
-    "AddColumn", "AlterTable", "ChangeColumn", "CreateTable", "DropTable", "EmptyTable", "Planner", "RenameTable",
-    "Step", "name_taken",
-    "steps_of", "type_of",
-]  # fmt: skip

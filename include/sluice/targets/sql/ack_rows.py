@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
-from sluice.errors import Fenced
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
-from sluice.targets.fencing import require_batch, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence, OtherWriter
+from sluice.targets.port.record import Record, require_batch, require_no_newer, require_present, require_record, seal_of
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"
@@ -77,6 +76,8 @@ class AckRows:
     def __init__(self, name: str, pipeline: str, target: str) -> None:
         self.name = name
         self._who = (pipeline, target)
+        self.pipeline, self.owner = pipeline, f"{pipeline}.{target}"
+        self.record_place = f"{name.replace('%%', '%')}, {self.owner}"
 
     def read(self, cursor: Any) -> Checkpoint | None:
         """Return the row of the whole target, None if there is none yet. Changes nothing."""
@@ -97,11 +98,9 @@ class AckRows:
             agrees(found)
         if found is None:
             self._begin(cursor, began)
-            found = self._checkpoint(cursor, self.EXCLUSIVE)
-            if found is None:
-                raise self._gone()
-        if found.epoch > epoch:
-            raise self._fenced(epoch, found.epoch)
+            begun = self._checkpoint(cursor, self.EXCLUSIVE)
+            found = require_present(Record(begun) if begun is not None else None, self).checkpoint
+        require_no_newer(found, epoch, self.record_place)
         if found.epoch < epoch or (identity and found.identity != identity):
             cursor.execute(
                 f"UPDATE {self.name} SET epoch = %s, identity = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
@@ -117,12 +116,10 @@ class AckRows:
         ``exclusive``: the transaction acknowledges, too. Returns True if it was already committed under the same epoch,
         so that nothing is left to do.
         """
-        epoch, batch = self._row(cursor, self.EXCLUSIVE if exclusive else self.SHARED)
-        if epoch != fence.epoch:
-            raise self._fenced(fence.epoch, epoch)
+        batch = self._batch(cursor, self.EXCLUSIVE if exclusive else self.SHARED, fence.epoch)
         if exclusive and batch == fence.batch:
             return True
-        require_batch(batch, fence, f"{self._who[0]}.{self._who[1]}")
+        require_batch(batch, fence, self.record_place)
         return False
 
     def reset(
@@ -161,9 +158,7 @@ class AckRows:
 
         ``marked``: the origin marker around it, if it was not recorded before. Returns False if it was.
         """
-        held_epoch, held = self._row(cursor, self.EXCLUSIVE)
-        if held_epoch != epoch:
-            raise self._fenced(epoch, held_epoch)
+        held = self._batch(cursor, self.EXCLUSIVE, epoch)
         if held < batch:
             with marked():
                 cursor.execute(
@@ -324,25 +319,11 @@ class AckRows:
         """
         return seal_of(self._who, batch, said)
 
-    def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
+    def _batch(self, cursor: Any, lock: str, epoch: int) -> int:
+        """Lock the row of the whole target and return the batch held. Raises Fenced unless ``epoch`` took it over."""
         cursor.execute(
             f"SELECT epoch, batch FROM {self.name} WHERE {MINE} AND scope = %s {lock}", (*self._who, self.WHOLE)
         )
         row: tuple[Any, ...] | None = cursor.fetchone()
-        if row is None:
-            raise self._gone()
-        return int(row[0]), int(row[1])
-
-    def _gone(self) -> Fenced:
-        return Fenced(
-            "the target's acknowledgement row is gone",
-            where=f"{self.name}, {self._who[0]}.{self._who[1]}",
-            hint=f"was it deleted by hand? `sluice check {self._who[0]}` says what to do",
-        )
-
-    def _fenced(self, mine: int, theirs: int) -> Fenced:
-        return Fenced(
-            f"epoch {theirs} took this target over from epoch {mine}",
-            where=f"{self._who[0]}.{self._who[1]}",
-            hint="a newer run writes to this target; this one must stop",
-        )
+        record = Record(Checkpoint(int(row[0]), int(row[1]))) if row is not None else None
+        return require_record(record, self, epoch).checkpoint.batch

@@ -66,6 +66,3 @@ def replaceable(
     if key and not any(identifies(one) and set(one.columns) == set(key) for one in info.keys):
         return None, f"{plan.target} at the target has no key ({', '.join(key)})"
     return as_target(plan, info, identifies), ""
-
-
-__all__ = ["CatalogTable", "as_target", "replaceable"]

@@ -92,6 +92,3 @@ class FoldingTarget(SqlTarget[_S, _O, _A]):
 def _called(table: TargetTable, plan: PlannedTable) -> TargetTable:
     """Return the table as the pipeline knows it, with its name at the target."""
     return replace(table, table=plan.target, named=table.table) if table.table != plan.target else table
-
-
-__all__ = ["FoldingTarget"]

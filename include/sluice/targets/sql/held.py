@@ -59,6 +59,3 @@ class SpelledHeld(CatalogHeld[Table, Column]):
         """Return the name by the mapping, as the target's spelling has it; None for an excluded column."""
         found = super().column(one, name)
         return None if found is None else self.spelling.name(found)
-
-
-__all__ = ["CatalogHeld", "SpelledHeld"]

@@ -37,6 +37,3 @@ def warning_of(column: str, types: str, why: str, statement: str = "") -> Proble
 def error_of(column: str, why: str, statement: str = "", hint: str = "", *, absent: bool = False) -> Problem:
     """Return a problem that stops a load."""
     return Problem("error", column, why, statement, hint, absent)
-
-
-__all__ = ["Problem", "error_of", "warning_of"]

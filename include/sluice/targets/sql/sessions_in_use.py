@@ -38,6 +38,3 @@ def interrupt(owner: tuple[str, str]) -> int:
         with suppress(Exception):  # it has ended already
             session.connection.cancel()
     return len(found)
-
-
-__all__ = ["in_use", "interrupt"]

@@ -34,6 +34,3 @@ def _told_apart(values: pa.Array) -> pa.Array | None:
     if pc.any(pc.match_substring_regex(values, "[^ -~]")).as_py():
         return None
     return pc.ascii_lower(pc.ascii_rtrim(values, " "))
-
-
-__all__ = ["may_meet"]

@@ -384,17 +384,3 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return max((at - datetime.now(UTC)).total_seconds(), 0.0)
-
-
-__all__ = [
-    "LATER",
-    "NEVER",
-    "SERVER_ERRORS",
-    "Again",
-    "Answer",
-    "Attempts",
-    "Ended",
-    "Request",
-    "WebClient",
-    "may_pass_later",
-]

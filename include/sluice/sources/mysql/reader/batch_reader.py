@@ -24,7 +24,6 @@ from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
-from sluice.sources.base import ChangeSink, StreamLimits, StreamResult
 from sluice.sources.decoding_batch import DecodingBatch
 from sluice.sources.mysql.catalog.history_tracker import Rereader, once
 from sluice.sources.mysql.catalog.resolver import TableResolver
@@ -48,6 +47,7 @@ from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange, closed_p
 from sluice.sources.mysql.reader.xa_reread import PreparedReader
 from sluice.sources.mysql.server.connection import open_connection
 from sluice.sources.mysql.server.server_ids import reader_id
+from sluice.sources.port import ChangeSink, StreamLimits, StreamResult
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()

@@ -12,11 +12,11 @@ from sluice.model.load_marks import MarkRules
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
-from sluice.sources.base import StreamLimits
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import ARENA_BYTES
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.parallel import PIECE_BYTES
+from sluice.sources.port import StreamLimits
 from sluice.sources.table_filter import Selection
 
 

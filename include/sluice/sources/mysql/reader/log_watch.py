@@ -55,7 +55,7 @@ Order = tuple[int, int]
 
 
 class LogWatch:
-    """See :class:`sluice.sources.base.LogWatch`. Not for several threads.
+    """See :class:`sluice.sources.port.LogWatch`. Not for several threads.
 
     Attributes:
         touched: table -> order of the last change of it that was seen.

@@ -21,7 +21,7 @@ _CHOICES = (
 
 
 def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: float, where: str) -> Position:
-    """See :meth:`sluice.sources.base.SourceSession.relocate`."""
+    """See :meth:`sluice.sources.port.SourceSession.relocate`."""
     if not info.head.file:
         raise LostPosition("the server keeps no binary log", where=where, hint="start it with log_bin=binlog")
     if is_mariadb(at.server_uuid) != info.is_mariadb:

@@ -18,7 +18,6 @@ from sluice.model.findings import Finding
 from sluice.model.rights import SETTING, Scope, by_schema, rights_on
 from sluice.model.tables import TableId
 from sluice.mysql import rights
-from sluice.sources.base import raise_first
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import (
     IS_GENERATED,
@@ -36,6 +35,7 @@ from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
 from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.mysql.server.two_way import two_way_findings
+from sluice.sources.port import raise_first
 from sluice.sources.table_filter import Selection
 
 SHORT_HORIZON_S = 86_400

@@ -22,9 +22,9 @@ from sluice.model.tables import Column, TableId, TableSchema, quoted, quoted_tab
 from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.mysql.type_loss import SqlType
-from sluice.sources.base import SourceTable
 from sluice.sources.mysql.server.captured_schemas import in_schemas
 from sluice.sources.mysql.server.connection import NOT_OF_THE_SYSTEM, rows_of, type_text
+from sluice.sources.port import SourceTable
 
 _COLUMNS = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, "

@@ -13,8 +13,8 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import quoted, quoted_table
 from sluice.mysql.key_sql import after, both, upto
-from sluice.sources.base import ChunkKey
 from sluice.sources.mysql.server.connection import rows_of
+from sluice.sources.port import ChunkKey
 
 FEWEST_ROWS = 10_000
 """Chunks of fewer rows are cut exactly, which takes no time."""

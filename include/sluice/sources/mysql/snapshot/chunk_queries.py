@@ -6,9 +6,9 @@ from sluice.errors import DumpRefused
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import Column, TableId, quoted
 from sluice.mysql.key_sql import after, both, upto
-from sluice.sources.base import ChunkKey
 from sluice.sources.mysql.catalog.live_table import Index, LiveTable
 from sluice.sources.mysql.snapshot.result_set import expression
+from sluice.sources.port import ChunkKey
 
 NULLS = ("NULL",)
 """Upper bound of the chunk of rows that have no place in an index's order."""

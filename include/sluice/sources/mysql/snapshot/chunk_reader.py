@@ -18,7 +18,6 @@ from sluice.model.tables import Column, TableId, TableSchema, quoted
 from sluice.mysql import shared_digest
 from sluice.mysql.key_sql import after, among, key_literals, upto
 from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word
-from sluice.sources.base import SnapshotDigest, Watermarker, changed_meanwhile
 from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
 from sluice.sources.mysql.snapshot.border_guess import BorderGuesses
@@ -34,6 +33,7 @@ from sluice.sources.mysql.snapshot.chunk_queries import (
 )
 from sluice.sources.mysql.snapshot.result_set import select
 from sluice.sources.mysql.snapshot.watermarks import end_of_log, quiet_snapshot
+from sluice.sources.port import SnapshotDigest, Watermarker, changed_meanwhile
 from sluice.sources.table_filter import Selection
 
 MAY_PASS = {
@@ -45,7 +45,7 @@ MAY_PASS = {
 
 
 class MySQLLoad:
-    """The load of a server; see :class:`sluice.sources.base.SourceLoad`."""
+    """The load of a server; see :class:`sluice.sources.port.SourceLoad`."""
 
     def __init__(self, endpoint: Endpoint, connection: Any, doing: str) -> None:
         self.endpoint = endpoint
@@ -64,7 +64,7 @@ class MySQLLoad:
 
 
 class MySQLChunkReader(MySQLLoad):
-    """See :class:`sluice.sources.base.ChunkReader`."""
+    """See :class:`sluice.sources.port.ChunkReader`."""
 
     def __init__(
         self,
@@ -164,12 +164,12 @@ class MySQLChunkReader(MySQLLoad):
             self._guesses.learn(request, key, place_of(key, chunk.after), chunk.upto, count)
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
-        """See :class:`sluice.sources.base.DigestReader`."""
+        """See :class:`sluice.sources.port.DigestReader`."""
         kind = "mariadb" if self._mariadb else "mysql"
         return self._words(kind, table, columns, lambda column: digest_word(column.sql_type, column.charset))
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
-        """See :class:`sluice.sources.base.DigestReader`."""
+        """See :class:`sluice.sources.port.DigestReader`."""
         index = key_of(self._definition_once(request.table), request).index
 
         def sql(table: TableId, known: Sequence[DigestColumn], *bounds: str, mariadb: bool) -> str:
@@ -178,7 +178,7 @@ class MySQLChunkReader(MySQLLoad):
         return self._computed(sql, request, chunk, columns)
 
     def snapshot_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> SnapshotDigest:
-        """See :class:`sluice.sources.base.SnapshotDigestReader`."""
+        """See :class:`sluice.sources.port.SnapshotDigestReader`."""
         live = self._definition_once(request.table)
         known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
         sql = digest_sql(request.table, [known[name] for name in columns], "", mariadb=self._mariadb)
@@ -187,11 +187,11 @@ class MySQLChunkReader(MySQLLoad):
         return SnapshotDigest(digest, moment.low, moment.start, moment.end)
 
     def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
-        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        """See :class:`sluice.sources.port.SharedDigestReader`."""
         return self._words(SHARED, table, columns, lambda column: shared_digest.shared_word(column.sql_type))
 
     def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
-        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        """See :class:`sluice.sources.port.SharedDigestReader`."""
         return self._computed(shared_digest.shared_digest_sql, request, chunk, columns)
 
     def _words(

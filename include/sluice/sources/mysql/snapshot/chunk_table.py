@@ -16,18 +16,18 @@ from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId, TableSchema, quoted
 from sluice.mysql.condition import rendered
 from sluice.mysql.key_sql import among, numbers_of
-from sluice.sources.base import ChunkKey
 from sluice.sources.mysql.catalog.live_table import LiveTable
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 from sluice.sources.mysql.snapshot.chunk_queries import key_of, range_of, selection_sql
 from sluice.sources.mysql.snapshot.result_set import open_reader, text_rows
+from sluice.sources.port import ChunkKey
 
 KEYS_A_SELECT = 2_000
 
 
 @dataclass(frozen=True)
 class MySQLChunkTable:
-    """See :class:`sluice.sources.base.ChunkTable`."""
+    """See :class:`sluice.sources.port.ChunkTable`."""
 
     endpoint: Endpoint
     info: ServerInfo

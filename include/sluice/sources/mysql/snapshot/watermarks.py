@@ -36,11 +36,11 @@ from sluice.model.log_files import place_order, split_file
 from sluice.model.tables import TableId, quoted
 from sluice.mysql.client import AccessDenied
 from sluice.mysql.rights import DENIED
-from sluice.sources.base import Watermarker
 from sluice.sources.mysql.decoder.watermark_table import COLUMNS, mark_table
 from sluice.sources.mysql.events.gtids import GtidSet
 from sluice.sources.mysql.server.connection import is_replica, log_end, rows_of
 from sluice.sources.mysql.snapshot.result_set import text_rows
+from sluice.sources.port import Watermarker
 
 SLOTS = 64
 _MAY_NOT_WRITE = DENIED | {1290, 1792, 1836, 3989}
@@ -203,7 +203,7 @@ class SnapshotMarker:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMoment:
-    """The place of a snapshot in the log, see :class:`sluice.sources.base.SnapshotDigest`."""
+    """The place of a snapshot in the log, see :class:`sluice.sources.port.SnapshotDigest`."""
 
     low: str
     start: str

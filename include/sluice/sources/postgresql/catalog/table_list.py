@@ -15,7 +15,7 @@ import pyarrow as pa
 from sluice.model.tables import TableId
 from sluice.postgresql.connection import Connection
 from sluice.postgresql.names import quoted_table
-from sluice.sources.base import Asked, Blindness, SourceTable
+from sluice.sources.port import Asked, Blindness, SourceTable
 from sluice.sources.postgresql.catalog.table import KEPT, CatalogTable, read_tables
 from sluice.sources.postgresql.server.connection import rows_of
 

@@ -14,8 +14,8 @@ from typing_extensions import TypeVar
 from sluice.errors import CaptureError
 from sluice.model.load_marks import PartnerLoads
 from sluice.model.schema_changes import SchemaStatement
-from sluice.sources.base import ChangeSink, StreamLimits, StreamResult
 from sluice.sources.decoding_batch import DecodingBatch
+from sluice.sources.port import ChangeSink, StreamLimits, StreamResult
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
 from sluice.sources.postgresql.decoder import scan_kernel as sc
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress

@@ -9,7 +9,7 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import Column
 from sluice.postgresql.names import quoted, quoted_table
-from sluice.sources.base import ChunkKey
+from sluice.sources.port import ChunkKey
 from sluice.sources.postgresql.catalog.table import CatalogTable, Index
 from sluice.sources.postgresql.snapshot.key_text import after, both, upto
 from sluice.sources.postgresql.values.decode import is_blank_padded

@@ -18,7 +18,7 @@ from sluice.postgresql import shared_digest
 from sluice.postgresql.connection import Connection, is_gone, said
 from sluice.postgresql.range_digest import KIND, DigestColumn, digest_sql, digest_word, is_built_in
 from sluice.postgresql.type_names import LABEL
-from sluice.sources.base import Watermarker, changed_meanwhile
+from sluice.sources.port import Watermarker, changed_meanwhile
 from sluice.sources.postgresql.catalog.table import CatalogTable
 from sluice.sources.postgresql.server.connection import connected, rows_of, source_errors
 from sluice.sources.postgresql.snapshot.chunk_queries import (
@@ -56,7 +56,7 @@ _LAG = (
 
 
 class PostgresLoad:
-    """The load of a server; see :class:`sluice.sources.base.SourceLoad`."""
+    """The load of a server; see :class:`sluice.sources.port.SourceLoad`."""
 
     def __init__(self, endpoint: Endpoint, connection: Connection, doing: str) -> None:
         self.endpoint = endpoint
@@ -84,7 +84,7 @@ class PostgresLoad:
 
 
 class PostgresChunkReader(PostgresLoad):
-    """See :class:`sluice.sources.base.ChunkReader`."""
+    """See :class:`sluice.sources.port.ChunkReader`."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class PostgresChunkReader(PostgresLoad):
         yield from copy_rows(self._reader, selection_sql(live, columns, *conditions), columns)
 
     def rows_in_parts(self, request: TableRequest, chunk: Chunk, readers: int) -> Iterator[pa.Table]:
-        """See :class:`sluice.sources.base.ReadsInParts`: in ranges of pages."""
+        """See :class:`sluice.sources.port.ReadsInParts`: in ranges of pages."""
         live = self._definition_once(request.table)
         with self._asked(request, chunk), self._by(live):
             ranges = page_ranges(self._reader, live)
@@ -175,19 +175,19 @@ class PostgresChunkReader(PostgresLoad):
         return connected(self.endpoint, application_of(self._pipeline), **_ROWS)
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
-        """See :class:`sluice.sources.base.DigestReader`."""
+        """See :class:`sluice.sources.port.DigestReader`."""
         return self._words(KIND, table, columns, lambda one: digest_word(one, built_in=is_built_in(one)))
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
-        """See :class:`sluice.sources.base.DigestReader`."""
+        """See :class:`sluice.sources.port.DigestReader`."""
         return self._computed(digest_sql, request, chunk, columns)
 
     def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
-        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        """See :class:`sluice.sources.port.SharedDigestReader`."""
         return self._words(SHARED, table, columns, shared_digest.shared_word)
 
     def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
-        """See :class:`sluice.sources.base.SharedDigestReader`."""
+        """See :class:`sluice.sources.port.SharedDigestReader`."""
         found = self._computed(shared_digest.shared_digest_sql, request, chunk, columns)
         return RangeDigest(found.rows, found.checksum & shared_digest.MASK)
 

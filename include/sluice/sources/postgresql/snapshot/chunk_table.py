@@ -15,7 +15,7 @@ from sluice.errors import ConfigError
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId, TableSchema
 from sluice.postgresql.connection import Connection, is_gone, said
-from sluice.sources.base import ChunkKey
+from sluice.sources.port import ChunkKey
 from sluice.sources.postgresql.catalog.identity import read_identities
 from sluice.sources.postgresql.catalog.table import CatalogTable, read_table
 from sluice.sources.postgresql.catalog.table_list import planned_rows
@@ -29,7 +29,7 @@ KEYS_A_SELECT = 2_000
 
 @dataclass(frozen=True)
 class PostgresChunkTable:
-    """See :class:`sluice.sources.base.ChunkTable`."""
+    """See :class:`sluice.sources.port.ChunkTable`."""
 
     endpoint: Endpoint
     connection: Connection

@@ -31,7 +31,7 @@ _MICROS = 6
 
 
 class PostgresKeyText:
-    """See :class:`sluice.sources.base.KeyText`."""
+    """See :class:`sluice.sources.port.KeyText`."""
 
     def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
         """Write each value as a literal that the server reads exactly."""

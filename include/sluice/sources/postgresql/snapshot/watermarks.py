@@ -52,7 +52,7 @@ _COMMITTING = (
 
 
 class SnapshotMarks:
-    """See :class:`sluice.sources.base.Watermarker`; ``reader``: the connection that reads the rows."""
+    """See :class:`sluice.sources.port.Watermarker`; ``reader``: the connection that reads the rows."""
 
     def __init__(self, reader: Connection) -> None:
         self._reader = reader
@@ -78,7 +78,7 @@ class SnapshotMarks:
 
 
 class StandbyMarks:
-    """See :class:`sluice.sources.base.Watermarker`, of a standby. ``reader``: the connection that reads the rows."""
+    """See :class:`sluice.sources.port.Watermarker`, of a standby. ``reader``: the connection that reads the rows."""
 
     def __init__(self, primary: Connection, reader: Connection) -> None:
         self._primary = primary

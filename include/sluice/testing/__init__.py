@@ -1,0 +1,1 @@
+"""The contract suites: checks that a target, or a store of positions, of one's own has to pass."""
