@@ -288,7 +288,7 @@ def test_a_copy_and_a_comparison_are_runs_of_airflow(done: list[Any], monkeypatc
     monkeypatch.setattr(PageApi, "_call", call)
     monkeypatch.setattr(through_api, "LOOKS_EVERY_S", 0.0)
     states = ["queued", "running"]
-    answer = CliRunner().invoke(all_commands(), ["verify", "shop", "--sample", "10%", "--repair", "--json"])
+    answer = CliRunner().invoke(all_commands(), ["verify", "shop", "--sample", "10%", "--repair", "--yes", "--json"])
     assert (json.loads(answer.stdout)["outcome"], answer.exit_code) == ("different", 3)
     assert asked[0][1] == "/pipelines/shop/actions/repair"
     assert asked[0][2] == {

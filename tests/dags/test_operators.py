@@ -21,6 +21,7 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from sluice.errors import CoordinationUnavailable, Restarted
 from sluice.orchestration import operators, triggers
+from sluice.orchestration.dag_runs import open_run
 from sluice.orchestration.dags.catchup import CatchUpOperator
 from sluice.orchestration.operators import (
     AckOperator,
@@ -174,6 +175,24 @@ def test_a_drain_opens_a_run_for_each_dump_that_is_due(
     flows.change()
     assert DrainOperator(task_id="drain", pipeline=path).execute(context()) == 1
     assert opened == [(path, "initial"), (path, "added-1")]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_run_of_a_paused_dag_is_opened_and_told(path: str, monkeypatch: pytest.MonkeyPatch, paused: bool) -> None:
+    from airflow.sdk.execution_time import comms, task_runner
+
+    asked: list[str] = []
+
+    def send(message: Any) -> Any:
+        asked.append(type(message).__name__)
+        known = dict.fromkeys(comms.DagResult.model_fields)
+        dag = {**known, "dag_id": message.dag_id, "is_paused": paused, "type": "DagResult"}
+        return comms.DagResult.model_construct(**dag) if isinstance(message, comms.GetDag) else None
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+    said = open_run(path, "initial")
+    assert said == ("DAG backfill__shop is paused: unpause it" if paused else "")
+    assert asked == ["TriggerDagRun", "GetDag"]
 
 
 def test_stand_ins_take_what_the_flows_take() -> None:

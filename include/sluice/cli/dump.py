@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json, print_plan
+from sluice.cli.console import (
+    AsJson,
+    Overwrite,
+    Pipeline,
+    Yes,
+    ask,
+    err,
+    given,
+    open_pipeline,
+    out,
+    print_json,
+    print_plan,
+)
 from sluice.cli.dumptable import describe_dump, listed
 from sluice.cli.service import require_reach, service
 from sluice.errors import SluiceError
@@ -72,6 +84,7 @@ def start(
     max_threads_running: MaxThreads = None,
     max_replica_lag_s: MaxLag = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables, and about how many rows.")] = False,
+    yes: Yes = False,
     wait: Annotated[bool | None,
         typer.Option("--wait/--detach", help="Read chunks in this process until all are placed, or leave it to others. "
             "Default: --wait; through --api a run of Airflow reads them.", show_default=False)] = None,
@@ -89,6 +102,9 @@ def start(
         require_reach("dump start", f"{why} sets them")
     from sluice.operations.control import ActionPlan
 
+    if replace and not (yes or dry_run):
+        tables = ", ".join(table or ()) or "every captured table"
+        ask(f"Delete rows of {tables} from {', '.join(target or ()) or 'every target'} that the source does not have?")
     dump = service().start_dump(
         pipeline,
         {

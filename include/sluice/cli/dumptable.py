@@ -23,6 +23,7 @@ COLOUR = {
     "done": "green",
     "cancelled": "dim",
     "waiting": "dim",
+    "delivering": "cyan",
     "no reader": "red",
 }
 WIDE = 110
@@ -35,8 +36,6 @@ MIDDLE = 90
 """… for all figures."""
 
 BAR = 20
-
-TAKE_UP = "`sluice dump work PIPELINE {dump}` goes on with it, or Clear on its run in Airflow"
 
 
 def listed(dumps: list[DumpView], console: Console) -> RenderableType:
@@ -77,7 +76,7 @@ def describe_dump(d: DumpView, console: Console, *, most: int | None = None) -> 
         pace += f", at most {t.max_rows_per_second:,} rows/s" if t.max_rows_per_second else ""
         lines.append(Text(pace, style="dim"))
     if d.no_reader:
-        lines.append(Text(f"{d.no_reader}: {TAKE_UP.format(dump=d.id)}", style="red"))
+        lines.append(Text(f"{d.no_reader}: {d.take_up}", style="red"))
     if d.waiting_for:
         lines.append(Text(f"waits: {d.waiting_for}", style="yellow"))
     if d.note:
@@ -102,7 +101,7 @@ def _lines(tables: tuple[TableView, ...], width: int, *, bars: bool) -> Table:
     for t in tables:
         left = (
             ""
-            if t.state in {"done", "cancelled", "paused", "no reader"}
+            if t.state in {"done", "delivering", "cancelled", "paused", "no reader"}
             else "?"
             if t.remaining_s is None
             else _span(t.remaining_s)

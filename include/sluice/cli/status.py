@@ -107,6 +107,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         "idle": "green",
         "running": "cyan",
         "behind": "yellow",
+        "copying": "cyan",
         "paused": "yellow",
         "new": "dim",
         "failing": "bold red",

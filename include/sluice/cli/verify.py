@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, out, print_json
+from sluice.cli.console import AsJson, Overwrite, Pipeline, Yes, ask, err, given, out, print_json
 from sluice.cli.service import require_reach, service
 from sluice.errors import ConfigError
 from sluice.model.verify_method import VerifyMethod
@@ -75,6 +75,7 @@ def run(
             "verify.sample of the pipeline file.")] = "",
     repair: Annotated[bool,
         typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
+    yes: Yes = False,
     overwrite: Overwrite = False,
     values: Annotated[bool,
         typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
@@ -90,6 +91,8 @@ def run(
         given(option, *(given_values or ()))
     if (most, patience) != (_MOST, _PATIENCE_S):
         require_reach("verify run", "--differences and --patience-s are no fields of the form of its DAG")
+    if repair and not yes:
+        ask(f"Copy the rows of {pipeline} that differ, and delete those that only the targets have?")
     asked = {
         "tables": table or (),
         "targets": target or (),
@@ -114,7 +117,7 @@ def digest(
     pipeline: Pipeline,
     *,
     table: Annotated[list[str] | None, typer.Option("--table", "-t",
-        help="schema.table; several times; none: all of which a digest is kept.")] = None,
+        help="schema.table; several times; none: all captured.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip

@@ -206,6 +206,13 @@ class DumpStates:
         if node is not None:
             committed(self._z, Put(path, why[:500].encode(), node.version))  # or another reader said so just now
 
+    def not_begun(self, dump: str, why: str) -> None:
+        """Record why nobody has begun to read, "" once nothing hinders it. What is recorded already keeps its time."""
+        if why:
+            self._z.ensure(self._at.readers(dump))
+        if not self.readers(dump) and self.last_read(dump)[1] != why:
+            self.still_reads(dump, why)
+
     def leave(self, dump: str, name: str, why: str = "") -> None:
         """Record that this process stops reading. ``why``: what made it stop before the end."""
         committed(self._z, Remove(self._at.reader(dump, name)))

@@ -8,8 +8,9 @@ each stays noted until the table was copied, or was verified and is equal.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 
 from sluice.coordination.layout import INCOMPLETE, Layout
 from sluice.coordination.port import Put, Znodes, committed
@@ -50,8 +51,15 @@ class IncompleteTables:
         """Return the notes in the order in which they were met."""
         return self._read()[0]
 
-    def add(self, target: str, missing: Sequence[tuple[TableId, tuple[str, ...]]], *, why: str = "") -> None:
-        """Note tables that ``target`` lacks (no columns), or that lack columns there.
+    def add(
+        self,
+        target: str,
+        missing: Sequence[tuple[TableId, tuple[str, ...]]],
+        *,
+        why: str = "",
+        since_ms: Mapping[TableId, int] = MappingProxyType({}),
+    ) -> None:
+        """Note tables that ``target`` lacks (no columns), or that lack columns there; now, or ``since_ms``.
 
         What is noted already keeps its time, unless there is a ``why``: then it happened once more.
         """
@@ -60,12 +68,13 @@ class IncompleteTables:
         def changed(held: tuple[IncompleteTable, ...]) -> tuple[IncompleteTable, ...]:
             found = {(one.target, one.source): one for one in held}
             for source, columns in missing:
+                at = since_ms.get(source, now)
                 before = found.get((target, source))
                 if before is None or why:
-                    found[target, source] = IncompleteTable(target, source.schema, source.table, columns, now, why)
+                    found[target, source] = IncompleteTable(target, source.schema, source.table, columns, at, why)
                 elif before.columns and (not columns or not set(columns) <= set(before.columns)):
                     names = tuple(dict.fromkeys((*before.columns, *columns))) if columns else ()
-                    found[target, source] = replace(before, columns=names, since_ms=now)
+                    found[target, source] = replace(before, columns=names, since_ms=at)
             return tuple(found.values())
 
         self._change(changed)

@@ -6,9 +6,11 @@ each of them every second that its installation is there. Here that is one trans
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 
 import structlog
 
@@ -88,18 +90,19 @@ class SharedSession:
 
 
 class SharedSessions:
-    """The sessions of a process, one an ensemble, login and session timeout."""
+    """The sessions of a process, one a connection (whatever its id) and session timeout."""
 
     def __init__(self) -> None:
         self._connecting = threading.Lock()
         """Held for as long as ZooKeeper may take to answer: :meth:`close` does not wait for it."""
         self._lock = threading.Lock()
         self._closed = False
-        self._open: dict[tuple[str, int | None, str, str, float], SharedSession] = {}
+        self._open: dict[str, SharedSession] = {}
 
     def get(self, endpoint: Endpoint, session_timeout_s: float) -> SharedSession:
         """Return the session, opened now if there is none that lives. Raises CoordinationUnavailable."""
-        key = (endpoint.host, endpoint.port, endpoint.user, endpoint.password, session_timeout_s)
+        what = {**asdict(endpoint), "connection_id": "", "session_timeout_s": session_timeout_s}
+        key = json.dumps(what, sort_keys=True, default=str)
         with self._connecting:
             with self._lock:
                 session = self._open.get(key)

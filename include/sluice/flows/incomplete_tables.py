@@ -7,6 +7,7 @@ would differ.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +20,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping
 from sluice.model.definitions import Definitions, TableDefinition
-from sluice.model.dumps import Dump
+from sluice.model.dumps import Dump, DumpState
 from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
@@ -28,6 +29,8 @@ from sluice.sources.port import Source
 from sluice.targets.port import TableFinding, Target
 
 FILLED = "it got a partition that had rows, or a composite type of a column changed: its log does not have these rows"
+_LOOK_BACK_S = 86_400.0
+"""Seconds since the end of a dump whose rows may still be on their way to a target that stops."""
 SHOWN_TABLES = 5
 """Tables whose statements are in one hint, at most."""
 
@@ -83,17 +86,38 @@ def note_absent(
 ) -> None:
     """Note the tables that a started target lacks, wholly or some columns of; a target that has not started has no rows
     to lose.
+
+    A whole copy of the table of which the target has nothing yet will bring all rows: one that is still read ends the
+    note, and for one that was read nothing is noted.
     """
-    if state.acks.get(target) is None:
+    acknowledged = state.acks.get(target)
+    if acknowledged is None:
         return
+    copies = _copies_ahead(state, target, acknowledged.batch)
     missing = []
     for plan in plans:
         mine = [finding for finding in findings if finding.absent and finding.table == plan.target]
-        if mine:
+        if mine and copies.get(plan.source, 1):
             whole = any(not finding.column for finding in mine)
             missing.append((plan.source, () if whole else tuple(dict.fromkeys(finding.column for finding in mine))))
     if missing:
-        state.incomplete.add(target, missing)
+        state.incomplete.add(target, missing, since_ms=copies)
+
+
+def _copies_ahead(state: PipelineState, target: str, batch: int) -> dict[TableId, int]:
+    """Return the tables of which a dump copies every row in batches after ``batch``: when it began; 0: it has read
+    them all.
+    """
+    found: dict[TableId, int] = {}
+    for dump in state.dumps.under_way_since(int((time.time() - _LOOK_BACK_S) * 1000)):
+        if dump.state is DumpState.CANCELLED or (dump.targets and target not in dump.targets):
+            continue
+        for ordinal, request in enumerate(dump.tables):
+            placed = state.dumps.placed(dump.id, ordinal)
+            is_read = dump.state is DumpState.DONE
+            if request.is_whole and placed.undelivered(batch) == placed.rows and (placed.rows or not is_read):
+                found[request.table] = 0 if is_read else dump.created_ms
+    return found
 
 
 def note_filled(state: PipelineState, targets: Sequence[str], tables: Sequence[TableId]) -> None:
@@ -142,11 +166,7 @@ def copy_command(pipeline: str, one: IncompleteTable) -> str:
 
 def copied(state: PipelineState, dump: Dump) -> None:
     """Mark the tables that a finished dump copied whole as complete, if the dump began after they were noted."""
-    whole = {
-        request.table
-        for request in dump.tables
-        if not (request.where or request.lower or request.upper or request.key_file)
-    }
+    whole = {request.table for request in dump.tables if request.is_whole}
     state.incomplete.complete(
         lambda one: (
             one.source in whole and one.since_ms <= dump.created_ms and (not dump.targets or one.target in dump.targets)

@@ -13,6 +13,12 @@ from sluice.model.tables import Column, TableId, TableSchema
 
 POSITION_LOST = "position lost"
 """Reason of a dump that repairs a gap in the log."""
+UNPAUSE = "is paused: unpause it"
+"""The end of the sentence that says why a run of Airflow does not begin."""
+
+KEPT_BATCHES = 100
+"""Batches of which a table's progress says how many rows they hold."""
+
 WAITS_BY_ITSELF = "its task waits for the sync DAG to place chunks, or for the end of a pause, and continues by itself"
 """Why a dump has no reader for now, and needs no one to take it up."""
 
@@ -102,6 +108,11 @@ class TableRequest:
     identity: tuple[str, ...] = ()
     replace: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """True if every row of the table is wanted."""
+        return not (self.where or self.lower or self.upper or self.key_file)
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableRequest:
         """Read a request from a dump's node. Unknown fields are left out."""
@@ -184,7 +195,8 @@ class TablePlanned:
 class TablePlaced:
     """The placed chunks and rows of a table, and the rows left out because the log had newer ones.
 
-    ``first_ms``, ``last_ms``: wall clock of the first and the last time, milliseconds since 1970.
+    ``first_ms``, ``last_ms``: wall clock of the first and the last time, milliseconds since 1970. ``batches``: (number,
+    rows) of the batches in which they were placed, the newest :data:`KEPT_BATCHES`; older ones are counted to the next.
     """
 
     chunks: int = 0
@@ -192,6 +204,7 @@ class TablePlaced:
     overtaken: int = 0
     first_ms: int = 0
     last_ms: int = 0
+    batches: tuple[tuple[int, int], ...] = ()
     version: int = -1
 
     def to_json(self) -> dict[str, Any]:
@@ -203,7 +216,21 @@ class TablePlaced:
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int) -> TablePlaced:
         """Read the progress from its node. Unknown fields are left out."""
-        return cls(**{**known_fields(cls, data), "version": version})
+        batches = tuple((int(number), int(rows)) for number, rows in data.get("batches", ()))
+        return cls(**{**known_fields(cls, data), "batches": batches, "version": version})
+
+    def in_batch(self, number: int, rows: int, delivered: int) -> tuple[tuple[int, int], ...]:
+        """Return ``batches`` with more rows of one; those that every target has are left out."""
+        rows += sum(held for at, held in self.batches if at == number)
+        found = [(at, held) for at, held in self.batches if delivered < at < number]
+        while len(found) >= KEPT_BATCHES:
+            (_, old), (at, held), *rest = found
+            found = [(at, old + held), *rest]
+        return (*found, (number, rows))
+
+    def undelivered(self, delivered: int) -> int:
+        """Return how many placed rows are in batches after ``delivered``."""
+        return sum(rows for at, rows in self.batches if at > delivered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.config.pipeline import SNAPSHOT, PipelineConfig, RowFiles
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.coordination.state import PipelineState
-from sluice.errors import LostPosition, PreflightError, SluiceError
+from sluice.errors import ConfigError, LostPosition, PreflightError, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.automatic import missed_copy
@@ -48,7 +48,7 @@ from sluice.model.rights import SETTING
 from sluice.model.tables import TableId
 from sluice.operations.alert_rules import notifier_class, notifier_names
 from sluice.operations.channel import ends_of, members, ring, sent_to_itself
-from sluice.operations.connection_probe import target_rights
+from sluice.operations.connection_probe import probe, target_rights
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
 from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
 from sluice.operations.stage_placement import placement_remarks
@@ -132,6 +132,7 @@ def check(runtime: Runtime) -> CheckReport:
     findings += _guard("rules", lambda: _rules(runtime))
     for one in asked[3:]:
         findings += one.findings()
+    findings += _spark(runtime)
     at_source: list[str] = []
     if runtime.source.keeps_for_us and not any(f.setting in _SILENT for f in findings if f.part == "source"):
         findings += _guard("source", lambda: _missing_at_source(runtime, at_source))
@@ -143,6 +144,25 @@ def check(runtime: Runtime) -> CheckReport:
     if not wrong:
         findings += _guard("mapping", lambda: _tables(runtime, copies))
     return CheckReport(tuple(findings), tuple(copies), tuple(at_source))
+
+
+def _spark(runtime: Runtime) -> list[Finding]:
+    """Report a Spark server whose settings make batches wrong; one that cannot be asked from here is a warning."""
+    config = runtime.pipeline.spark
+    if config.mode != "connect" or find_spec("pyspark") is None:
+        return []
+    try:
+        endpoint = runtime.resolver(config.connection)
+    except SluiceError:  # who runs the pipeline may have it
+        return []
+    try:
+        answer = server_questions.ask(f"Spark {endpoint.address}", partial(probe, endpoint), ANSWER_S)
+    except SluiceError as error:
+        severity = "error" if isinstance(error, ConfigError) else "warning"
+        return [_finding(severity, "spark", "server", endpoint.address, error.message, error.hint or "")]
+    if isinstance(answer, NoAnswer):
+        return [_finding("warning", "spark", "server", endpoint.address, str(answer))]
+    return [_finding("ok", "spark", "server", endpoint.address, answer.value)]
 
 
 def _missing_at_source(runtime: Runtime, statements: list[str]) -> list[Finding]:

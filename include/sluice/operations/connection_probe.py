@@ -20,6 +20,7 @@ from sluice.targets import registry
 from sluice.targets.port import NamesRights, Target
 
 _ZOOKEEPER = "sluice.coordination.zookeeper:probe"
+_SPARK = "sluice.spark.connect:probe"
 OTHER_NAMES: Mapping[str, str] = {
     "mongo": "mongodb",
     "postgres": "postgresql",
@@ -74,11 +75,16 @@ def _place_of(endpoint: Endpoint) -> str:
     kind = OTHER_NAMES.get(endpoint.kind, endpoint.kind)
     if kind == "zookeeper":
         return _ZOOKEEPER
+    if kind == "spark_connect":
+        return _SPARK
     source, target = sources.KINDS.get(kind), registry.KINDS.get(kind)
     return (source.probe if source is not None else "") or (target.probe if target is not None else "")
 
 
 def _function(place: str) -> Callable[[Endpoint], str]:
     module, _, name = place.partition(":")
-    found: Any = getattr(importlib.import_module(module), name)
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise ConfigError(f"its client is not installed here: {error}", where=module) from error
     return found  # type: ignore[no-any-return]

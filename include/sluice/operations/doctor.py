@@ -186,7 +186,11 @@ def _used(pipelines: Iterable[PipelineConfig]) -> list[str]:
     named = (
         name
         for one in pipelines
-        for name in (one.coordination.connection, *connections(one, but={"spark.connection", "alert_connection"}))
+        for name in (
+            one.coordination.connection,
+            *connections(one, but={"spark.connection", "alert_connection"}),
+            *([one.spark.connection] if one.spark.mode == "connect" else []),
+        )
         if name != ENVIRONMENT
     )
     return list(dict.fromkeys(named))

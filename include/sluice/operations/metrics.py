@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 STATES = (
-    "new", "idle", "running", "behind", "paused", "failing", "not_configured", "unreachable", "no_answer", "stopped",
+    "new", "idle", "running", "behind", "copying", "paused", "failing", "not_configured", "unreachable", "no_answer",
+    "stopped",
 )  # fmt: skip
 """The states of a pipeline (:class:`sluice.operations.status.Status`)."""
 

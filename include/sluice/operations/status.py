@@ -130,10 +130,10 @@ class Status:
     """One pipeline now.
 
     Attributes:
-        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), failing (a part of it
-            failed and has not gone on), not_configured (connections are defined nowhere), unreachable (the source or
-            ZooKeeper), no_answer (a target or the segment store), or stopped (a target and ZooKeeper do not agree on
-            what was delivered, see ``errors``).
+        state: idle (all delivered, nothing new), running, behind, copying (a first copy is under way), paused, new
+            (never drained), failing (a part of it failed and has not gone on), not_configured (connections are defined
+            nowhere), unreachable (the source or ZooKeeper), no_answer (a target or the segment store), or stopped (a
+            target and ZooKeeper do not agree on what was delivered, see ``errors``).
         head, captured: end of the source's log, and how far it is captured.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target
             and the head.
@@ -598,6 +598,11 @@ def _read(
         )
         for config in runtime.pipeline.targets
     ]
+    first_copies = [dump for dump in dumps if dump.is_first_copy]
+    targets = [
+        replace(one, lag_ms=None) if not one.lag_ms and any(_is_for(dump, one) for dump in first_copies) else one
+        for one in targets
+    ]
     cursor = found.cursor
     return Status(
         pipeline=runtime.name,
@@ -609,6 +614,7 @@ def _read(
             unreachable=bool(errors),
             failing=bool(failures),
             silent=bool(silent),
+            copying=bool(first_copies),
         ),
         head=now.head,
         captured=cursor.position if cursor else None,
@@ -737,7 +743,15 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
 
 
 def _word(
-    found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, failing: bool, silent: bool
+    found: _Delivery,
+    source: _Source,
+    *,
+    stopped: bool,
+    paused: bool,
+    unreachable: bool,
+    failing: bool,
+    silent: bool,
+    copying: bool,
 ) -> str:
     """Return the pipeline's state in one word, see :class:`Status`."""
     captured = found.cursor.position if found.cursor else None
@@ -753,9 +767,15 @@ def _word(
         return "failing"
     if silent:
         return "no_answer"
+    if copying:
+        return "copying"
     if found.in_flight or found.waiting:
         return "running"
     return "idle" if captured and source.head and source.head.order == captured.order else "behind"
+
+
+def _is_for(dump: DumpView, target: TargetStatus) -> bool:
+    return not dump.targets or target.name in dump.targets
 
 
 def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) -> list[str]:
@@ -802,11 +822,8 @@ def _warnings(name: str, targets: Sequence[TargetStatus], dumps: Sequence[DumpVi
         for t in targets
         if t.starts_again
     ]
-    unread = [d for d in dumps if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000]
-    return found + [
-        f"dump {d.id}: {d.no_reader}; `sluice dump work {name} {d.id}` goes on with it, or Clear on its run in Airflow"
-        for d in unread
-    ]
+    unread = [d for d in dumps if d.no_reader and (d.no_reader_why or now_ms - d.no_reader_since_ms > UNREAD_S * 1000)]
+    return found + [f"dump {d.id}: {d.no_reader}; {d.take_up.replace('PIPELINE', name)}" for d in unread]
 
 
 _agreed: dict[tuple[str, str], float] = {}

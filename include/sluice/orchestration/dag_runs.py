@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sluice.model.dumps import UNPAUSE
+
 
 def dag_id_of(pipeline: str) -> str:
     """Return the id ``sync__{pipeline}``."""
@@ -40,14 +42,25 @@ CONTROL_ID = "sluice_control"
 RETENTION_ID = "retention"
 
 
-def open_run(pipeline: str, dump: str) -> None:
-    """Open a run that works on a recorded dump, from inside a task. One that was opened before stays as it is."""
+def open_run(pipeline: str, dump: str) -> str:
+    """Open a run that works on a recorded dump, from inside a task. One that was opened before stays as it is.
+
+    Return why the run does not begin, "" if nothing hinders it.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.comms import TriggerDagRun
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
     from sluice.config.loading import load_pipeline
 
-    name = load_pipeline(Path(pipeline)).pipeline
+    dag_id = backfill_id_of(load_pipeline(Path(pipeline)).pipeline)
     SUPERVISOR_COMMS.send(
-        TriggerDagRun(dag_id=backfill_id_of(name), run_id=f"dump__{dump}", conf={"dump": dump}, reset_dag_run=False)
+        TriggerDagRun(dag_id=dag_id, run_id=f"dump__{dump}", conf={"dump": dump}, reset_dag_run=False)
     )
+    try:
+        from airflow.sdk.execution_time.comms import DagResult, GetDag
+
+        found = SUPERVISOR_COMMS.send(GetDag(dag_id=dag_id))
+    except (ImportError, AirflowRuntimeError):  # this Airflow does not say
+        return ""
+    return f"DAG {dag_id} {UNPAUSE}" if isinstance(found, DagResult) and found.is_paused else ""

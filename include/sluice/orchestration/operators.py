@@ -169,8 +169,10 @@ class SourceOperator(SluiceOperator):
         if dumps:
             from sluice.orchestration.dag_runs import open_run
 
-            for dump in dumps:
-                open_run(self.pipeline, dump)
+            why = {dump: open_run(self.pipeline, dump) for dump in dumps}
+            with suppress(SluiceError), open_runtime(self.pipeline).state() as state:  # the runs are open
+                for dump in dumps:
+                    state.dumps.not_begun(dump, why[dump])
 
 
 class ChangesSensor(SourceOperator, BaseSensorOperator):  # type: ignore[misc]

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.model.fields import key_columns
 from sluice.model.tables import META_COLUMNS, RULE_COLUMNS, member
 
 AFTER, SHADOW, DELETED = 0, 1, 2
@@ -18,7 +19,13 @@ REVIVED = "$revived"
 No column of a user is stored under this name.
 """
 
-INTERNAL = (*META_COLUMNS, *RULE_COLUMNS, REVIVED)
+CLEARED = "$cleared"
+"""Old images of rows that a dump read and for which the rules give nothing: the target deletes their keys.
+
+Only rows that a dump read have this column.
+"""
+
+INTERNAL = (*META_COLUMNS, *RULE_COLUMNS, REVIVED, CLEARED)
 """Columns that are not the user's."""
 
 
@@ -98,6 +105,41 @@ def _change_codes(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     nth[order] = np.arange(len(seq)) - np.repeat(starts, sizes)
     codes: np.ndarray[tuple[int], np.dtype[np.int64]] = (seq << 20) | nth
     return codes
+
+
+def with_cleared(rows: pa.Table, *, cleared: bool) -> pa.Table:
+    """Add :data:`CLEARED` to IMAGE_ROWS; ``cleared``: of rows that earlier rules left out."""
+    marked = rows.append_column(CLEARED, pa.array(np.full(rows.num_rows, cleared)))
+    return cleared_images(marked, marked.schema) if cleared else marked
+
+
+def cleared_images(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return IMAGE_ROWS that a rule left out as old images with the columns of ``schema``; what they lack is null."""
+    count = rows.num_rows
+    fixed = {"_image": np.full(count, SHADOW, np.int8), "_op": ["u"] * count, CLEARED: np.full(count, True)}
+    columns = []
+    for field in schema:
+        if field.name in fixed:
+            columns.append(pa.array(fixed[field.name], field.type))
+        elif field.name in rows.schema.names and rows.schema.field(field.name).type == field.type:
+            columns.append(rows[field.name])
+        else:
+            columns.append(pa.nulls(count, field.type))
+    return pa.table(columns, schema=schema)
+
+
+def same_keys(before: pa.Table, after: pa.Table) -> bool:
+    """Return True if a rule left every row of ``after`` the key of the row in ``before`` that it was made from."""
+    key = key_columns(before.schema)
+    if not key or key_columns(after.schema) != key:
+        return False
+    if any(before.schema.field(name).type != after.schema.field(name).type for name in key):
+        return False
+    numbers, wanted = before["_source_row"].to_numpy(), after["_source_row"].to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    at = order[np.minimum(np.searchsorted(numbers[order], wanted), len(numbers) - 1)]
+    known = before.select(key).take(pa.array(at, pa.int64()))
+    return np.array_equal(numbers[at], wanted) and all(known[name].equals(after[name]) for name in key)
 
 
 def visible(rows: pa.Table) -> int:

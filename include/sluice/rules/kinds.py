@@ -19,7 +19,7 @@ from sluice.model.tables import TableId
 from sluice.rules import guard, images, views
 from sluice.rules.context import RuleContext, Sent
 from sluice.rules.lookups import Lookup
-from sluice.rules.script import Rule
+from sluice.rules.script import RETRIED, Rule
 from sluice.rules.values import fitted, from_python, inferred, to_python, to_rows
 
 _EVENTS = {"i": "insert", "u": "update", "d": "delete"}
@@ -87,7 +87,7 @@ class Run:
             raise RuleError(
                 f"{error.message} (and {config.max_errors} rows of {self.table} before it: more than max_errors)",
                 where=error.where,
-                hint="fix the rule; the batch stays and is tried again",
+                hint=f"fix the rule; {RETRIED}",
             ) from None
 
 

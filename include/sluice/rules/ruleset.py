@@ -26,6 +26,7 @@ from sluice.config.loading import load_model_with_lines, read_text
 from sluice.config.masking import Masking
 from sluice.errors import ConfigError, RuleError
 from sluice.model.fields import KEY, declared_type, described, is_masked, key_columns, key_ordinal, true_name
+from sluice.model.row_ops import Dumped
 from sluice.model.tables import TableId
 from sluice.rules import builtin, images, kinds, packages
 from sluice.rules.kinds import Run, Tables
@@ -68,13 +69,15 @@ class Ruled:
     Attributes:
         tables: MERGED_ROWS by the (source-side) table they go on as; the table itself is always among them.
         counts: one a rule. rejected: rows for the dead-letter store. revived: which rows the source deleted and a rule
-            keeps, for the tables where there are such.
+            keeps, for the tables where there are such. cleared: which rows are deletes of keys that a dump read and for
+            which the rules give nothing.
     """
 
     tables: Tables
     counts: list[RuleCount]
     rejected: list[Rejected] = field(default_factory=list)
     revived: Mapping[TableId, pa.Array] = field(default_factory=dict)
+    cleared: Mapping[TableId, pa.Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,7 @@ class RuleSet:
         lookups: Mapping[str, LookupSource] | None = None,
         masking: Masking | None = None,
         each: bool = False,
+        dumped: Dumped = "",
     ) -> Ruled:
         """Run all rules over ``merged``: MERGED_ROWS of ``table``.
 
@@ -160,6 +164,7 @@ class RuleSet:
             lookups: by rule name, who finds its dimension tables.
             masking: columns whose values stay out of errors.
             each: ``merged`` are changes, not merged: every row is one of its own, numbered by ``_seq``.
+            dumped: see :data:`sluice.model.row_ops.Dumped`.
 
         Returns rows of the same shape (columns may be added or gone) and a count a rule.
 
@@ -168,11 +173,12 @@ class RuleSet:
         """
         if not self.matching(table).rules or not merged.num_rows:
             return Ruled({table: merged}, [RuleCount(rule.name, 0, 0, 0.0) for rule in self.rules])
-        tables: Tables = {table: images.unfold(merged)}
+        unfolded = images.unfold(merged)
+        tables: Tables = {table: images.with_cleared(unfolded, cleared=dumped == "cleared") if dumped else unfolded}
         secret = bool(masking and masking.hidden(table.schema, table.table, map(true_name, merged.schema)))
         counts, rejected = [], []
         for rule in self.rules:
-            started = time.perf_counter()
+            started, before = time.perf_counter(), dict(tables)
             matched = [place for place in tables if matches(rule, place)]
             rows_in = rows_out = changed = 0
             failed: dict[int, RuleError] = {}
@@ -185,6 +191,8 @@ class RuleSet:
                 rows_out += came
                 changed += other
                 failed |= work.failed
+            if dumped and matched:
+                tables = _with_cleared(before, tables, failed)
             if failed:
                 tables = {place: kinds.without(rows, failed) for place, rows in tables.items()}
                 if rule.config.on_error is OnError.DEAD_LETTER:
@@ -193,6 +201,7 @@ class RuleSet:
             counts.append(RuleCount(rule.name, rows_in, rows_out, seconds, len(failed), changed))
         folded: Tables = {}
         revived: dict[TableId, pa.Array] = {}
+        cleared: dict[TableId, pa.Array] = {}
         for place, rows in tables.items():
             kept = pc.and_(
                 pc.equal(rows["_image"], images.AFTER), pc.equal(merged["_op"].take(rows["_source_row"]), "d")
@@ -204,7 +213,26 @@ class RuleSet:
             whole = images.fold(marked, key_columns(rows.schema), each=each)
             revived[place] = whole[images.REVIVED].combine_chunks()
             folded[place] = whole.drop_columns([images.REVIVED])
-        return Ruled(folded, counts, rejected, revived)
+        for place, rows in folded.items():
+            if images.CLEARED in rows.schema.names:
+                cleared[place] = pc.and_(rows[images.CLEARED], pc.equal(rows["_op"], "d")).combine_chunks()
+                folded[place] = rows.drop_columns([images.CLEARED])
+        return Ruled(folded, counts, rejected, revived, cleared)
+
+
+def _with_cleared(before: Tables, after: Tables, failed: Mapping[int, RuleError]) -> Tables:
+    """Keep an old image of each row of which one rule left nothing, so that the target deletes its key.
+
+    A rule that changes keys does not tell which key such a row had at the target: its rows are left out.
+    """
+    rest = np.concatenate([np.fromiter(failed, np.int64), *(rows["_source_row"].to_numpy() for rows in after.values())])
+    made = dict(after)
+    for place, rows in before.items():
+        lost = ~np.isin(rows["_source_row"].to_numpy(), rest)
+        if lost.any() and images.same_keys(rows, after[place]):
+            left_out = images.cleared_images(rows.filter(pa.array(lost)), after[place].schema)
+            made[place] = pa.concat_tables([after[place], left_out]).combine_chunks()
+    return made
 
 
 def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: bool) -> frozenset[str]:

@@ -28,6 +28,10 @@ _CACHE_LIMIT = 256
 _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
 
 
+RETRIED = "the batch is retried (once no attempt is left: Clear on the red task, or *Retry now* on the page)"
+"""What happens to a batch whose rule was mended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A loaded rule file: its ``transform`` (None for SQL) and its declared parameters (None: any)."""
@@ -124,7 +128,7 @@ class Rule:
             raise RuleError(
                 f"rule {self.name!r} is not valid Python: {error.msg}",
                 where=f"{self.path}:{error.lineno or 1}",
-                hint="fix the file; the batch is retried",
+                hint=f"fix the file; {RETRIED}",
             ) from error
         except (ValueError, RecursionError, MemoryError) as error:  # a null byte; nesting
             raise RuleError(f"rule {self.name!r} is not valid Python: {error}", where=f"{self.path}:1") from error
@@ -202,7 +206,7 @@ class Rule:
             return RuleError(
                 f"rule {self.name!r} {what}: {error}",
                 where=self.line_of(error),
-                hint="correct the rule, or give it more time in engine.yaml (`timeout: 30m`); the batch is retried",
+                hint=f"correct the rule, or give it more time in engine.yaml (`timeout: 30m`); {RETRIED}",
             )
         text = str(error).split("\n\nLINE ")[0] if self.kind is RuleKind.SQL else str(error)
         told = f"{type(error).__name__}: {text}"
@@ -213,6 +217,6 @@ class Rule:
         return RuleError(
             f"rule {self.name!r} {what}: {told}",
             where=self.line_of(error),
-            hint="fix the rule; the batch is retried"
+            hint=f"fix the rule; {RETRIED}"
             + ("; `sluice rules test` shows values on your own data" if withheld else ""),
         )

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sluice.errors import SegmentError
 from sluice.model.column_types import ColumnType
 from sluice.model.fields import declared_type, key_ordinal, neutral_type, true_name
+from sluice.model.row_ops import Dumped
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.checksums import ChecksumSink
@@ -65,6 +66,11 @@ class ChangesetFile(_Stored):
         False,
         description="The source deleted these rows, and a rule keeps them. The server may hold a key of theirs equal "
         "to that of a row that came later, so that the table's rows are written in the order of the log.",
+    )
+    dumped: Dumped = Field(
+        "",
+        description="read: a dump read these rows. cleared: they are deletes of keys that a dump read and for which "
+        "the rules give nothing; a target whose table another pipeline writes, too, leaves them out.",
     )
     key_starts: tuple[int, ...] = Field(
         (),
@@ -243,25 +249,31 @@ def changeset_damage(store: SegmentStore, path: str) -> str:
 
 
 def write_changeset_file(
-    store: SegmentStore, path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False
+    store: SegmentStore,
+    path: str,
+    rows: pa.Table,
+    buckets: tuple[int, int],
+    *,
+    revived: bool = False,
+    dumped: Dumped = "",
 ) -> ChangesetFile:
     """Write CHANGESET_ROWS (of a stage before the last: MERGED_ROWS or FRAME_ROWS).
 
-    ``buckets``: first and last key bucket they may come from; ``revived``: see :class:`ChangesetFile`.
+    ``buckets``: first and last key bucket they may come from; ``revived``, ``dumped``: see :class:`ChangesetFile`.
     """
     with store.open_output(path) as sink:
-        return _encoded(path, rows, buckets, sink, revived=revived)
+        return _encoded(path, rows, buckets, sink, revived=revived, dumped=dumped)
 
 
 def changeset_image(
-    path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False
+    path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False, dumped: Dumped = ""
 ) -> tuple[ChangesetFile, bytes]:
     """Encode a file that is packed with its manifest.
 
     Return its record, as :func:`write_changeset_file` does, and its contents.
     """
     raw = io.BytesIO()
-    return _encoded(path, rows, buckets, ChecksumSink(raw), revived=revived), raw.getvalue()
+    return _encoded(path, rows, buckets, ChecksumSink(raw), revived=revived, dumped=dumped), raw.getvalue()
 
 
 def write_manifest_with(store: SegmentStore, path: str, manifest: _Manifest, images: Mapping[str, bytes]) -> _Manifest:
@@ -296,7 +308,7 @@ def write_manifest_with(store: SegmentStore, path: str, manifest: _Manifest, ima
 
 
 def _encoded(
-    path: str, rows: pa.Table, buckets: tuple[int, int], sink: ChecksumSink, *, revived: bool
+    path: str, rows: pa.Table, buckets: tuple[int, int], sink: ChecksumSink, *, revived: bool, dumped: Dumped
 ) -> ChangesetFile:
     sizes = row_bytes(rows)
     groups = cuts(sizes, ROW_GROUP_BYTES, ROW_GROUP_ROWS)
@@ -333,6 +345,7 @@ def _encoded(
         bucket_max=buckets[1],
         arrow_bytes=int(sizes.sum()),
         revived=revived,
+        dumped=dumped,
         key_starts=starts,
     )
 

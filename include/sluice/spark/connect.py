@@ -28,7 +28,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from sluice.config.connections import Endpoint
-from sluice.errors import SluiceError, SparkUnavailable
+from sluice.errors import ConfigError, SluiceError, SparkUnavailable
 from sluice.spark.frames import run_frames
 from sluice.spark.work import UnderWay, UnitFailed, run_on, run_statement
 
@@ -40,6 +40,7 @@ _NAMESPACE = uuid.UUID("8a4a5e0c-6b0f-5a0e-9a53-5b1d1ce5f00d")
 _CLOSED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
 """What the server says, and the client once it was told so."""
 _AWAY = "UNAVAILABLE"
+_PLAN_CACHE = "spark.connect.session.planCache.enabled"
 """No server answered: a client that was open waits ever longer before it connects again, and does not see at once that
 a server was started.
 """
@@ -84,7 +85,7 @@ class _Clients:
             client = self._open.get(runner.key)
             if client is None:
                 runner.require_server()
-                session = _opened(runner.url(str(uuid.uuid5(_NAMESPACE, str(self._generation)))))
+                session = _opened(runner.url(str(uuid.uuid5(_NAMESPACE, str(self._generation)))), runner.address)
                 client = self._open[runner.key] = _Client(session, self._generation)
             client.users += 1
         try:
@@ -113,10 +114,29 @@ class _Clients:
 _clients = _Clients()
 
 
-def _opened(url: str) -> SparkSession:
+def _opened(url: str, address: str) -> SparkSession:
+    """Open a session. Raises ConfigError for a server whose cached plans would read stale files."""
     session = SparkSession(connection=url)
     session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
+    try:
+        cached = session.conf.get(_PLAN_CACHE, "true")
+    except BaseException:
+        _close(session)
+        raise
+    if str(cached).lower() != "false":
+        _close(session)
+        raise ConfigError(
+            f"the Spark server caches plans ({_PLAN_CACHE}), and a session that is used again would read stale files "
+            "silently",
+            where=address,
+            hint=f"start it with {_PLAN_CACHE}=false",
+        )
     return session
+
+
+def probe(endpoint: Endpoint) -> str:
+    """Open a session and return the server's version. Raises ConfigError, SparkUnavailable."""
+    return ConnectRunner(endpoint).version()
 
 
 def _close(session: SparkSession) -> None:
@@ -182,7 +202,7 @@ class ConnectRunner:
         The session has no Python workers, so it is cheap.
         """
         self.require_server()
-        session = _opened(self.url(str(uuid.uuid4())))
+        session = _opened(self.url(str(uuid.uuid4())), self.address)
         try:
             with self._under_way.job(session) as tag:
                 run_statement(session, text, settings, required, tag=tag, description=description)
@@ -226,6 +246,15 @@ class ConnectRunner:
                     _clients.drop(self.key, client)
                     raise self._lost(description, error) from error
         raise self._lost(description, RuntimeError("every session id is closed"))
+
+    def version(self) -> str:
+        """Return the version of the server. Raises ConfigError, PySparkException, SparkUnavailable."""
+        return self._with_session(lambda session: f"Spark {session.version}", "ask for the version")
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for messages."""
+        return f"{self._host}:{self._port}"
 
     @property
     def key(self) -> str:

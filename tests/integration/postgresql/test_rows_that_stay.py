@@ -59,7 +59,7 @@ def one(
 def test_a_verification_with_repair_removes_them(one: Case) -> None:
     one.target.execute(f"INSERT INTO \"{one.schema}\".t VALUES ('stale', 7)")
     with delivering(one):
-        done = one.cli("verify", "one", "--repair")
+        done = one.cli("verify", "one", "--repair", "--yes")
     assert done.returncode == 0, done
     assert rows(one) == ["a", "b"]
 
@@ -78,7 +78,7 @@ def test_what_a_recovery_leaves_is_removed_by_the_command_that_it_prints(one: Ca
     one.run_until_head()
     assert rows(one) == ["a", "b"]
     with delivering(one):
-        repaired = one.cli(*measure["after"].split()[1:])
+        repaired = one.cli(*measure["after"].split()[1:], "--yes")
     assert repaired.returncode == 0, repaired
     assert rows(one) == ["b"]
 
@@ -98,6 +98,6 @@ def test_a_pipeline_that_writes_the_same_table_keeps_them(one: Case) -> None:
     three.run_until_head()
     one.target.execute(f"INSERT INTO \"{one.schema}\".t VALUES ('stale', 7)")
     with delivering(one):
-        done = one.cli("verify", "one", "--repair")
+        done = one.cli("verify", "one", "--repair", "--yes")
     assert "stale" in rows(one)
     assert "three" in done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 import subprocess
@@ -445,6 +446,25 @@ def test_two_pipelines_that_would_send_changes_round_are_named(shop: PgCase) -> 
     (shop.folder / "back.yaml").write_text(back, encoding="utf-8")
     said = shop.cli("check", shop.name)
     assert f"{shop.name} -> back" in " ".join(said.stdout.split())
+
+
+def test_recover_makes_a_dropped_slot_and_copies_once(shop: PgCase) -> None:
+    shop.run_until_head()
+    shop.write("INSERT INTO orders VALUES (1, 1, 1, 'captured')")
+    shop.run_until_head()
+    shop.source.execute(f"SELECT pg_drop_replication_slot('{shop.slot}')")
+    shop.write("INSERT INTO orders VALUES (2, 2, 2, 'while there was no slot')", "DELETE FROM orders WHERE number = 1")
+    plan = json.loads(shop.cli("recover", shop.name, "--json").stdout.splitlines()[-1])
+    assert plan["questions"] == []
+    assert "pg_create_logical_replication_slot" in plan["measures"][0]["steps"][0]
+    done = shop.cli("recover", shop.name, "--apply", "--yes", "--json")
+    assert done.returncode == 0, done
+    assert len(json.loads(done.stdout.splitlines()[-1])["measures"]) == 1
+    with shop.runtime().state() as state:
+        assert len(state.dumps.active()) == 1
+    assert status(shop.runtime()).state == "copying"
+    shop.run_until_head()
+    shop.assert_same("orders")
 
 
 def test_a_lost_slot_is_followed_by_copies_once_it_is_there_again(shop: PgCase) -> None:

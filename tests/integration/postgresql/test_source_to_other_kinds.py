@@ -258,7 +258,7 @@ def test_a_delta_table_has_the_rows(tmp_path: Path, postgresql_source: Any, zook
         assert dumped(made, tables=["to_delta.t"]).state == "done"
         with delivering(made):
             assert made.cli("verify", made.name).returncode == 3, "the row that the skipped batch deleted is there"
-            assert made.cli("verify", made.name, "--repair").returncode == 0
+            assert made.cli("verify", made.name, "--repair", "--yes").returncode == 0
             assert made.cli("verify", made.name).returncode == 0
         change(made)
         assert texts(made, by_id(lake.rows("to_delta", "t").to_pylist())) == truth(made)

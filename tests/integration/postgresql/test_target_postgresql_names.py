@@ -72,7 +72,7 @@ def test_folded_names_need_no_quotes(
         there("INSERT INTO OrderLines VALUES (7, 7, 'only here') RETURNING 1")
         there("UPDATE OrderLines SET TheItem = 'wrong' WHERE LineNo = 9 RETURNING 1")
         with delivering(made):
-            found = made.cli("verify", "case", "--repair")
+            found = made.cli("verify", "case", "--repair", "--yes")
         assert (found.returncode, "2 repaired" in found.stdout) == (0, True), found.stdout + found.stderr
         made.run_until_head()
         assert there("SELECT OrderId, LineNo, TheItem FROM OrderLines") == [(1, 1, "a"), (1, 9, "z")]

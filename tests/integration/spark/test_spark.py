@@ -14,7 +14,8 @@ import pytest
 
 from devstack.spark import SparkConnectServer
 from sluice.config.connections import Endpoint, parse_connection
-from sluice.errors import Fenced, RuleError, SparkUnavailable
+from sluice.errors import ConfigError, Fenced, RuleError, SparkUnavailable
+from sluice.operations.doctor import answers, ask_connections
 from sluice.spark import connect as connecting
 from sluice.spark.connect import ConnectRunner
 from sluice.spark.frames import FrameTable
@@ -224,3 +225,20 @@ def test_a_server_that_was_restarted_is_used_again(tmp_path: Path) -> None:
         server.kill()
         server.start()
         assert mine.run(square, [6], description="squares")[0][0] == 36
+
+
+def test_a_server_that_caches_plans_is_refused_before_it_reads_stale_files(tmp_path: Path) -> None:
+    conf = {"spark.connect.session.planCache.enabled": "true"}
+    with SparkConnectServer(tmp_path / "caching", "caching", conf=conf) as server:
+        endpoint = parse_connection("caching", server.connection_json())
+        with pytest.raises(ConfigError, match="caches plans") as refused:
+            ConnectRunner(endpoint).run(square, [1], description="never done")
+        assert "spark.connect.session.planCache.enabled=false" in str(refused.value.hint)
+        [line] = answers(ask_connections(lambda _: endpoint, ["caching"]))
+        assert (line.severity, "caches plans" in line.why) == ("error", True)
+
+
+def test_the_version_of_a_server_is_told(spark_connect: SparkConnectServer) -> None:
+    endpoint = parse_connection("test_spark", spark_connect.connection_json())
+    [line] = answers(ask_connections(lambda _: endpoint, ["test_spark"]))
+    assert (line.severity, line.why.startswith("Spark 4")) == ("ok", True), line

@@ -687,8 +687,8 @@ def test_a_dump_and_a_repair_are_marked(pair: Network) -> None:
             "UPDATE items SET n = 9 WHERE id = 2",
         ):
             cursor.execute(statement)
-    copying = ("dump", "start", "a_to_b", "--table", f"{pair.schema}.items", "--replace")
-    for asked in (copying, ("verify", "a_to_b", "--repair"), ("dump", "start", "b_to_a")):
+    copying = ("dump", "start", "a_to_b", "--table", f"{pair.schema}.items", "--replace", "--yes")
+    for asked in (copying, ("verify", "a_to_b", "--repair", "--yes"), ("dump", "start", "b_to_a")):
         refused = pair.cli(*asked)
         assert refused.returncode != 0
         assert "takes writes of its own" in refused.stderr

@@ -266,7 +266,7 @@ def test_a_sweep_finds_what_was_changed_behind_our_back_and_the_hint_finds_the_r
         keys = {one["key"][0] for one in json.loads(looked.stdout)["tables"][0]["differences"]}
         assert keys <= {"7", "7000"}
         assert keys
-        assert kept.cli("verify", kept.name, "--repair").returncode == 0
+        assert kept.cli("verify", kept.name, "--repair", "--yes").returncode == 0
         after = kept.cli("verify", "digest", kept.name, "--json")
         assert after.returncode == 4  # the repair wrote rows that the digest does not know
         hint = re.search(r"`sluice (verify sweep [^`]+)`", json.loads(after.stdout)["tables"][0]["why"])
@@ -488,6 +488,11 @@ def test_the_check_names_what_has_no_digest_and_why(shop: Case) -> None:
     assert "other types" in lines["wider"]
     with delivering(shop):
         assert states(swept(shop)) == {"floats": "unknown", "keyless": "unknown", "orders": "equal", "wider": "unknown"}
+        kept = read_digests(shop.runtime())
+        assert states(kept) == {"floats": "unknown", "keyless": "unknown", "orders": "equal", "wider": "unknown"}
+        assert "no digest is kept of it" in the_digest(shop, "floats").why
+        asked = shop.cli("verify", "digest", shop.name)
+        assert (asked.returncode, "floats" in asked.stdout) == (4, True), asked
         before = the_digest(shop, "orders").read_ms
         swept(shop, share=0.25)  # one table: not one of those that cannot be read
         assert the_digest(shop, "orders").read_ms > before
@@ -512,7 +517,7 @@ def test_a_verification_that_sweeps_compares_what_digests_do_not_tell_equal(kept
         [orders] = json.loads(sampled.stdout)["tables"]
         assert "something else changed the table" in orders["note"]
         assert [one["key"] for one in orders["differences"]] == [["7"]]
-        assert ways(kept.cli(*sweeps, "--repair", "--json")) == {
+        assert ways(kept.cli(*sweeps, "--repair", "--yes", "--json")) == {
             "orders": ("checksums", 30, 0),
             "floats": ("checksums", 1, 0),
         }

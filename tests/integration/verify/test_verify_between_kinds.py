@@ -66,7 +66,7 @@ def assert_found(made: Case, planted: dict[int, str]) -> None:
     """Each planted difference, and no other, after which a repair leaves none."""
     found = verified(made)["vals"]
     assert {int(row["key"][0]): row["columns"] for row in found["differences"]} == {n: [c] for n, c in planted.items()}
-    verified(made, "--repair")
+    verified(made, "--repair", "--yes")
     found = verified(made)["vals"]
     assert (found["way"], found["equal"], found["different"]) == ("checksums", ROWS, 0)
 

@@ -143,7 +143,7 @@ def test_every_kind_of_difference_is_found_and_repaired(made: PgCase) -> None:
             200: ("missing", []), 5000: ("extra", []),
         }  # fmt: skip
         assert [found["keyed"][name] for name in ("missing", "extra", "equal")] == [1, 1, 49]
-        verified(made, "--repair")
+        verified(made, "--repair", "--yes")
         found = verified(made)
     assert {name: (table["equal"], table["different"] + table["missing"] + table["extra"]) for name, table in found.items()} == {
         "vals": (ROWS, 0), "keyed": (50, 0), "named": (50, 0),

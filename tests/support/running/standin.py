@@ -385,7 +385,8 @@ class Runtime:
             return SimpleNamespace(open=not _settings().get("paused", False))
 
         tasks = SimpleNamespace(begins=lambda: None, waits=lambda task: None)
-        yield SimpleNamespace(pause_switch=SimpleNamespace(read=read), waiting_tasks=tasks)
+        dumps = SimpleNamespace(not_begun=lambda dump, why: None)
+        yield SimpleNamespace(pause_switch=SimpleNamespace(read=read), waiting_tasks=tasks, dumps=dumps)
 
 
 def last_claimed(runtime: Any, claim: str) -> int | None:

@@ -118,7 +118,7 @@ def test_a_copy_that_an_error_prints_for_a_target_without_a_checkpoint(made: Cas
     sluice(made, *reset, "--yes")
     made.run_until_head()
     assert copies == [["dump", "start", "case", "--target", "copy", "--replace"]]
-    with_the_pipeline(made, copies[0])
+    with_the_pipeline(made, [*copies[0], "--yes"])
 
 
 def test_a_target_that_was_emptied_gets_its_batches_again(made: Case) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -53,6 +55,29 @@ def ends(stop: Any) -> bool:
     thread.start()
     thread.join(120)
     return not thread.is_alive()
+
+
+def test_connections_that_differ_in_anything_have_sessions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Endpoint] = []
+
+    @contextmanager
+    def connect(endpoint: Endpoint, **_: Any) -> Iterator[Any]:
+        opened.append(endpoint)
+        yield SimpleNamespace(alive=True, connected=True)
+
+    monkeypatch.setattr("sluice.coordination.shared_session.connect", connect)
+    monkeypatch.setattr("sluice.coordination.shared_session.SharedSession", lambda *_: SimpleNamespace(alive=True))
+    sessions = SharedSessions()
+    changes: list[dict[str, Any]] = [
+        {},
+        {"connection_id": "other"},
+        {"extra": {"use_ssl": True}},
+        {"schema": "b"},
+        {"kind": "c"},
+    ]
+    for change in changes:
+        sessions.get(replace(ENDPOINT, **change), 10)
+    assert len(opened) == len(sessions) == 4
 
 
 def test_sessions_close_while_one_is_opened_and_that_one_is_not_kept(silent: Silent) -> None:

@@ -510,7 +510,7 @@ def _record(
         targets=manifest.targets,
     )
     after = _partner_batch(cursor, partner)
-    state.commit(lease, cursor, batch, placer.steps(), schema=schema, partner_batch=after)
+    state.commit(lease, cursor, batch, placer.steps(batch.number), schema=schema, partner_batch=after)
     placer.ask_again()
     placer.forget_files()
     return batch

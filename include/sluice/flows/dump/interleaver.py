@@ -649,10 +649,10 @@ class ChunkInterleaver:
             return None
         return chunk
 
-    def steps(self) -> list[Step]:
-        """Return what the batch's commit does to the nodes of placed chunks."""
+    def steps(self, batch: int) -> list[Step]:
+        """Return what the commit of ``batch`` does to the nodes of placed chunks."""
         counts: dict[tuple[str, int], TablePlaced] = {}
-        now = int(time.time() * 1000)
+        now, delivered = int(time.time() * 1000), self.state.delivered() if self.plan.placements else 0
         for placement in self.plan.placements:
             where = placement.chunk.id.dump, placement.chunk.id.table
             known = counts.get(where) or self.state.dumps.placed(*where)
@@ -663,6 +663,7 @@ class ChunkInterleaver:
                 overtaken=known.overtaken + placement.rows.num_rows - placement.kept,
                 first_ms=known.first_ms or now,
                 last_ms=now,
+                batches=known.in_batch(batch, placement.kept, delivered),
             )
         placed = [placement.chunk for placement in self.plan.placements]
         return self.state.dumps.placing([(chunk, counts[chunk.id.dump, chunk.id.table]) for chunk in placed])

@@ -10,10 +10,11 @@ from typing import Any
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SluiceError
+from sluice.flows.dump.automatic import REASONS
 from sluice.flows.dump.start import sensible
 from sluice.flows.dump.worker import settle
 from sluice.flows.runtime import Runtime
-from sluice.model.dumps import WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
+from sluice.model.dumps import UNPAUSE, WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
 from sluice.model.stored_fields import known_fields
 
 DRAIN_WAIT_S = 5.0
@@ -26,10 +27,12 @@ class TableView:
 
     Attributes:
         rows: placed in the log's order; overtaken: left out, the log had newer ones; waiting: read, not placed yet.
+        undelivered: placed, and not acknowledged by every target.
         reading: read so far of a table without a key, which is one chunk.
         estimate: rows there are, as the server guesses; rate: rows a second since the dump began; remaining_s: None:
             not known. Both mean nothing while no process reads the table: 0 and None.
-        state: waiting, reading, no reader, done; paused or cancelled where it was not done.
+        state: waiting, reading, no reader, delivering (all is placed, and a target lacks some), done; paused or
+            cancelled where it was not done.
     """
 
     table: str
@@ -42,13 +45,16 @@ class TableView:
     rate: float
     remaining_s: float | None
     reading: int = 0
+    undelivered: int = 0
 
     @property
     def share(self) -> float:
-        """0 to 1; 1 only when it is done."""
+        """The share that the targets have, 0 to 1; 1 only when it is done."""
         if self.state == "done":
             return 1.0
-        known = self.rows + self.overtaken + self.reading
+        known = self.rows - self.undelivered + self.overtaken + self.reading
+        if self.state == "delivering":
+            return min(known / max(self.rows + self.overtaken, 1), 0.99)
         return min(known / self.estimate, 0.99) if self.estimate else 0.0
 
 
@@ -57,6 +63,7 @@ class DumpView:
     """One dump.
 
     Attributes:
+        state: of the dump; ``delivering``: all is placed, and a target lacks some of it.
         waiting_for: what a worker waits for, ``""`` for nothing.
         no_reader_since_ms: something is left to read and has had no reader since then (milliseconds since 1970); 0: it
             has one, or needs none.
@@ -88,6 +95,27 @@ class DumpView:
         return f"no reader since {since} UTC" + (f" ({self.no_reader_why})" if self.no_reader_why else "")
 
     @property
+    def take_up(self) -> str:
+        """The way to go on with a dump that has no reader; ``PIPELINE`` stands for the pipeline's name."""
+        if self.no_reader_why.endswith(UNPAUSE):
+            return f"its run begins then; or `sluice dump work PIPELINE {self.id}`"
+        if any(table.chunks or table.waiting for table in self.tables) or self.no_reader_why:
+            return f"`sluice dump work PIPELINE {self.id}` goes on with it, or Clear on its run in Airflow"
+        return f"its run in Airflow has not begun (is its DAG paused?); or `sluice dump work PIPELINE {self.id}`"
+
+    @property
+    def is_first_copy(self) -> bool:
+        """True while targets lack rows that the dump was started for without anybody asking."""
+        return self.reason in REASONS and self.state in {"running", "paused", "delivering"}
+
+    @property
+    def share(self) -> float:
+        """The share of all tables that the targets have, 0 to 1."""
+        sizes = [max(table.estimate, table.rows, 1) for table in self.tables]
+        parts = (table.share * size for table, size in zip(self.tables, sizes, strict=True))
+        return sum(parts) / sum(sizes) if sizes else 1.0
+
+    @property
     def rows(self) -> int:
         """Rows placed, over all tables."""
         return sum(t.rows for t in self.tables)
@@ -100,7 +128,8 @@ class DumpView:
     def to_json(self) -> dict[str, Any]:
         """Return the view as commands print it."""
         data = asdict(self)
-        data["rows"] = self.rows
+        data |= {"rows": self.rows, "share": round(self.share, 4), "take_up": self.take_up}
+        data["is_first_copy"] = self.is_first_copy
         for table, view in zip(data["tables"], self.tables, strict=True):
             table["share"] = round(view.share, 4)
         return data
@@ -128,6 +157,8 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
     readers = dumps.readers(dump.id)
     chunks = dumps.chunks(dump.id)
     working = dumps.working(dump.id)
+    names = dump.targets or state.targets
+    delivered = state.delivered(names)
     goes = dump.state in {DumpState.RUNNING, DumpState.PAUSED}
     tables = []
     said_ms, why = (0, "") if readers or working else dumps.last_read(dump.id)
@@ -144,8 +175,10 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         )
         asks_for_a_reader |= left_to_read
         last_ms = max(last_ms, placed.last_ms)
-        word = "done" if plan.exhausted and not mine else "reading" if plan.chunks else "waiting"
-        if word != "done" and dump.state is not DumpState.RUNNING:
+        undelivered = placed.undelivered(delivered)
+        all_placed = "delivering" if undelivered else "done"
+        word = all_placed if plan.exhausted and not mine else "reading" if plan.chunks else "waiting"
+        if word not in {"done", "delivering"} and dump.state is not DumpState.RUNNING:
             word = dump.state.value
         elif left_to_read and not is_read and not deferred and (plan.chunks or not (readers or working)):
             word = "no reader"
@@ -166,8 +199,10 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
                 rate=0.0 if word == "no reader" else round(rate, 1),
                 remaining_s=None if remaining is None else round(remaining, 1),
                 reading=reading,
+                undelivered=undelivered,
             )
         )
+    lacks = any(table.undelivered for table in tables)
     unread = asks_for_a_reader and not readers and not working
     waiting_for = dumps.held(dump.id) if dump.state is DumpState.RUNNING else ""
     if unread and deferred:
@@ -179,7 +214,7 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         )
     return DumpView(
         id=dump.id,
-        state=dump.state.value,
+        state="delivering" if dump.state is DumpState.DONE and lacks else dump.state.value,
         reason=dump.reason,
         by=dump.by,
         targets=dump.targets,

@@ -30,13 +30,14 @@ from sluice.errors import MappingError, SegmentError
 from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.stage_rules import why_not_cleared
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.dialects import Dialect
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema, distinct, stored_name
 from sluice.rules import RuleSet
-from sluice.segments.changeset import columns_of
+from sluice.segments.changeset import ChangesetManifest, columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
 from sluice.targets.port import KeyRange, OtherWriter, StoredRange, Target, other_writers, refuses
@@ -54,23 +55,15 @@ def why_not(
     """Return the tables whose rows cannot be replaced, with the reason, as far as the pipeline's file and rules
     tell.
     """
-    routes = Routes.of(pipeline)
-    rules = RuleSet.of(rules_path)
-    ways: dict[TableId, set[TableId]] = {}
-    for table in captured:
-        ways.setdefault(routes.route(table).target, set()).add(table)
-    whole, found = set(keyless), {}
+    rules, whole, tables = RuleSet.of(rules_path), set(keyless), list(tables)
+    found = why_not_cleared(pipeline, rules, tables, captured)
     for table in tables:
-        route = routes.route(table)
-        sharing = ways.get(route.target, set()) - {table}
-        if not {Event.DELETE, Event.INSERT} <= set(pipeline.capture.events):
-            found[table] = "the pipeline does not capture deletes and inserts: the targets hold other rows on purpose"
-        elif sharing or route.shared:
-            found[table] = f"{route.target} is written from other source tables, too"
-        elif table not in whole and rules.matching(table).rules:
-            found[table] = "rules apply to it, and only they know which rows of the target come from which key"
-        elif any(str(table) in rule.config.emits for rule in rules):
-            found[table] = "rules send rows of other tables to it"
+        if table not in found and table not in whole and rules.matching(table).rules:
+            found[table] = (
+                "rules apply to it, and only they know which rows of the target come from which key (without "
+                "`replace`, a dump deletes the keys for which they give nothing, and so does "
+                f"`sluice verify run {pipeline.pipeline} --repair`)"
+            )
     return found
 
 
@@ -166,6 +159,21 @@ def plan_replaces(
             )
         found.append(StoredRange(plan, (record, route, runtime.source.keys), listed=bool(record.listed)))
     return found, left_out
+
+
+def without_cleared(runtime: Runtime, target: Target, name: str, changeset: ChangesetManifest) -> ChangesetManifest:
+    """Leave out deletes of keys for which the rules give nothing, where the target may hold another pipeline's rows."""
+    if not any(file.dumped == "cleared" for table in changeset.tables for file in table.files):
+        return changeset
+    others, tables = other_writers(target), []
+    for table in changeset.tables:
+        place = TableId(table.schema_, table.table)
+        why = kept_on_purpose(runtime.pipeline, name, others, place)
+        files = tuple(file for file in table.files if not why or file.dumped != "cleared")
+        if len(files) < len(table.files):
+            _log.warning("stale_rows_kept", pipeline=runtime.name, target=name, tables=[str(place)], reason=why)
+        tables += [table.model_copy(update={"files": files})] if files else []
+    return changeset.model_copy(update={"tables": tuple(tables)})
 
 
 def kept_on_purpose(pipeline: PipelineConfig, name: str, others: Sequence[OtherWriter], table: TableId) -> str:

@@ -17,7 +17,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError, MappingError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import CheckpointCheck, require_own
-from sluice.flows.dump.reconcile import plan_replaces
+from sluice.flows.dump.reconcile import plan_replaces, without_cleared
 from sluice.flows.incomplete_tables import explain_absence
 from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.batch_rows import StoredRows
@@ -424,9 +424,10 @@ class _Delivery:
         if counts.get("ddl"):
             manifest = self.runtime.store.read_manifest(record.manifest)
             changes = self._schema_changes(record, manifest)
+        manifest_of_target = without_cleared(self.runtime, self.target, self._config.name, changeset.manifest)
         return batch_input(
             self.runtime.store,
-            changeset,
+            replace(changeset, manifest=manifest_of_target),
             schema_changes=changes,
             reconcile=self._ranges(record, changeset) if counts.get("replaces") else (),
             facts=_Facts(self.runtime, self.state, record, self._config.name),

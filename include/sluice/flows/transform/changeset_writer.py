@@ -28,6 +28,7 @@ from sluice.merge.compact import user_columns
 from sluice.model.fields import true_name
 from sluice.model.layouts import CHANGESET_ROWS, MERGED_ROWS, without_origin
 from sluice.model.packing import memory_of
+from sluice.model.row_ops import Dumped
 from sluice.model.tables import TableId, member, stored_name
 from sluice.model.whole_rows import LOG_WHOLE_ROWS
 from sluice.row_files.copy_pool import FileTotals
@@ -178,7 +179,7 @@ class StageRows:
         segments: where the changes are, for the position of a dead letter.
         added: columns that older rows of the batch do not have (see
             :class:`sluice.flows.transform.segment_rows.PartRead`).
-        revived: an earlier stage kept deleted rows.
+        revived: an earlier stage kept deleted rows. dumped: see :data:`sluice.model.row_ops.Dumped`.
         small: the files are packed with the manifest.
     """
 
@@ -189,6 +190,7 @@ class StageRows:
     segments: Sequence[SegmentFile]
     added: Sequence[tuple[int, str]] = ()
     revived: bool = False
+    dumped: Dumped = ""
     small: bool = False
 
 
@@ -203,7 +205,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
         raise needs_whole_rows(source)
     hides = ruling.hides(part.rows, source)
     tagged, files = ruling.tagged(part.rows, source), FileTotals()
-    ruled = ruling.apply(tagged, source)
+    ruled = ruling.apply(tagged, source, dumped=part.dumped)
     if stage.routes is not None:
         work = FileWork(stage.connections, store, stage.batch, f"{stage.attempt}-{part.name}")
         ruled, files = work.copy(ruled, tagged, source, stage.routes)
@@ -219,23 +221,30 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
             rows, layout = without_origin(rows), CHANGESET_ROWS
         mapped = known_columns(rows, route.apply(rows), route)
         layout.require(mapped.schema, where=str(route.target))
-        pieces = [(mapped, part.name, part.revived)]
-        kept = ruled.revived.get(table)
-        if kept is not None and not part.revived:
+        pieces = [(mapped, part.name, part.revived, part.dumped)]
+        kept, cleared = ruled.revived.get(table), ruled.cleared.get(table)
+        if cleared is not None and part.dumped == "read":
+            stays = pc.invert(cleared)
             pieces = [
-                (mapped.filter(pc.invert(kept)), part.name, False),
-                (mapped.filter(kept), f"{part.name}-kept", True),
+                (mapped.filter(stays), part.name, part.revived, part.dumped),
+                (mapped.filter(cleared), f"{part.name}-cleared", part.revived, "cleared"),
             ]
-        for piece, stem, marked in pieces:
+            mapped, kept = mapped.filter(stays), kept.filter(stays) if kept is not None else None
+        if kept is not None and not part.revived:
+            pieces[:1] = [
+                (mapped.filter(pc.invert(kept)), part.name, False, part.dumped),
+                (mapped.filter(kept), f"{part.name}-kept", True, part.dumped),
+            ]
+        for piece, stem, marked, dumped in pieces:
             for version, same in enumerate(_by_version(piece, route, part.added if stage.routes is not None else ())):
                 file, image = None, b""
                 if same.num_rows:
                     own = f"{stem}-v{version}" if version else stem
                     path = changeset_file_path(store, stage.batch, stage.attempt, route.target, own)
                     if part.small:
-                        file, image = changeset_image(path, same, part.buckets, revived=marked)
+                        file, image = changeset_image(path, same, part.buckets, revived=marked, dumped=dumped)
                     else:
-                        file = write_changeset_file(store, path, same, part.buckets, revived=marked)
+                        file = write_changeset_file(store, path, same, part.buckets, revived=marked, dumped=dumped)
                 done.append(ChangesetPart(table, route, columns_of(same.schema), file, image))
     return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters), files=files)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,16 +27,17 @@ from sluice.flows.transform.repair import Repaired, note_repaired, plan_repair
 from sluice.flows.transform.segment_rows import MergePart, cut, shares
 from sluice.flows.transform.shuffle import LEVELS, can_shuffle, delete_shuffled, plan_shuffle, run_shuffle_unit
 from sluice.flows.transform.stage_manifest import StageManifest, read_stage, stages_of, stored, tables_of, write_stage
-from sluice.flows.transform.stage_rules import rule_totals
+from sluice.flows.transform.stage_rules import cleared_tables, rule_totals
 from sluice.flows.transform.stage_units import log_files, log_totals
 from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions
 from sluice.model.packing import ROW_BYTES, most_bytes
-from sluice.model.tables import KEY_BUCKETS
+from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import RuleTotal, changeset_damage, changeset_folder, damage, read_changeset
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
+from sluice.sources.table_filter import Selection
 from sluice.spark.base import UnitRunner
 
 _log = structlog.get_logger()
@@ -177,6 +178,7 @@ class _Merge:
             read_back=plan_read_back(runtime, self.state, manifest),
             repair=repair,
             columns=columns,
+            clears=self._clears(definitions),
         )
         description, began = f"{runtime.name}: merge batch {manifest.batch}", time.monotonic()
         results: list[MergeResult] = self.watch.run(runner, run_merge_unit, units, description=description)
@@ -187,6 +189,16 @@ class _Merge:
         if read := sum(result.read_back for result in results):
             _log.info("rows_reselected", pipeline=runtime.name, batch=manifest.batch, rows=read)
         return len(units), results
+
+    def _clears(self, definitions: Callable[[], Definitions | None]) -> frozenset[TableId]:
+        """See :func:`sluice.flows.transform.stage_rules.cleared_tables`; only tables that a dump read are looked at."""
+        read = {file.table_id for file in self.manifest.files if file.reads}
+        if not any(self.rules.matching(table).rules for table in read):
+            return frozenset()
+        known, selection = definitions(), Selection.compile(self.runtime.pipeline.capture)
+        captured = read | {table for table in (known.tables if known is not None else ()) if selection.wants(table)}
+        in_channel = self.runtime.membership is not None
+        return cleared_tables(self.runtime.pipeline, self.rules, read, captured, in_channel=in_channel)
 
     def _record_changeset(self, results: list[MergeResult]) -> _Recorded:
         """Record the finished changeset of a batch whose rules have no task of their own."""

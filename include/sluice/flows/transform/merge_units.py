@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import PipelineConfig
@@ -22,6 +24,7 @@ from sluice.merge.compact import compact
 from sluice.model.packing import pack, unit_size
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleSet
+from sluice.rules.images import row_codes
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
@@ -36,11 +39,13 @@ class MergeUnit(TransformUnit[MergePart]):
         read_back: reads rows at the source again; None: no rows.
         repair: tells which of the partner's loads are sent; None: all are.
         columns: tables that send every column that any change changed, and no other.
+        clears: tables of which a target deletes the keys that a dump read and for which the rules give nothing.
     """
 
     read_back: ReadBack | None = None
     repair: Repair | None = None
     columns: Mapping[TableId, ColumnGroups] = field(default_factory=dict)
+    clears: Collection[TableId] = ()
 
     @property
     def memory_bytes(self) -> int:
@@ -63,6 +68,7 @@ def plan_merge(
     read_back: ReadBack | None = None,
     repair: Repair | None = None,
     columns: Mapping[TableId, ColumnGroups] | None = None,
+    clears: Collection[TableId] = (),
 ) -> list[MergeUnit]:
     """Cut a batch into merge units of about equal cost.
 
@@ -70,7 +76,7 @@ def plan_merge(
 
     ``resolver``: for the connections that lookups of rules and files of the mapping name. ``rules``: those to apply, if
     not all of ``rules_path``; ``last``: no other stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of
-    them were shuffled since. ``read_back``, ``repair``, ``columns``: see :class:`MergeUnit`.
+    them were shuffled since. ``read_back``, ``repair``, ``columns``, ``clears``: see :class:`MergeUnit`.
 
     Raises:
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
@@ -100,6 +106,7 @@ def plan_merge(
             read_back,
             repair,
             columns or {},
+            clears,
         )
         for number, (group, small) in enumerate(zip(groups, small_parts(groups), strict=True))
     ]
@@ -130,38 +137,53 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
         buckets = (part.buckets[0], part.buckets[1] - 1)
-        rows, added, repaired = _merged(stage.store, part, unit.repair, unit.columns.get(part.source))
+        rows, added, repaired, read = _merged(stage.store, part, unit)
         if unit.read_back is not None:
             rows, count = unit.read_back.renewed(rows, part.source)
             result = replace(result, read_back=result.read_back + count)
         result = replace(result, repaired=result.repaired + repaired)
         small = number in unit.small
         segments = part.segments or part.files
-        result += write_part(
-            stage,
-            StageRows(
-                name=unit.name(number),
-                source=part.source,
-                rows=rows,
-                buckets=buckets,
-                segments=segments,
-                added=added,
-                small=small,
-            ),
+        whole = StageRows(
+            name=unit.name(number),
+            source=part.source,
+            rows=rows,
+            buckets=buckets,
+            segments=segments,
+            added=added,
+            small=small,
         )
+        for piece in _by_dump(whole, read):
+            result += write_part(stage, piece)
     return replace(result, seconds=time.perf_counter() - started)
 
 
-def _merged(
-    store: SegmentStore, part: MergePart, repair: Repair | None, columns: ColumnGroups | None
-) -> tuple[pa.Table, Added, Repaired]:
-    """Merge a part and return its rows; the changes they were made from are freed."""
-    chosen = repair.look(store, part) if repair is not None else None
-    read = read_changes(store, part, chosen, columns)
+def _by_dump(part: StageRows, read: pa.Table | None) -> list[StageRows]:
+    """Part the rows whose keys a dump ``read`` from the others."""
+    if read is None or not read.num_rows or not part.rows.num_rows:
+        return [part]
+    key, count = read.schema.names, part.rows.num_rows
+    codes = row_codes(pa.concat_tables([part.rows.select(key), read]), key)
+    mask = pa.array(np.isin(codes[:count], codes[count:]))
+    others = part.rows.filter(pc.invert(mask))
+    named = replace(part, rows=part.rows.filter(mask), dumped="read", name=f"{part.name}-read")
+    return [replace(part, rows=others), named] if others.num_rows else [named]
+
+
+def _merged(store: SegmentStore, part: MergePart, unit: MergeUnit) -> tuple[pa.Table, Added, Repaired, pa.Table | None]:
+    """Merge a part. Return its rows, and the keys that a dump read if its rules may leave them out.
+
+    The changes that the rows were made from are freed.
+    """
+    chosen = unit.repair.look(store, part) if unit.repair is not None else None
+    read = read_changes(store, part, chosen, unit.columns.get(part.source))
+    keys = None
+    if part.source in unit.clears and read.key:
+        keys = read.changes.filter(pc.equal(read.changes["_op"], "r")).select(read.key)
     repaired = Repaired(chosen.hashes, chosen.conflicts, tuple(read.listed)) if chosen is not None else Repaired()
     key, added, changes = read.key, read.added, [read.changes]
     del read  # compact frees the changes as soon as it has a copy
     give_back(part)
     rows = compact(changes.pop(), key)
     give_back(part)
-    return rows, added, repaired
+    return rows, added, repaired, keys

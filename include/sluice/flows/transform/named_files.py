@@ -83,7 +83,8 @@ class FileWork:
             MappingError: the table has no such column.
             ConfigError: a login is wrong. StorageUnavailable: a location does not answer.
         """
-        totals, tables, revived = FileTotals(), dict(ruled.tables), dict(ruled.revived)
+        totals, tables = FileTotals(), dict(ruled.tables)
+        revived, cleared = dict(ruled.revived), dict(ruled.cleared)
         rejected: dict[int, tuple[str, str]] = {}
         for table, rows in ruled.tables.items():
             for files in routes.route(table).files:
@@ -97,12 +98,13 @@ class FileWork:
             if routes.route(table).files:
                 kept = pc.invert(_rejectable(rows, seqs))
                 tables[table] = rows.filter(kept)
-                if table in revived:
-                    revived[table] = revived[table].filter(kept)
+                for masks in (revived, cleared):
+                    if table in masks:
+                        masks[table] = masks[table].filter(kept)
         letters = merged.filter(_rejectable(merged, seqs))
         reasons, places = zip(*(rejected[seq] for seq in letters["_seq"].to_pylist()), strict=True)
         lost = Rejected(FILES, letters, reasons, places)
-        made = replace(ruled, tables=tables, revived=revived, rejected=[*ruled.rejected, lost])
+        made = replace(ruled, tables=tables, revived=revived, cleared=cleared, rejected=[*ruled.rejected, lost])
         return made, replace(totals, rejected=letters.num_rows)
 
 

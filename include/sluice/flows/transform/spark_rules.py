@@ -29,7 +29,7 @@ from sluice.model.tables import TableId
 from sluice.rules import RuleContext, RuleCount, images, views
 from sluice.rules.lookups import Lookup, LookupSource, resolved
 from sluice.rules.ruleset import emitted, matches, sees
-from sluice.rules.script import Rule
+from sluice.rules.script import RETRIED, Rule
 from sluice.rules.values import fitted
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import ChangesetFile, changeset_file_path, read_changeset_file, write_changeset_file
@@ -399,5 +399,5 @@ def _failed(rule: Rule, error: Exception, where: str, *, withheld: bool) -> Rule
         f"rule {rule.name!r} failed on {where}: {type(error).__name__}"
         + ("" if withheld else f": {told.strip()[:500]}"),
         where=f"{rule.path}:{lines[-1] if lines else 1}",
-        hint="fix the rule; the batch is retried",
+        hint=f"fix the rule; {RETRIED}",
     )

@@ -10,13 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver
+from sluice.config.engine import RuleKind
 from sluice.config.masking import Masking
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import Event, PipelineConfig
 from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError
 from sluice.flows.transform.dead_letter_files import Written, write_rejected
 from sluice.flows.transform.lookups import LookupReader
+from sluice.mapping import Mapping as Routes
 from sluice.model.fields import declared_type, described, true_name
+from sluice.model.row_ops import Dumped
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules import RuleCount, Ruled, RuleSet
 from sluice.rules.script import Rule
@@ -61,10 +64,10 @@ class StageRules:
         """Return the reader of the lookups of ``rule``."""
         return LookupReader(rule.name, rule.engine, self.folder, self.endpoints)
 
-    def apply(self, merged: pa.Table, source: TableId, *, each: bool = False) -> Ruled:
-        """Run the rules over merged rows of ``source``; ``each``: over changes, each its own. Raises RuleError."""
+    def apply(self, merged: pa.Table, source: TableId, *, each: bool = False, dumped: Dumped = "") -> Ruled:
+        """Run the rules over merged rows of ``source``, see :meth:`sluice.rules.RuleSet.apply`. Raises RuleError."""
         readers = {rule.name: self.reader(rule) for rule in self.rules if rule.config.lookups}
-        return self.rules.apply(merged, source, lookups=readers, masking=self.masking, each=each)
+        return self.rules.apply(merged, source, lookups=readers, masking=self.masking, each=each, dumped=dumped)
 
     def hides(self, rows: pa.Table, source: TableId) -> bool:
         """Return True if values of some column must not be shown."""
@@ -101,6 +104,47 @@ class StageRules:
             )
             for rejected in ruled.rejected
         ]
+
+
+def why_not_cleared(
+    pipeline: PipelineConfig, rules: RuleSet, tables: Iterable[TableId], captured: Iterable[TableId]
+) -> dict[TableId, str]:
+    """Return the tables whose target may hold rows of other origin under a key of the source, with the reason."""
+    routes = Routes.of(pipeline)
+    ways: dict[TableId, set[TableId]] = {}
+    for table in captured:
+        ways.setdefault(routes.route(table).target, set()).add(table)
+    found = {}
+    for table in tables:
+        route = routes.route(table)
+        sharing = ways.get(route.target, set()) - {table}
+        if not {Event.DELETE, Event.INSERT} <= set(pipeline.capture.events):
+            found[table] = "the pipeline does not capture deletes and inserts: the targets hold other rows on purpose"
+        elif sharing or route.shared:
+            found[table] = f"{route.target} is written from other source tables, too"
+        elif any(str(table) in rule.config.emits for rule in rules):
+            found[table] = "rules send rows of other tables to it"
+    return found
+
+
+def cleared_tables(
+    pipeline: PipelineConfig,
+    rules: RuleSet,
+    tables: Iterable[TableId],
+    captured: Iterable[TableId],
+    *,
+    in_channel: bool,
+) -> frozenset[TableId]:
+    """Return the tables of which a target deletes the keys that a dump read and for which the rules give nothing.
+
+    A table is left out if other rows may come to such a key (:func:`why_not_cleared`), as are those of a pipeline in a
+    channel, whose other site has rows of its own, and those with a rule of type spark, which loses what a dump read.
+    """
+    ruled = [table for table in tables if rules.matching(table).rules]
+    if in_channel or not ruled:
+        return frozenset()
+    framed = {table for table in ruled if any(one.kind is RuleKind.SPARK for one in rules.matching(table))}
+    return frozenset(ruled) - framed - set(why_not_cleared(pipeline, rules, ruled, captured))
 
 
 def with_mark(rows: pa.Table, is_masked: Callable[[pa.Field], bool]) -> pa.Table:

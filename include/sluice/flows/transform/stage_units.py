@@ -19,6 +19,7 @@ from sluice.flows.transform.stage_manifest import StageTable
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.model import packing
 from sluice.model.packing import pack, unit_size
+from sluice.model.row_ops import Dumped
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.row_files.copy_pool import FileTotals
 from sluice.rules import RuleCount
@@ -120,10 +121,11 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
         if part.framed is not None:
             rows, passed = fold_files(stage.store, part.files, part.inputs, part.framed, part.share)
             buckets, revived = (0, KEY_BUCKETS - 1), any(file.revived for file in part.inputs)
+            dumped: Dumped = ""
             result += MergeResult((), (RuleCount(part.framed.name, -passed, 0, 0.0),), 0.0)
         else:
             rows, revived = read_changeset_file(stage.store, part.files[0]), part.files[0].revived
-            buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
+            buckets, dumped = (part.files[0].bucket_min, part.files[0].bucket_max), part.files[0].dumped
         small = number in unit.small
         result += write_part(
             stage,
@@ -134,6 +136,7 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
                 buckets=buckets,
                 segments=part.segments,
                 revived=revived,
+                dumped=dumped,
                 small=small,
             ),
         )

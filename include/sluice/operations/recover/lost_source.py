@@ -15,7 +15,7 @@ from sluice.model.offset import Offset
 from sluice.operations.control import who
 from sluice.operations.recover.copies import copy, cost_of, replacement, rows_of
 from sluice.operations.recover.plan import Measure, Question, StoreFinding
-from sluice.sources.port import SourceSession
+from sluice.sources.port import PreparesSource, SourceSession
 
 SUBJECT = "source"
 
@@ -65,6 +65,8 @@ def _lost(
     between = f"the changes between {position} and the log's end that the source does not have any more"
     missing = (f"{', '.join(streams)} (changes: all): {between}",) if streams else ()
     moved = f"the captured position moves to the log's end, now {source.head}"
+    if isinstance(source, PreparesSource) and (made := source.missing()):
+        moved = f"at the source: {'; '.join(made)}; then {moved}"
     tables = rows_of(runtime.pipeline, source)
     removal = replacement(runtime, source, tables)
     copied = Measure(
@@ -127,13 +129,29 @@ def _gone_over(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
             fail_over(runtime, state, lease, cursor, found, by=who(), reason="another server answers")
 
 
+def _readable_head(source: SourceSession) -> Offset | None:
+    """Make what a capture needs at the source, and return the end of the log, from which it can be read on.
+
+    Raises PreflightError, LostPosition.
+    """
+    if not isinstance(source, PreparesSource):
+        return source.head
+    for statement in source.missing():
+        source.make(statement)
+    source.look_again()
+    if (head := source.head) is not None:
+        source.require_ready(head)
+        source.confirm(head)
+    return head
+
+
 def _copied(runtime: Runtime, state: PipelineState, position: Offset) -> None:
     """Copy the tables and move the cursor to the head.
 
     The copy is recorded first: after a crash it is done again under the same id.
     """
     with state.replicator() as lease, runtime.source.open() as source:
-        cursor, head = state.cursor(), source.head
+        cursor, head = state.cursor(), _readable_head(source)
         if cursor is None or head is None:
             return
         place = "-".join(map(str, position.order))
@@ -143,6 +161,6 @@ def _copied(runtime: Runtime, state: PipelineState, position: Offset) -> None:
 
 def _moved(runtime: Runtime, state: PipelineState) -> None:
     with state.replicator() as lease, runtime.source.open() as source:
-        cursor, head = state.cursor(), source.head
+        cursor, head = state.cursor(), _readable_head(source)
         if cursor is not None and head is not None:
             move_to_another_log(runtime.store, state, lease, cursor, head)

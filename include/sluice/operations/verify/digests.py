@@ -27,7 +27,7 @@ from sluice.flows.dump.reconcile import why_not
 from sluice.flows.dump.start import captured_tables, named_tables
 from sluice.flows.log_digests import deltas_of, redefined, require_digests, target_refuses
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored import kept_manifest
+from sluice.flows.stored import kept_manifest, tables_at
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
 from sluice.model.offset import Offset
@@ -45,6 +45,7 @@ from sluice.sources.port import (
     SnapshotDigestReader,
     SourceSession,
 )
+from sluice.sources.table_filter import Selection
 from sluice.targets.port import Target, comparer_of
 from sluice.targets.port.digests import DigestReading, DigestStore, KeptDigest, KeptDigests, LogDelta, keeping_digests
 
@@ -137,14 +138,30 @@ class DigestReport:
 def read_digests(runtime: Runtime, *, tables: Sequence[str] = (), targets: Sequence[str] = ()) -> DigestReport:
     """Tell from what is kept whether tables are equal; reads no table and no log.
 
-    ``tables``: ``schema.table`` names; none: all of which a digest is kept. Raises ConfigError, TargetUnavailable.
+    ``tables``: ``schema.table`` names; none: all captured, and others of which a digest is kept. A table without
+    one is unknown. Raises ConfigError, SegmentError, TargetUnavailable.
     """
     began = time.perf_counter()
     require_digests(runtime)
     found: list[TableDigest] = []
-    for config, _, store in _keeping(runtime, targets):
-        found += _kept(runtime, config, store, tables)
+    names = tables or _captured(runtime)
+    keeping = {config.name: store for config, _, store in _keeping(runtime, targets)}
+    for config in [runtime.pipeline.target(name) for name in targets] or runtime.pipeline.targets:
+        if config.name in keeping:
+            found += _kept(runtime, config, keeping[config.name], names, whole=not tables)
+            continue
+        why = target_refuses(config, runtime.open_target(config.name)) or "it keeps no digests"
+        found += [TableDigest(table=name, target=config.name, state=UNKNOWN, why=why) for name in names]
     return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
+
+
+def _captured(runtime: Runtime) -> list[str]:
+    """Return the names of the captured tables, by the definitions that are stored. Raises SegmentError."""
+    selection = Selection.compile(runtime.pipeline.capture)
+    with runtime.state() as state:
+        cursor = state.cursor()
+        known = tables_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else ()
+    return sorted(str(table) for table in known if selection.wants(table))
 
 
 def _keeping(runtime: Runtime, names: Sequence[str]) -> Iterator[tuple[TargetConfig, Target, DigestStore]]:
@@ -159,14 +176,16 @@ def _keeping(runtime: Runtime, names: Sequence[str]) -> Iterator[tuple[TargetCon
             yield config, target, keeping.digest_store()
 
 
-def _kept(runtime: Runtime, config: TargetConfig, store: DigestStore, tables: Sequence[str]) -> list[TableDigest]:
+def _kept(
+    runtime: Runtime, config: TargetConfig, store: DigestStore, tables: Sequence[str], *, whole: bool
+) -> list[TableDigest]:
     kept, sweep_it = store.read(), f"`sluice verify sweep {runtime.name}` reads it"
     known = {one.table: one for one in kept.tables} if kept else {}
     found = []
-    for name in tables or known:
+    for name in dict.fromkeys([*tables, *(known if whole else ())]):
         one = known.get(name)
         if kept is None or one is None:
-            why = f"no digest is kept of it: {sweep_it}"
+            why = f"no digest is kept of it: {sweep_it}, or says why none can be kept"
             found.append(TableDigest(table=name, target=config.name, state=UNKNOWN, why=why))
             continue
         found.append(_told(one, config.name, kept, sweep_it))
@@ -351,7 +370,7 @@ class _Side:
         if self.asked.source or reading.kept.source.why:
             lost = self._read_source(reader, schema, columns)
             found += [lost] if lost else []
-        [told] = _kept(self.runtime, self.config, self.store, [str(table)])
+        [told] = _kept(self.runtime, self.config, self.store, [str(table)], whole=False)
         result = replace(told, found=tuple(found))
         _log.info(
             "digest_read",

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.config.engine import RuleKind
 from sluice.errors import RuleError
 from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.spark_rules import framed_rows
-from sluice.flows.transform.stage_rules import StageRules
+from sluice.flows.transform.stage_rules import StageRules, cleared_tables
 from sluice.mapping import Mapping as Routes
 from sluice.model.dialects import Dialect
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import META_COLUMNS, TableId, TableSchema
-from sluice.rules import RuleSet
+from sluice.rules import Ruled, RuleSet
 from sluice.segments.changeset import columns_of
 
 
@@ -28,12 +29,14 @@ from sluice.segments.changeset import columns_of
 class Loaded:
     """Rows (CHANGESET_ROWS) for one target table.
 
-    ``origin``: for each row the number of the source row it was made from.
+    ``origin``: for each row the number of the source row it was made from. ``cleared``: the rules give nothing for
+    these source rows, and a dump deletes their keys.
     """
 
     plan: PlannedTable
     rows: pa.Table
     origin: np.ndarray[tuple[int], np.dtype[np.int64]]
+    cleared: bool = False
 
 
 @dataclass
@@ -42,19 +45,25 @@ class ExpectedRows:
 
     Attributes:
         dialect: the source's.
+        captured: all tables that the pipeline captures.
         ruling: the rules, as their files are now.
+        clears: see :func:`sluice.flows.transform.stage_rules.cleared_tables`.
     """
 
     runtime: Runtime
     dialect: Dialect
+    captured: Collection[TableId] = ()
     routes: Routes = field(init=False)
     ruling: StageRules = field(init=False)
+    clears: frozenset[TableId] = field(init=False)
 
     def __post_init__(self) -> None:
         runtime = self.runtime
         self.routes = Routes.of(runtime.pipeline)
         rules = RuleSet.of(runtime.rules_path)
         rules.validate()
+        in_channel = runtime.membership is not None
+        self.clears = cleared_tables(runtime.pipeline, rules, self.captured, self.captured, in_channel=in_channel)
         self.ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
 
     def is_ruled(self, table: TableId) -> bool:
@@ -72,15 +81,21 @@ class ExpectedRows:
     def _loaded(self, schema: TableSchema, rows: pa.Table) -> list[Loaded]:
         if not self.is_ruled(schema.table):
             return [self._mapped(schema.table, schema.table, rows)]
-        made = self._ruled(self.ruling.tagged(rows, schema.table), schema.table)
-        return [self._mapped(schema.table, place, out) for place, out in made.items() if out.num_rows]
+        made, cleared = self._ruled(self.ruling.tagged(rows, schema.table), schema.table)
+        return [
+            *(self._mapped(schema.table, place, out) for place, out in made.items() if out.num_rows),
+            *(replace(self._mapped(schema.table, place, out), cleared=True) for place, out in cleared),
+        ]
 
     def needs_spark(self, table: TableId) -> bool:
         """Return True if a rule of type spark may apply to the table."""
         return any(rule.kind is RuleKind.SPARK for rule in self.ruling.rules.matching(table))
 
-    def _ruled(self, rows: pa.Table, source: TableId) -> Mapping[TableId, pa.Table]:
-        """Apply the rules in their order; one of type spark is its own job."""
+    def _ruled(
+        self, rows: pa.Table, source: TableId
+    ) -> tuple[Mapping[TableId, pa.Table], Sequence[tuple[TableId, pa.Table]]]:
+        """Apply the rules in their order; one of type spark is its own job. Return the rows, and those to clear."""
+        cleared: list[tuple[TableId, pa.Table]] = []
         tables: dict[TableId, pa.Table] = {source: rows}
         for is_frame, some in groupby(self.ruling.rules, lambda rule: rule.kind is RuleKind.SPARK):
             rules = tuple(some)
@@ -88,20 +103,25 @@ class ExpectedRows:
             for step in steps:
                 found: dict[TableId, list[pa.Table]] = {}
                 for place, part in tables.items():
-                    for made, out in self._stepped(step, place, part, is_frame=is_frame).items():
-                        found.setdefault(made, []).append(out)
+                    ruled = self._stepped(step, place, part, source, is_frame=is_frame)
+                    for made, out in ruled.tables.items():
+                        gone = ruled.cleared.get(made)
+                        if gone is not None and pc.any(gone).as_py():
+                            cleared.append((made, out.filter(gone)))
+                        found.setdefault(made, []).append(out if gone is None else out.filter(pc.invert(gone)))
                 tables = {
                     place: pa.concat_tables([part for part in parts if part.num_rows] or parts[:1])
                     for place, parts in found.items()
                 }
-        return tables
+        return tables, cleared
 
-    def _stepped(self, step: RuleSet, place: TableId, rows: pa.Table, *, is_frame: bool) -> Mapping[TableId, pa.Table]:
+    def _stepped(self, step: RuleSet, place: TableId, rows: pa.Table, source: TableId, *, is_frame: bool) -> Ruled:
         ruling = replace(self.ruling, rules=step)
         if not is_frame:
-            return ruling.apply(rows, place).tables
+            reads = source in self.clears and "u" not in rows["_op"].unique().to_pylist()
+            return ruling.apply(rows, place, dumped="read" if reads else "")
         [rule] = step.rules
-        return framed_rows(
+        made = framed_rows(
             self.runtime.runner,
             self.runtime.name,
             rule,
@@ -110,6 +130,7 @@ class ExpectedRows:
             masking=ruling.masking,
             lookups=ruling.reader(rule),
         )
+        return Ruled(made, [])
 
     def require_same(self, schema: TableSchema, pieces: Sequence[pa.Table], first: Sequence[Loaded]) -> None:
         """Apply the rules again, and as to updates.
@@ -121,7 +142,10 @@ class ExpectedRows:
             _users(one.rows).equals(_users(other.rows)) for one, other in zip(again, first, strict=True)
         ):
             raise self._other_rows(schema.table, "each time", "the time or on chance")
-        if not _alike(first, self._of_updates(schema, pieces)):
+        updates = self._of_updates(schema, pieces)
+        left_out = [loaded.origin for loaded in first if loaded.cleared]
+        some = any(np.isin(gone, loaded.origin).any() for gone in left_out for loaded in updates)
+        if some or not _alike([loaded for loaded in first if not loaded.cleared], updates):
             raise self._other_rows(
                 schema.table, "of an update than of an insert", "the kind of change or on who made it"
             )

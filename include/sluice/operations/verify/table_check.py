@@ -206,11 +206,30 @@ class RowComparer:
         found: dict[Key, DifferingRow] = {}
         differs = RangeDifferences()
         for one in loaded:
+            if one.cleared:
+                found |= self._uncleared(pieces, one)
+                continue
             differs = self.comparer.compare(one.plan, one.rows, item, values=values)
             if (differs.missing or differs.different) and keys is None:
                 keys = self.keys(pieces)
             found |= _by_key(differs, self.literals(differs.extra), one, keys or [])
         return found, differs
+
+    def _uncleared(self, pieces: Sequence[pa.Table], loaded: Loaded) -> dict[Key, DifferingRow]:
+        """Return the keys that the target holds although the rules give nothing for them, as far as no rule changed
+        them.
+        """
+        keys = self.keys(pieces)
+        wanted = [keys[number] for number in loaded.origin]
+        own = loaded.rows.select(list(map(stored_name, loaded.plan.key)))
+        if own.schema.types != [self.way.schema.field(column).type for column in self.way.key.columns]:
+            return {}
+        if self.literals(own) != wanted:
+            return {}
+        item = KeyRange(loaded.plan.key, listed=self._values(wanted))
+        differs = self.comparer.compare(loaded.plan, loaded.rows.slice(0, 0), item)
+        held = set(self.literals(differs.extra))
+        return {key: DifferingRow(key, "extra") for key in wanted if key in held}
 
     def hashes(self, pieces: Sequence[pa.Table]) -> bytes:
         """Return the hashes of the keys of source rows if they are needed."""

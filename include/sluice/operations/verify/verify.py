@@ -273,7 +273,7 @@ class _Verification:
             why, names = _unreadable(config), [str(table.id) for table in self.sizes]
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
         CheckpointCheck(self.runtime, self.state, config.name, target).read()
-        made = ExpectedRows(self.runtime, self.source.identity.dialect)
+        made = ExpectedRows(self.runtime, self.source.identity.dialect, tuple(self.captured))
         side = _Side(self, config, target, comparer, made, other_writers(target))
         told = self.swept.get(config.name)
         sizes = [one for one in self.sizes if told is None or str(one.id) in told]
@@ -526,12 +526,15 @@ class _Side:
             sample=self._sample(table),
             lists=lists,
         )
-        if why:
+        if why and table not in self.made.clears:
             return way, f"rows that only the target has were not looked for: {why}", False
         stays = kept_on_purpose(whole.runtime.pipeline, self.config.name, self.others, route.target)
         if lists and not stays:
             stays = refuses(self.target, self._key_plan(schema, key.names, route), listed=True)
-        return way, f"a repair removes no rows: {stays}" if stays else "", not stays
+        notes = [f"a repair removes no rows: {stays}"] if stays else []
+        if why:
+            notes.append("rows that only the target has were looked for under keys for which the rules give nothing")
+        return way, "; ".join(notes), not stays and not why
 
     def _lists(self, plan: PlannedTable, key: Sequence[str], route: TableRoute, why: str) -> tuple[bool, str]:
         """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and

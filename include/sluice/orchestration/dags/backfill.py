@@ -352,7 +352,13 @@ def progress_note(seen: DumpView) -> str:
     ]
     for t in seen.tables:
         full = round(t.share * 20)
-        left = "" if t.state in {"done", "no reader"} else "?" if t.remaining_s is None else f"{t.remaining_s:,.0f} s"
+        left = (
+            ""
+            if t.state in {"done", "delivering", "no reader"}
+            else "?"
+            if t.remaining_s is None
+            else f"{t.remaining_s:,.0f} s"
+        )
         lines.append(
             f"| {t.table} | `{'█' * full}{'░' * (20 - full)}` | {t.rows:,} | {t.estimate:,} | {t.rate:,.0f} | {left} |"
         )

@@ -73,14 +73,19 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         """Return a line for each pipeline that you may see: its state in words (`text`, with a `tone` from bad to
         quiet), lag, dead letters, running dump, last verification, and what you may do (`may`). Trouble comes first,
         then lag. The list waits for no pipeline: one that was not asked yet has the state `asked`, one whose servers do
-        not answer is there with its last figures. Of a list of more than 20 each is asked less than once a second.
+        not answer is there with its last figures (`asked_ms`: of when). Of a list of more than 20 each is asked less
+        than once a second. `folder`: where pipeline files are.
         """
         heads = await served.own.run(partial(served.readable, user))
         statuses = await served.statuses(heads, listed=True)
         allowed = await served.own.run(lambda: [rights(user, one["pipeline"]) for one in statuses])
         lines = [summary(one, may) for one, may in zip(statuses, allowed, strict=True)]
         service = {"service": served.service()} if served.service is not None else {}
-        return JSONResponse({"pipelines": sorted(lines, key=trouble_first), **service})
+        return JSONResponse({
+            "pipelines": sorted(lines, key=trouble_first),
+            "folder": str(served.folder),
+            **service,
+        })
 
     @app.get(ROOT + "/status", summary="The statuses of all pipelines", tags=["pipelines"])
     async def all_statuses(user: User) -> JSONResponse:

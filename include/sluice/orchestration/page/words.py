@@ -15,6 +15,7 @@ _PLAIN = {
     "idle": ("good", "in step"),
     "running": ("busy", "delivering"),
     "behind": ("busy", "changes waiting"),
+    "copying": ("busy", "copying"),
     "new": ("warn", "not started"),
     "asked": ("quiet", "being asked"),
 }
@@ -48,7 +49,21 @@ def _said(status: Mapping[str, Any]) -> tuple[str, str]:
     if state == "paused":
         return "warn", f"paused {status.get('paused', '')}".rstrip()
     tone, text = _PLAIN.get(state, ("warn", str(state)))
+    if state == "copying":
+        text, why = _copying(status, text)
+        if why:
+            return "warn", f"{text}; {why}"
     return _weaker(status, tone, text)
+
+
+def _copying(status: Mapping[str, Any], text: str) -> tuple[str, str]:
+    """Return how far the first copies are, and why the slowest does not begin, "" if nothing hinders it."""
+    first = [one for one in status.get("dumps") or () if one.get("is_first_copy")]
+    if not first:
+        return text, ""
+    least = min(first, key=lambda one: float(one["share"]))
+    why = least.get("no_reader_why") if least.get("no_reader_since_ms") else ""
+    return f"{text} {int(100 * least['share'])} %", str(why or "")
 
 
 def _in_a_line(text: str) -> str:
@@ -103,7 +118,7 @@ def _part(part: str) -> str:
 
 def summary(status: Mapping[str, Any], rights: Mapping[str, bool]) -> dict[str, Any]:
     """Return the line of a pipeline in the list: its state in words and the figures that people look for first."""
-    dumps = [one for one in status.get("dumps") or () if one["state"] in {"running", "paused"}]
+    dumps = [one for one in status.get("dumps") or () if one["state"] in {"running", "paused", "delivering"}]
     verification = status.get("verification") or {}
     recent = status.get("recent") or ()
     return {
@@ -141,14 +156,11 @@ def summary(status: Mapping[str, Any], rights: Mapping[str, bool]) -> dict[str, 
 
 def _running(dump: Mapping[str, Any]) -> dict[str, Any]:
     """Return how far a dump is, over all its tables."""
-    tables = dump["tables"]
-    estimate = sum(max(one["estimate"], one["rows"]) for one in tables)
-    done = sum(one["rows"] + one["overtaken"] for one in tables)
     return {
         "id": dump["id"],
         "state": "no reader" if dump.get("no_reader_since_ms") else dump["state"],
         "rows": dump["rows"],
-        "share": min(done / estimate, 1.0) if estimate else 0.0,
+        "share": dump["share"],
     }
 
 

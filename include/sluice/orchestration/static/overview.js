@@ -7,7 +7,7 @@ import { spark } from "./curves.js";
 
 const main = document.getElementById("main"), summary = document.getElementById("summary");
 const MANY = 40;
-let lines = [], curves = {}, wanted = "", polling = null;
+let lines = [], folder = "", curves = {}, wanted = "", polling = null;
 const drawn = new Map();
 
 export function show() {
@@ -26,6 +26,7 @@ async function ask() {
   try {
     const answer = await get("pipelines");
     lines = answer.pipelines;
+    folder = answer.folder;
     document.getElementById("service").replaceChildren(...serviceOf(answer.service));
     const bad = lines.filter((one) => one.tone === "bad").length;
     const lags = lines.map((one) => one.lag_ms).filter((lag) => lag !== null && lag !== undefined);
@@ -65,13 +66,13 @@ function render() {
   const list = document.getElementById("list");
   const found = lines.filter((one) => !wanted || wanted.split(/\s+/).every((word) => text(one).includes(word)));
   if (!found.length) {
-    swap(list, empty(lines.length ? "No pipeline matches." : "There are no pipelines yet. Put a YAML file into include/pipelines."));
+    swap(list, empty(lines.length ? "No pipeline matches." : `There are no pipelines yet. Put a YAML file into ${folder}.`));
     drawn.clear();
     return;
   }
   const nodes = found.map((one) => {
     const known = drawn.get(one.pipeline), curve = curves[one.pipeline];
-    const now = JSON.stringify([{ ...one, asked_ms: null }, curve]);
+    const now = JSON.stringify([{ ...one, asked_ms: null }, curve, ageOf(one)]);
     if (known?.now === now) return known.node;
     const node = known?.node || el("article", { "data-pipeline": one.pipeline });
     node.dataset.tone = one.tone;
@@ -83,6 +84,9 @@ function render() {
   for (const name of drawn.keys()) if (!found.some((one) => one.pipeline === name)) drawn.delete(name);
 }
 
+// Answers that are older than a minute say so: what they tell may be over.
+const ageOf = (one) => (one.asked_ms && Date.now() - one.asked_ms > 60_000 ? `as of ${ago(one.asked_ms)}` : "");
+
 const OUTCOMES = { equal: "good", different: "bad", incomplete: "warn" };
 
 function lineOf(one, curve) {
@@ -93,7 +97,7 @@ function lineOf(one, curve) {
     el("div", { class: "name" },
       el("h2", {}, el("a", { href: link, "data-focus": "open" }, one.pipeline)),
       el("p", { class: "route" }, one.source ? `${one.source} → ${one.target_names.join(", ")}` : ""),
-      el("p", { class: "words" }, pill(one.tone, one.text, { "data-state": one.state }))),
+      el("p", { class: "words" }, pill(one.tone, one.text, { "data-state": one.state }), ageOf(one) ? el("small", { class: "age" }, ` ${ageOf(one)}`) : "")),
     el("div", { class: "lag" }, el("span", { class: "label" }, "Lag"), el("b", {}, seconds(one.lag_ms)), el("small", {}, one.lag_bytes ? bytes(one.lag_bytes) : "")),
     el("div", { class: "curve" }, curve ? spark(curve.lag_ms, `Lag of ${one.pipeline} over the last hour`) : "",
       el("small", {}, curve && curve.changes_per_s !== null ? `${count(Math.round(curve.changes_per_s))} changes/s` : "")),

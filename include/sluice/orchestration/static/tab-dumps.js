@@ -4,7 +4,7 @@ import { get, path, poll } from "./api.js";
 import { actionButton } from "./dialog.js";
 import { clock, count, doer, el, empty, pill, plural, seconds, swap, table, when } from "./dom.js";
 
-const WORDS = { "no reader": "bad", running: "busy", reading: "busy", paused: "warn", waiting: "quiet", done: "good", cancelled: "quiet" };
+const WORDS = { "no reader": "bad", running: "busy", delivering: "busy", reading: "busy", paused: "warn", waiting: "quiet", done: "good", cancelled: "quiet" };
 const ORDER = { "no reader": 0, reading: 0, paused: 0, waiting: 1 };
 const MOST = 50;
 
@@ -33,7 +33,7 @@ export function open(panel, status, again) {
     return el("article", { class: "dump", "data-dump": word, "data-id": dump.id },
       el("div", { class: "title" }, el("h2", {}, `Dump ${dump.id}`), pill(WORDS[word] || "quiet", word)),
       el("p", { class: "route" }, dump.reason ? `${dump.reason} · ` : "", ...(dump.by ? ["by ", doer(dump.by, "backfill", pipeline.pipeline), " · "] : []), what),
-      unread ? el("p", { class: "warned" }, `No reader since ${clock(dump.no_reader_since_ms * 1000)}${dump.no_reader_why ? ` (${dump.no_reader_why})` : ""}: Clear on its run goes on with it.`) : "",
+      unread ? el("p", { class: "warned" }, `No reader since ${clock(dump.no_reader_since_ms * 1000)}${dump.no_reader_why ? ` (${dump.no_reader_why})` : ""}: ${dump.take_up}`) : "",
       dump.waiting_for ? el("p", { class: "warned" }, `Waits: ${dump.waiting_for}`) : "",
       dump.note ? el("p", { class: "warned" }, dump.note) : "",
       going ? el("div", { class: "buttons" },

@@ -57,9 +57,9 @@ function windowOf(status) {
     if (done(stage.name)) return el("span", { class: "step done", title: "done" }, "done");
     const missing = stage.needs.filter((name) => !done(name));
     if (missing.length) return el("span", { class: "step", title: `waits for ${missing.join(", ")}` }, "waits");
-    if (failed.has(stage.name)) return el("span", { class: "step failed", title: failed.get(stage.name) }, "failed");
     const next = (stage.batch ?? 0) + 1;
     if (batch.number > next && flying.some((one) => one.number === next)) return el("span", { class: "step", title: `waits for batch ${next}` }, `after ${count(next)}`);
+    if (failed.has(stage.name)) return el("span", { class: "step failed", title: failed.get(stage.name) }, "failed");
     return el("span", { class: "step busy", title: "at work" }, "at work");
   };
   const rows = [...flying].sort((a, b) => a.number - b.number).map((batch) => [

@@ -216,7 +216,7 @@ def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Positi
                 name,
                 "the slot was dropped: the server has not kept the log since",
                 f"{_CHOICES}. `sluice check PIPELINE --apply` makes the slot anew first",
-                LostPosition,
+                LogPurged,
             )
         ]
     if slot.is_lost:
@@ -507,7 +507,9 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
         statements.append(publications.addition(name, lacking))
     published = setup.publication is not None or bool(captured)
     statements += made_for_ddl(setup.ddl, name, has_publication=published, wanted=pipeline.source.ddl)
-    if setup.slot is None:
+    if setup.slot is not None and setup.slot.is_lost:
+        statements.append(f"SELECT pg_drop_replication_slot('{slot_name(pipeline)}')")
+    if setup.slot is None or setup.slot.is_lost:
         statements.append(slots.creation(slot_name(pipeline), setup.info.version_number))
     return statements
 
