@@ -39,7 +39,8 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.capture.drain import drain, head_of  # noqa: E402
-from sluice.flows.microbatch import DeliveredBatch, run_microbatches  # noqa: E402
+from sluice.flows.job import run_microbatches  # noqa: E402
+from sluice.flows.stage_sums import DeliveredBatch  # noqa: E402
 from sluice.sources.mysql.position import Position  # noqa: E402
 from tests.bench.figures import Line, figure, save, size  # noqa: E402
 from tests.bench.stage_by_stage import ENGINE, stage_by_stage  # noqa: E402

@@ -572,7 +572,7 @@ def test_a_hold_lasts_although_the_file_is_broken(path: str) -> None:
 
 
 def test_a_busy_drain_writes_a_line_for_the_batches_of_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluice.flows.microbatch import DeliveredBatch
+    from sluice.flows.stage_sums import DeliveredBatch
 
     now, lines = [100.0], list[str]()
     monkeypatch.setattr(operators.time, "monotonic", lambda: now[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
@@ -13,9 +14,8 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from sluice.errors import LeaseHeld, RuleError
-from sluice.flows import stage_tasks
-from sluice.flows.stage_loop import Done, NeverReady
-from sluice.flows.stage_tasks import GivenBack, StageOutcome
+from sluice.flows.job import GivenBack, NeverReady, StageOutcome
+from sluice.flows.stage_sums import Done
 from sluice.orchestration import operators
 from sluice.orchestration.operators import CaptureOperator, SenseOperator, StageOperator
 from sluice.orchestration.retry import TaskError
@@ -45,7 +45,7 @@ def stage(path: str, name: str = "load.reporting", above: str = "merge") -> Stag
 
 
 def runs(monkeypatch: pytest.MonkeyPatch, do: Callable[..., StageOutcome]) -> None:
-    monkeypatch.setattr(stage_tasks, "run_stage", do)
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "run_stage", do)
 
 
 def test_sense_makes_the_first_batch_and_waits_in_the_triggerer_while_there_is_none(
@@ -128,8 +128,8 @@ def test_a_stage_that_gave_its_worker_back_has_one_again_as_soon_as_the_batch_th
         return len(asked) > 1
 
     runs(monkeypatch, run_stage)
-    monkeypatch.setattr(stage_tasks, "goes_on", goes_on)
-    monkeypatch.setattr(stage_tasks, "has_drain", lambda runtime, claim: False)
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "goes_on", goes_on)
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "has_drain", lambda runtime, claim: False)
     with pytest.raises(TaskDeferred) as deferred:
         stage(path).woken(context(), waited=9)
     trigger = deferred.value.trigger
@@ -221,7 +221,7 @@ def test_a_capture_hears_of_tasks_after_it_that_a_person_marked(
         seen.append(gone())
         return StageOutcome("drain", (), "idle")
 
-    monkeypatch.setattr(stage_tasks, "run_capture", run_capture)
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "run_capture", run_capture)
     with DAG("sync__shop", schedule=None):
         task = CaptureOperator(task_id="drain", pipeline=path)
         merge = StageOperator(task_id="merge", stage="merge", color="#fff", pipeline=path)
@@ -235,7 +235,7 @@ def test_a_capture_says_why_it_ended_and_opens_the_runs_of_dumps(path: str, monk
     opened: list[str] = []
     monkeypatch.setattr("sluice.orchestration.dag_runs.open_run", lambda file, dump: opened.append(dump))
     outcome = StageOutcome("drain", (Done(2, 0.1, 3),), "a dump is due", ("initial",))
-    monkeypatch.setattr(stage_tasks, "run_capture", lambda *_, **__: outcome)
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "run_capture", lambda *_, **__: outcome)
     task = CaptureOperator(task_id="drain", pipeline=path)
     assert task.execute(context())["ended_by"] == "a dump is due"
     assert opened == ["initial"]
@@ -243,7 +243,7 @@ def test_a_capture_says_why_it_ended_and_opens_the_runs_of_dumps(path: str, monk
     def held(*_: Any, **__: Any) -> StageOutcome:
         raise LeaseHeld("another drains")
 
-    monkeypatch.setattr(stage_tasks, "run_capture", held)
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "run_capture", held)
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context())
     assert isinstance(deferred.value.trigger, TurnTrigger)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,8 +15,12 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
+from sluice.config.engine import RuleConfig
 from sluice.config.loading import load_pipeline, yaml_files
+from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
+from sluice.flows import stages
+from sluice.orchestration.dags import sync
 from sluice.orchestration.dags.backfill import build_all as build_copies
 from sluice.orchestration.dags.sync import build_all, build_sync_dag, schedule_of
 from sluice.orchestration.retry import TaskError
@@ -63,6 +68,26 @@ def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     assert edges["ack.reporting"] == set()
     assert edges["drain"] == {"merge"}
     assert dag.get_task("load.archive").trigger_rule == TriggerRule.ALL_SUCCESS
+
+
+@pytest.mark.parametrize(("tasks", "above"), [("one", {"drain"}), ("own", {"sense", "drain"})])
+def test_a_further_stage_is_a_task_of_its_own(
+    write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch, tasks: str, above: set[str]
+) -> None:
+    """Its entry says what its task is called, shows and needs; no operator is written for it."""
+    kind = stages.StageType(doing="auditing", about="Audits the batch.", records="a file", color="#ffffff")
+
+    def with_audit(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tuple[stages.Stage, ...]:
+        return (*stages.pipeline_stages(pipeline, rules), stages.Stage("audit", needs=("drain",)))
+
+    monkeypatch.setitem(stages.STAGE_TYPES, "audit", kind)
+    monkeypatch.setattr(sync, "pipeline_stages", with_audit)
+    path = write_pipeline()
+    path.write_text(path.read_text() + f"run: {{tasks: {tasks}}}\n")
+    task = build_sync_dag(load_pipeline(path), path).get_task("audit")
+    assert (task.stage, task.ui_color, set(task.upstream_task_ids)) == ("audit", "#ffffff", above)
+    assert "Audits the batch." in task.doc_md
+    assert "recorded by a file" in task.doc_md
 
 
 def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> None:

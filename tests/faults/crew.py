@@ -23,9 +23,9 @@ from typing import Any
 from sluice.config.loading import load_pipeline
 from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.capture.drain import drain
+from sluice.flows.job import run_microbatches, unfinished
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.microbatch import run_microbatches, unfinished
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from tests.faults.clock import obey

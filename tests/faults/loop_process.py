@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from sluice.config.loading import load_pipeline
-from sluice.flows.microbatch import run_microbatches
+from sluice.flows.job import run_microbatches
 from sluice.flows.runtime import Runtime
 
 if __name__ == "__main__":

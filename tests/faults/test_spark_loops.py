@@ -17,9 +17,10 @@ import psutil
 import pytest
 
 from devstack.spark import SparkConnectServer
+from sluice.flows.job import MicrobatchOutcome, run_microbatches
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome, run_microbatches
+from sluice.flows.stage_sums import DeliveredBatch
 from sluice.spark import connect as connecting
 from sluice.spark.connect import ConnectRunner
 from tests.support.pipelines.case import REPOSITORY, Case, case

@@ -194,11 +194,11 @@ def test_an_offset_is_opaque_outside_of_sources() -> None:
 
 _TAKE_THE_RUNTIME = """
 flows/capture/ahead flows/capture/drain flows/capture/failover flows/capture/lost_tables flows/capture/schema_history
-flows/capture/watch flows/checkpoints flows/dump/automatic flows/dump/background flows/dump/planner
+flows/board flows/capture/watch flows/checkpoints flows/dump/automatic flows/dump/background flows/dump/planner
 flows/dump/progress flows/dump/reconcile flows/dump/start flows/dump/worker flows/incomplete_tables
 flows/load/ack flows/load/batch_changes flows/load/copies flows/load/isolation flows/load/load
-flows/load/redelivery flows/log_digests flows/mapped_names flows/microbatch flows/run flows/runtime flows/snapshot/lost_batches
-flows/snapshot/rows flows/snapshot/start flows/stage_tasks flows/stage_work flows/standby flows/submit flows/transform/merge
+flows/job flows/load/redelivery flows/log_digests flows/mapped_names flows/run flows/runtime flows/snapshot/lost_batches
+flows/snapshot/rows flows/snapshot/start flows/stage_work flows/standby flows/submit flows/transform/merge
 flows/transform/read_back flows/transform/stages operations/actions operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
 operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store operations/groups operations/last_check

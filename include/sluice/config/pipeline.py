@@ -27,6 +27,7 @@ from sluice.config.folders import local_folder
 from sluice.config.lines import Origin
 from sluice.config.rights import Refers, require_plain
 from sluice.errors import ConfigError
+from sluice.model.batches import StageKind
 from sluice.model.nearest import meant
 from sluice.model.packing import SMALL_FILES
 from sluice.model.verify_method import VerifyMethod
@@ -1113,20 +1114,15 @@ class RunConfig(StrictModel):
     )
 
 
-STAGES = ("drain", "merge", "rule", "load", "ack")
-"""Kinds of stages, as their tasks are named. Rules, loads and acknowledgements have a name each, too."""
-
-_NAMED_STAGES = ("rule", "load", "ack")
-
-
 def _is_stage(text: str) -> str:
     """Return the name of a stage, or of all of one kind. Raises ValueError that lists the stages there are."""
     kind, dot, name = text.partition(".")
-    if kind not in STAGES:
+    kinds = [str(known) for known in StageKind]
+    if kind not in kinds:
         raise ValueError(
-            f"there is no such stage{meant(kind, STAGES)}; write {', '.join(STAGES)}, rule.NAME, load.NAME or ack.NAME"
+            f"there is no such stage{meant(kind, kinds)}; write {', '.join(kinds)}, rule.NAME, load.NAME or ack.NAME"
         )
-    if dot and kind not in _NAMED_STAGES:
+    if dot and not StageKind(kind).has_subject:
         raise ValueError(f"there is one {kind} in a pipeline; write {kind}")
     if dot and not re.fullmatch(IDENTIFIER, name):
         raise ValueError(f"write {kind}.NAME, with the name of a {'rule' if kind == 'rule' else 'target'}")
@@ -1384,7 +1380,7 @@ class PipelineConfig(StrictModel):
             kind, _, name = key.partition(".")
             if name and kind != "rule" and name not in names:
                 raise _at(("workers", "stages", key), f"there is no target {name!r}{meant(name, names)}")
-            if kind in self.stages_of_drain:
+            if kind in self._stages_of_drain:
                 raise _at(("workers", "stages", key), f"{key} has no place of its own: {self._why_in_drain}")
         return self
 
@@ -1444,11 +1440,11 @@ class PipelineConfig(StrictModel):
         return self.schedule != "continuous" or self.run.max_batches == 1 or not self.run.max_time
 
     @property
-    def stages_of_drain(self) -> tuple[str, ...]:
+    def _stages_of_drain(self) -> tuple[str, ...]:
         """Kinds of stages that the task drain does itself for small batches, so that they are where it is."""
         if self.has_own_tasks or self.spark.mode == "submit":
             return ()
-        return ("merge", "rule") if self._has_one_batch_a_run else ("merge", "rule", "load", "ack")
+        return (StageKind.MERGE, StageKind.RULE) if self._has_one_batch_a_run else tuple(StageKind)[1:]
 
     @property
     def _why_in_drain(self) -> str:

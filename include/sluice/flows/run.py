@@ -20,13 +20,12 @@ from sluice.flows.capture.ahead import wait_within_budget
 from sluice.flows.capture.drain import drain, head_of
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.dump.background import BackgroundDumper
+from sluice.flows.job import deliver_batch
 from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.snapshot.lost_batches import any_lacks_lost
-from sluice.flows.stage_loop import ThreadBoard, work
 from sluice.flows.stage_notes import stage_notes
-from sluice.flows.stage_work import do
-from sluice.flows.stages import StageKind, stages_of
+from sluice.flows.stages import StageKind
 from sluice.model.backoff import wait_after
 from sluice.model.offset import Offset
 
@@ -211,14 +210,9 @@ def _one_batch(
         if outcome.batch is None:
             return 0
         number, changes, position = outcome.batch, outcome.changes, outcome.position
-    stages = stages_of(runtime.pipeline, runtime.rules_folder)
-    board = ThreadBoard(stages)
-    board.captured(number)
-    board.end()
-    for stage in stages[1:]:  # the capture has ended
+    for stage in deliver_batch(runtime, state, number):
         if stage.kind is not StageKind.ACKNOWLEDGE:
             yield Step(stage.doing, number, changes, position)
-        work(stage, board, partial(do, runtime))
     yield Step("acknowledged", number, changes, position, time.monotonic() - started)
     return 1
 

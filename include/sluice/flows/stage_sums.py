@@ -1,5 +1,6 @@
-"""Sums of a stage's work in a run, and its last batches: the end of a task's log, its result, and the record that
-another process reads.
+"""What the stages of a run did: the outcome of one batch, the sums of a stage, and the batches that passed all stages.
+
+They are the end of a task's log, its result, and the record that another process reads.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.flows.stage_loop import Done
 from sluice.segments.changeset import RuleTotal
 
 KEPT = 20
@@ -16,6 +16,27 @@ KEPT = 20
 
 SAY_EVERY_S = 5.0
 """Seconds after which the sums of a stage are written again: what a process that dies has done since is not in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The outcome of one stage for one batch.
+
+    Attributes:
+        rows: passed on, or written and deleted at the target.
+        errors: rows on which a rule failed.
+        later: why the target gets the batch at another time, "" if it has it; later stages then skip the batch.
+        rules: what each rule that ran in this stage did.
+        already: an earlier attempt or another process had done it, or the rule does not apply to the batch.
+    """
+
+    batch: int
+    seconds: float = 0.0
+    rows: int = 0
+    errors: int = 0
+    later: str = ""
+    rules: tuple[RuleTotal, ...] = ()
+    already: bool = False
 
 
 @dataclass
@@ -125,6 +146,50 @@ class StageSums:
         return "\n".join(parts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredBatch:
+    """A batch that the loop delivered, with the seconds of its stages.
+
+    Attributes:
+        loaded: target -> seconds; None for one that is quarantined, or for which the batch waits.
+        waits: targets that get the batch later, with others (``commit_every``).
+        rows: rows written or removed, at all targets.
+    """
+
+    batch: int
+    changes: int
+    closed_by: str
+    drained_s: float
+    merged_s: float
+    loaded: tuple[tuple[str, float | None], ...]
+    rows: int
+    waits: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        loads = ", ".join(f"{target} {self._load(target, seconds)}" for target, seconds in self.loaded)
+        return (
+            f"batch {self.batch}: {self.changes} changes, closed by {self.closed_by}; drain {self.drained_s:.2f} s, "
+            f"merge {self.merged_s:.2f} s, {loads}; {self.rows} rows"
+        )
+
+    def _load(self, target: str, seconds: float | None) -> str:
+        if seconds is not None:
+            return f"{seconds:.2f} s"
+        return "waits" if target in self.waits else "quarantined"
+
+
+def table(batches: Sequence[DeliveredBatch]) -> str:
+    """Format the batches of a micro-batch loop as a table for the end of the task log."""
+    targets = [target for target, _ in batches[-1].loaded] if batches else []
+    lines = [["batch", "changes", "closed by", "drain s", "merge s", *(f"{target} s" for target in targets), "rows"]]
+    for batch in batches:
+        loads = dict(batch.loaded)
+        seconds = (batch.drained_s, batch.merged_s, *(loads.get(target) for target in targets))
+        cells = ["-" if value is None else f"{value:.2f}" for value in seconds]
+        lines.append([str(batch.batch), str(batch.changes), batch.closed_by, *cells, str(batch.rows)])
+    return aligned(lines)
+
+
 def rules_table(rules: Sequence[RuleTotal]) -> str:
     """Print a line for each rule."""
     lines = [["rule", "rows in", "rows out", "changed", "errors", "dead letters", "seconds"]]
@@ -149,4 +214,4 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-__all__ = ["KEPT", "SAY_EVERY_S", "StageSums", "aligned", "rules_table"]
+__all__ = ["KEPT", "SAY_EVERY_S", "DeliveredBatch", "Done", "StageSums", "aligned", "rules_table", "table"]

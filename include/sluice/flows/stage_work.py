@@ -6,7 +6,7 @@ The capture makes batches, see :mod:`sluice.flows.capture.drain`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from sluice.coordination.bundles import WaitingBatches
@@ -15,8 +15,8 @@ from sluice.flows.capture.ahead import try_within_budget
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import TARGET_ERRORS, deliver
 from sluice.flows.runtime import Runtime
-from sluice.flows.stage_loop import Done
 from sluice.flows.stage_notes import stage_notes
+from sluice.flows.stage_sums import Done
 from sluice.flows.stages import Stage, StageKind
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.stages import apply_rule
@@ -52,7 +52,7 @@ def _acknowledge(runtime: Runtime, stage: Stage, batch: int) -> Done:
     return Done(batch)
 
 
-_WORK: Mapping[StageKind, Callable[[Runtime, Stage, int], Done]] = {
+WORK: dict[str, Callable[[Runtime, Stage, int], Done]] = {
     StageKind.MERGE: _merge,
     StageKind.RULE: _apply,
     StageKind.LOAD: _load,
@@ -67,11 +67,11 @@ def do(runtime: Runtime, stage: Stage, batch: int) -> Done:
         What the stage's own function raises; the batch stays where it was.
     """
     began = time.monotonic()
-    done = _WORK[stage.kind](runtime, stage, batch)
+    done = WORK[stage.kind](runtime, stage, batch)
     seconds = time.monotonic() - began
     if not done.already and not done.later:
         stage_notes.passed(runtime, stage.name, rows=done.rows, seconds=seconds)
     return replace(done, seconds=seconds)
 
 
-__all__ = ["QUARANTINED", "WAITS", "do"]
+__all__ = ["QUARANTINED", "WAITS", "WORK", "do"]

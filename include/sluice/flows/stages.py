@@ -1,7 +1,8 @@
 """The stages of a pipeline as data: what each one needs, does and records.
 
 The DAG, the loop of a run, ``sluice run``, the status and the documentation of tasks are made from one list,
-:func:`pipeline_stages`. A further stage is an entry there and a function in :mod:`sluice.flows.stage_work`.
+:func:`pipeline_stages`. A further stage is an entry there, one in :data:`STAGE_TYPES`, and a function in
+:mod:`sluice.flows.stage_work`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from sluice.config.folders import rules_file
 from sluice.config.loading import load_model
 from sluice.config.pipeline import PipelineConfig, RunConfig
 from sluice.errors import ConfigError
-from sluice.model.batches import Batch
+from sluice.model.batches import Batch, StageKind
 
 SLOW_RULES_S = 5.0
 """Seconds that rules took on the batch before, from which on they run in their own tasks, where batches are processed
@@ -53,24 +53,69 @@ def limit_of_run(limits: RunConfig, made: int, seconds: float, share: float) -> 
     return "run.max_time" if seconds >= limits.max_time.total_seconds() * share else ""
 
 
-class StageKind(StrEnum):
-    """The kind of work of a stage; the value begins the names of its tasks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageType:
+    """What the stages of one kind have in common.
 
-    CAPTURE = "drain"
-    MERGE = "merge"
-    RULE = "rule"
-    LOAD = "load"
-    ACKNOWLEDGE = "ack"
+    Attributes:
+        doing: the work as a phase of a run.
+        about: what its task does, for the documentation of the DAG; ``{subject}`` is the rule or the target.
+        records: the node or row that says that a batch has passed it, in words.
+        color: of its task in Airflow's graph.
+        is_in_nodes: the node of the batch, or the target's acknowledgement, says whether the batch has passed it;
+            otherwise the stage notes each batch in its progress.
+        is_serial: it takes the batches of all runs one after the other. False: runs are at it side by side.
+    """
+
+    doing: str
+    about: str
+    records: str
+    color: str
+    is_in_nodes: bool = False
+    is_serial: bool = True
 
 
-_RECORDS = {
-    StageKind.CAPTURE: "the batch, the run that delivers it, and the captured position, in one transaction in "
-    "ZooKeeper",
-    StageKind.MERGE: "the batch's changeset in ZooKeeper, or its first stage where rules have tasks of their own",
-    StageKind.RULE: "the batch's next stage in ZooKeeper, the last rule its changeset",
-    StageKind.LOAD: "the batch's number at the target, together with its rows",
-    StageKind.ACKNOWLEDGE: "the target's acknowledged position in ZooKeeper",
+STAGE_TYPES: dict[str, StageType] = {
+    StageKind.CAPTURE: StageType(
+        doing="draining",
+        about="Reads the source's log from the captured position and stores batch after **batch** while changes keep "
+        "coming. Does the stages of tasks that have no worker, until they have one.",
+        records="the batch, the run that delivers it, and the captured position, in one transaction in ZooKeeper",
+        color="#d6eaf8",
+    ),
+    StageKind.MERGE: StageType(
+        doing="merging",
+        about="Merges the run's batches to one row per key and applies the fused rules, on Spark.",
+        records="the batch's changeset in ZooKeeper, or its first stage where rules have tasks of their own",
+        color="#fdebd0",
+        is_in_nodes=True,
+        is_serial=False,
+    ),
+    StageKind.RULE: StageType(
+        doing="applying",
+        about="Takes the run's batches through the rule **{subject}**, and through the fused rules after it.",
+        records="the batch's next stage in ZooKeeper, the last rule its changeset",
+        color="#fcf3cf",
+        is_in_nodes=True,
+        is_serial=False,
+    ),
+    StageKind.LOAD: StageType(
+        doing="loading",
+        about="Delivers the run's batches to **{subject}**, in order and each once: the target itself remembers the "
+        "last one.",
+        records="the batch's number at the target, together with its rows",
+        color="#d5f5e3",
+    ),
+    StageKind.ACKNOWLEDGE: StageType(
+        doing="acknowledging",
+        about="Moves the acknowledged position of **{subject}** in ZooKeeper, batch by batch. A batch is not needed "
+        "after that.",
+        records="the target's acknowledged position in ZooKeeper",
+        color="#e8daef",
+        is_in_nodes=True,
+    ),
 }
+"""The kinds of stages there are; :mod:`sluice.flows.stage_work` has the function of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +127,7 @@ class Stage:
         needs: names of the stages that a batch has passed before.
     """
 
-    kind: StageKind
+    kind: str
     subject: str = ""
     needs: tuple[str, ...] = ()
 
@@ -92,26 +137,14 @@ class Stage:
         return f"{self.kind}.{self.subject}" if self.subject else str(self.kind)
 
     @property
+    def type(self) -> StageType:
+        """The entry of its kind in :data:`STAGE_TYPES`."""
+        return STAGE_TYPES[self.kind]
+
+    @property
     def doing(self) -> str:
         """The stage as a phase of a run: ``merging``, ``loading reporting``."""
-        verb = {
-            StageKind.CAPTURE: "draining",
-            StageKind.MERGE: "merging",
-            StageKind.RULE: "applying",
-            StageKind.LOAD: "loading",
-            StageKind.ACKNOWLEDGE: "acknowledging",
-        }[self.kind]
-        return f"{verb} {self.subject}".strip()
-
-    @property
-    def records(self) -> str:
-        """The node or row that says that a batch has passed it, in words."""
-        return _RECORDS[self.kind]
-
-    @property
-    def is_serial(self) -> bool:
-        """True if it takes the batches of all runs one after the other, False if runs are at it side by side."""
-        return self.kind in {StageKind.CAPTURE, StageKind.LOAD, StageKind.ACKNOWLEDGE}
+        return f"{self.type.doing} {self.subject}".strip()
 
     @property
     def transforms(self) -> bool:
@@ -135,12 +168,6 @@ def pipeline_stages(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tu
 def stages_of(pipeline: PipelineConfig, folder: Path) -> tuple[Stage, ...]:
     """Return the stages of a pipeline whose rules are in ``folder``, as :func:`pipeline_stages` lists them."""
     return pipeline_stages(pipeline, rules_of(pipeline, folder))
-
-
-def leaves(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Return the stages that no other stage needs: a batch that has passed them is delivered."""
-    needed = {name for stage in stages for name in stage.needs}
-    return tuple(stage for stage in stages if stage.name not in needed)
 
 
 def rules_of(pipeline: PipelineConfig, folder: Path) -> tuple[RuleConfig, ...]:
@@ -206,17 +233,18 @@ def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
     if batch.dropped or not batch.needs_merge or stage.kind is StageKind.CAPTURE:
         return True
     transforms = [one.name for one in stages if one.transforms]
-    return len(batch.stages) > transforms.index(stage.name)
+    return stage.transforms and len(batch.stages) > transforms.index(stage.name)
 
 
 __all__ = [
     "SLOW_RULES_S",
+    "STAGE_TYPES",
     "Stage",
     "StageKind",
+    "StageType",
     "described",
     "display_name",
     "has_passed",
-    "leaves",
     "limit_of_run",
     "pipeline_stages",
     "rules_in",

@@ -27,6 +27,21 @@ class Op(StrEnum):
     """A row read by a dump at a high watermark."""
 
 
+class StageKind(StrEnum):
+    """The kind of work of a stage of a pipeline; the value begins the names of its tasks."""
+
+    CAPTURE = "drain"
+    MERGE = "merge"
+    RULE = "rule"
+    LOAD = "load"
+    ACKNOWLEDGE = "ack"
+
+    @property
+    def has_subject(self) -> bool:
+        """True if a pipeline has a stage of this kind for each rule or for each target."""
+        return self not in {StageKind.CAPTURE, StageKind.MERGE}
+
+
 class BatchState(StrEnum):
     """The progress of a batch; it moves only forward."""
 

@@ -30,21 +30,10 @@ SENSE = """Waits for changes at the source, stores the first **batch** of them, 
 It looks for changes itself for two seconds; when there are none it waits in the triggerer (*deferred*), which holds no worker. A run begins when
 the one before it is over."""  # noqa: E501
 
-_OWN = {
-    StageKind.CAPTURE: "Reads the source's log from the captured position and stores batch after **batch** while "
-    "changes keep coming. Does the stages of tasks that have no worker, until they have one.",
-    StageKind.MERGE: "Merges the run's batches to one row per key and applies the fused rules, on Spark.",
-    StageKind.RULE: "Takes the run's batches through the rule **{subject}**, and through the fused rules after it.",
-    StageKind.LOAD: "Delivers the run's batches to **{subject}**, in order and each once: the target itself remembers "
-    "the last one.",
-    StageKind.ACKNOWLEDGE: "Moves the acknowledged position of **{subject}** in ZooKeeper, batch by batch. A batch is "
-    "not needed after that.",
-}
-
 
 def own_task_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
     """Return the documentation of a task that works in parallel with the others of its run; ``rules``: all rules."""
-    text = _OWN[stage.kind].format(subject=stage.subject)
+    text = stage.type.about.format(subject=stage.subject)
     if stage.kind is StageKind.RULE:
         text += "\n\n" + rule_doc(next(rule for rule in rules if rule.name == stage.subject))
     text += rules_doc(stage, rules)
@@ -68,6 +57,8 @@ def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig
             text = load_doc(pipeline.target(stage.subject))
         case StageKind.ACKNOWLEDGE:
             text = ack_doc(pipeline.target(stage.subject))
+        case _:
+            text = stage.type.about.format(subject=stage.subject)
     return f"{text}{rules_doc(stage, rules)}\n\n{_place(stage)}"
 
 
@@ -87,7 +78,7 @@ def rules_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
 def _place(stage: Stage) -> str:
     """Return the stages that a batch passes before this one, and what records it."""
     needs = f"A batch comes here after {', '.join(f'`{name}`' for name in stage.needs)}. " if stage.needs else ""
-    return f"{needs}It is recorded by {stage.records}."
+    return f"{needs}It is recorded by {stage.type.records}."
 
 
 def rule_doc(rule: RuleConfig) -> str:

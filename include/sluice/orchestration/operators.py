@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
     from sluice.coordination.bundles import WaitingBatches
+    from sluice.flows.job import MicrobatchOutcome
     from sluice.flows.load.ack import AckOutcome
     from sluice.flows.load.load import LoadOutcome
-    from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome
     from sluice.flows.runtime import Runtime
-    from sluice.flows.stage_loop import Done
-    from sluice.flows.stage_sums import StageSums
+    from sluice.flows.stage_sums import DeliveredBatch, Done, StageSums
 
 _T = TypeVar("_T")
 
@@ -199,7 +198,7 @@ class DrainOperator(ChangesSensor):
     """Captures the next batch from the source's log, and further ones while changes keep coming; returns the last one's
     number.
 
-    It delivers small batches itself (:mod:`sluice.flows.microbatch`); the later tasks do what is left, each its own
+    It delivers small batches itself (:mod:`sluice.flows.job`); the later tasks do what is left, each its own
     stage of all batches of the run. It first polls for changes itself. If there are none, it waits in the triggerer
     (``waits=True``) or ends the run as skipped (``waits=False``: the schedule is a clock). While another installation
     leads the pipeline, or a drain that died still has the lease, it stands by in the triggerer, or its run is skipped.
@@ -210,7 +209,7 @@ class DrainOperator(ChangesSensor):
 
         Raises SluiceError.
         """
-        from sluice.flows.microbatch import run_microbatches
+        from sluice.flows.job import run_microbatches
         from sluice.flows.stage_log import brief
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
@@ -232,7 +231,7 @@ class DrainOperator(ChangesSensor):
         return PokeReturnValue(True, self._hand_over(context, runtime, outcome))
 
     def _hand_over(self, context: Context, runtime: Runtime, outcome: MicrobatchOutcome) -> int:
-        from sluice.flows.microbatch import table
+        from sluice.flows.stage_sums import table
 
         number = int(outcome.last.batch or 0)
         if was_cleared(context) and outcome.last.adopted and not outcome.delivered:
@@ -332,7 +331,7 @@ def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
     """Return the text for people who pressed Clear on what is done; on a delivered run also the command that does what
     they may have wanted.
     """
-    from sluice.flows.microbatch import claimed_numbers, delivered
+    from sluice.flows.job import claimed_numbers, delivered
 
     numbers, all_have_it = list[int](), True
     with suppress(SluiceError):
@@ -387,7 +386,7 @@ class BatchOperator(SluiceOperator):
         """Return the run's last batch: as its drain says, or from ZooKeeper if a person ended that drain; None if this
         run has no batch.
         """
-        from sluice.flows.microbatch import last_claimed
+        from sluice.flows.job import last_claimed
 
         if str(self.batch).isdecimal():
             return int(self.batch)
@@ -419,7 +418,7 @@ class BatchOperator(SluiceOperator):
 
         Raises ConfigError, see require_number.
         """
-        from sluice.flows.microbatch import unfinished
+        from sluice.flows.job import unfinished
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         return unfinished(open_runtime(self.pipeline), mine, self.require_number(context))
@@ -432,7 +431,7 @@ class BatchOperator(SluiceOperator):
             own: what this task did.
             more: fields of its result.
         """
-        from sluice.flows.microbatch import sums_of
+        from sluice.flows.job import sums_of
         from sluice.flows.stage_notes import stage_notes
 
         runtime, drained = open_runtime(self.pipeline), None
@@ -479,8 +478,7 @@ class MergeOperator(BatchOperator):
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         """Merge the batches of the run that have no changeset yet."""
-        from sluice.flows.stage_loop import Done
-        from sluice.flows.stage_sums import StageSums
+        from sluice.flows.stage_sums import Done, StageSums
         from sluice.flows.transform.merge import merge
 
         runtime, own = open_runtime(self.pipeline), StageSums()
@@ -503,8 +501,7 @@ class RuleOperator(BatchOperator):
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         """Apply the rule to the batches of the run that lack it."""
-        from sluice.flows.stage_loop import Done
-        from sluice.flows.stage_sums import StageSums
+        from sluice.flows.stage_sums import Done, StageSums
         from sluice.flows.transform.stages import apply_rule
 
         runtime, own = open_runtime(self.pipeline), StageSums()
@@ -564,8 +561,7 @@ class LoadOperator(TargetOperator):
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         """Deliver the batch to the target, or skip while the target waits or is quarantined."""
         from sluice.coordination.bundles import WaitingBatches
-        from sluice.flows.stage_loop import Done
-        from sluice.flows.stage_sums import StageSums
+        from sluice.flows.stage_sums import Done, StageSums
 
         number, own = self.require_number(context), StageSums()
         outcome = self.deliver(number)
@@ -641,9 +637,8 @@ class AckOperator(TargetOperator):
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """Acknowledge the run's batches, or wait for the load. ``waited``: pauses so far."""
         from sluice.coordination.bundles import WaitingBatches
-        from sluice.flows.microbatch import acknowledged
-        from sluice.flows.stage_loop import Done
-        from sluice.flows.stage_sums import StageSums
+        from sluice.flows.job import acknowledged
+        from sluice.flows.stage_sums import Done, StageSums
         from sluice.orchestration.metrics import report
         from sluice.orchestration.run_note import RunNote
 
@@ -769,8 +764,8 @@ class CaptureOperator(SourceOperator):
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
         """Capture until the run ends, and return what was captured."""
+        from sluice.flows.job import run_capture
         from sluice.flows.stage_log import brief
-        from sluice.flows.stage_tasks import run_capture
 
         told = _StageLog(self.log.info, "changes")
         mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
@@ -818,8 +813,8 @@ class StageOperator(SluiceOperator):
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """Run the stage. ``waited``: pauses so far."""
+        from sluice.flows.job import GivenBack, NeverReady, run_stage
         from sluice.flows.stage_log import brief
-        from sluice.flows.stage_tasks import GivenBack, NeverReady, run_stage
 
         told = _StageLog(self.log.info, "rows")
         mine = claim(context["ti"].dag_id, context["ti"].run_id)

@@ -148,7 +148,7 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         yield TriggerEvent("pause is over")
 
     def _goes_on(self, opened: Runtime) -> bool:
-        from sluice.flows.stage_tasks import goes_on
+        from sluice.flows.job import goes_on
 
         is_rested = time.monotonic() - self._began > _REST_S
         return bool(self.stage) and goes_on(
@@ -156,7 +156,7 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         )
 
     def _has_drain(self, opened: Runtime) -> bool:
-        from sluice.flows.stage_tasks import has_drain
+        from sluice.flows.job import has_drain
 
         return bool(self.stage) and has_drain(opened, self.claim)
 

@@ -16,7 +16,8 @@ from sluice.flows.capture import drain as drain_flow
 from sluice.flows.capture import kept_source
 from sluice.flows.capture.drain import drain
 from sluice.flows.capture.kept_source import KeptSource
-from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome, run_microbatches
+from sluice.flows.job import MicrobatchOutcome, run_microbatches
+from sluice.flows.stage_sums import DeliveredBatch
 from sluice.sources.mysql import source as sources
 from sluice.sources.mysql.source import MySQLSession, MySQLSource
 from tests.support.pipelines.case import Case, case

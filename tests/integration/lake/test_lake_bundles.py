@@ -15,10 +15,10 @@ from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.shared_session import SharedSessions
 from sluice.errors import ConfigError
 from sluice.flows.capture.watch import WaitingPipeline
+from sluice.flows.job import run_microbatches
 from sluice.flows.load import bundles
 from sluice.flows.load.isolation import commit_waiting, deliver
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.microbatch import run_microbatches
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
 from sluice.operations import control

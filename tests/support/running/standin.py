@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
 from sluice.errors import OutOfOrder, Paused, SluiceError
-from sluice.flows import microbatch as microbatch_flow
-from sluice.flows.stage_loop import Done
-from sluice.flows.stage_sums import StageSums
+from sluice.flows import job
+from sluice.flows.stage_sums import DeliveredBatch, Done, StageSums
 from sluice.model.batches import DrainOutcome
 from sluice.model.offset import Offset
 from sluice.operations.status import Status, TargetStatus
@@ -152,14 +151,14 @@ def _drained(runtime: Any, *, claim: str, idle_wait_s: float) -> DrainOutcome:
 
 def run_microbatches(
     runtime: Any, *, claim: str, idle_wait_s: float, on_delivered: Any = None, stop: Any = None, is_over: Any = None
-) -> microbatch_flow.MicrobatchOutcome:
+) -> job.MicrobatchOutcome:
     """A loop of one batch, which is left to the tasks.
 
     ``{"carries": true}`` in ``settings.json``: that is delivered.
     """
     last = _drained(runtime, claim=claim, idle_wait_s=idle_wait_s)
     if last.batch is None or last.adopted or not _settings().get("carries"):
-        return microbatch_flow.MicrobatchOutcome(last, (), "a stand-in")
+        return job.MicrobatchOutcome(last, (), "a stand-in")
     targets = [target.name for target in runtime.pipeline.targets]
     for target in targets:
         load(runtime, target, last.batch)
@@ -167,7 +166,7 @@ def run_microbatches(
     loaded = tuple((target, 0.0) for target in targets)
     for stage in ("merge", *(f"{kind}.{target}" for kind in ("load", "ack") for target in targets)):
         trace("sums", claim=claim, stage=stage, batch=last.batch)
-    batch = microbatch_flow.DeliveredBatch(
+    batch = DeliveredBatch(
         batch=last.batch,
         changes=last.changes,
         closed_by=last.closed_by,
@@ -177,7 +176,7 @@ def run_microbatches(
         rows=1,
     )
     on_delivered(batch)
-    return microbatch_flow.MicrobatchOutcome(last, (batch,), "a stand-in")
+    return job.MicrobatchOutcome(last, (batch,), "a stand-in")
 
 
 def unfinished(runtime: Any, claim: str, last: int) -> list[int]:
@@ -399,7 +398,7 @@ def modules() -> dict[str, ModuleType]:
     made = {}
     for name, functions in {
         "flows.capture.drain": (drain, may_drain),
-        "flows.microbatch": (
+        "flows.job": (
             run_microbatches,
             unfinished,
             last_claimed,
@@ -418,10 +417,10 @@ def modules() -> dict[str, ModuleType]:
         "flows.capture.watch": (WaitingPipeline, oldest),
     }.items():
         module = ModuleType(f"sluice.{name}")
+        if name == "flows.job":  # the rest of it is for tasks that work side by side
+            module.__dict__.update({public: getattr(job, public) for public in job.__all__})
         for function in functions:
             setattr(module, function.__name__, function)
-        if name == "flows.microbatch":
-            module.__dict__.update({"table": microbatch_flow.table, "DeliveredBatch": microbatch_flow.DeliveredBatch})
         made[module.__name__] = module
     notes = ModuleType("sluice.flows.stage_notes")
     notes.__dict__["stage_notes"] = SimpleNamespace(passed=lambda *_, **__: None, write=lambda *_: None)

@@ -19,11 +19,12 @@ import pytest
 
 from sluice.coordination.memory import MemoryZnodes
 from sluice.errors import DecodeError, LoadError, RuleError
-from sluice.flows import microbatch, stages
+from sluice.flows import job, stages
+from sluice.flows.job import MicrobatchOutcome, run_microbatches, sums_of, unfinished
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome, run_microbatches, sums_of, table, unfinished
+from sluice.flows.stage_sums import DeliveredBatch, table
 from sluice.flows.transform.merge import merge
 from sluice.operations import control
 from sluice.operations.metrics import gauges, samples
@@ -250,7 +251,7 @@ def test_a_large_batch_has_tasks_of_its_own(one: Pipe, monkeypatch: pytest.Monke
     insert(one, 1, 2)
     one.commit(*(("insert", "a", (n, "x")) for n in range(10, 20)))
     insert(one, 3)
-    monkeypatch.setattr(microbatch, "SIDE_BY_SIDE", 10)
+    monkeypatch.setattr(job, "SIDE_BY_SIDE", 10)
     outcome = go(one, "test:one:1")
     assert (outcome.last.batch, outcome.ended_by, outcome.last.merged) == (2, "a large batch", False)
     assert (one.acknowledged(), waiting(one)) == (1, [2])
@@ -262,7 +263,7 @@ def test_a_large_batch_has_tasks_of_its_own(one: Pipe, monkeypatch: pytest.Monke
 def test_a_loop_begins_after_the_batches_of_other_runs(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for them a little; if they stay, its batch is one for the tasks, in their order."""
     small_batches(one)
-    monkeypatch.setattr(microbatch, "EARLIER_WAIT_S", 0.2)
+    monkeypatch.setattr(job, "EARLIER_WAIT_S", 0.2)
     insert(one, 1)
     one.made.drain(claim="test:another:1", until=None, deliver=False)
     insert(one, 2, 3)

@@ -12,7 +12,7 @@ import pytest
 
 from sluice.errors import StorageUnavailable
 from sluice.flows import stage_notes as notes
-from sluice.flows.microbatch import run_microbatches
+from sluice.flows.job import run_microbatches
 from sluice.flows.stage_notes import FOLDER, KEPT_S, StageNotes, hour_folder, prune_notes
 from sluice.operations.history import HistoryReader
 from sluice.segments.store import SegmentStore

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.flows.stage_loop import Done
-from sluice.flows.stage_sums import KEPT, StageSums
+from sluice.flows.stage_sums import KEPT, Done, StageSums
 from sluice.segments.changeset import RuleTotal
 
 

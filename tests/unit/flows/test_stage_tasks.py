@@ -19,10 +19,9 @@ from sluice.coordination import run_progress
 from sluice.coordination.memory import MemoryZnodes
 from sluice.coordination.run_progress import Progress, StageState, Worker
 from sluice.errors import LoadError, Paused, RuleError, SluiceError
-from sluice.flows import stage_tasks
+from sluice.flows import board, job
 from sluice.flows.capture.drain import DrainOutcome, drain
-from sluice.flows.stage_loop import NeverReady
-from sluice.flows.stage_tasks import GivenBack, StageOutcome, goes_on, has_drain, run_capture, run_stage
+from sluice.flows.job import GivenBack, NeverReady, StageOutcome, goes_on, has_drain, run_capture, run_stage
 from sluice.flows.stages import stages_of
 from sluice.operations import control
 from sluice.operations.status import stages_claimed, status
@@ -153,7 +152,8 @@ def test_a_capture_without_room_ends_once_a_person_marked_what_would_make_room(
     one: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds a worker: nothing else would end it before its time-out."""
-    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(board, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(job, "MARKED_EVERY_S", 0.05)
     configured(one)
     window = one.made.case.config.window
     insert(one, *range(window + 2))
@@ -174,7 +174,7 @@ def test_a_capture_without_room_ends_once_a_person_marked_what_would_make_room(
 def test_a_batch_does_not_stay_open_for_a_task_that_a_person_marked(
     one: Pipe, monkeypatch: pytest.MonkeyPatch, marked: list[str]
 ) -> None:
-    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(job, "MARKED_EVERY_S", 0.0)
     configured(one, max_batches=3)
     insert(one, 1, 2, 3)
     sense(one)
@@ -185,7 +185,7 @@ def test_a_batch_does_not_stay_open_for_a_task_that_a_person_marked(
         open_still.append(stays_open())
         return made[-1]
 
-    monkeypatch.setattr(stage_tasks, "drain", reading)
+    monkeypatch.setattr(job, "drain", reading)
     run_capture(one.made.runtime(), claim=RUN, idle_wait_s=0.05, gone=lambda: marked if made else [])
     assert open_still[0] is not bool(marked)
 
@@ -220,9 +220,9 @@ def test_a_batch_does_not_stay_open_for_stages_that_gave_up(one: Pipe, monkeypat
     insert(one, 1, 2)
     sense(one)
     open_still: list[bool] = []
-    monkeypatch.setattr(stage_tasks, "GRACE_S", 1e9)  # only the tasks do the stages
-    monkeypatch.setattr(stage_tasks._Substitutes, "finish", lambda self, board: None)
-    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(job, "GRACE_S", 1e9)  # only the tasks do the stages
+    monkeypatch.setattr(job._Substitutes, "finish", lambda self, board: None)
+    monkeypatch.setattr(board, "PATIENCE_S", 0.5)
 
     def reading(*args: Any, stays_open: Callable[[], bool], **kwargs: Any) -> DrainOutcome:
         made = drain(*args, stays_open=stays_open, **kwargs)
@@ -231,7 +231,7 @@ def test_a_batch_does_not_stay_open_for_stages_that_gave_up(one: Pipe, monkeypat
         open_still.append(stays_open())
         return made
 
-    monkeypatch.setattr(stage_tasks, "drain", reading)
+    monkeypatch.setattr(job, "drain", reading)
     assert ran(one, "drain")["drain"].result().ended_by == "rule.up failed"
     assert open_still == [False]
 
@@ -284,7 +284,7 @@ def test_a_task_that_a_person_marked_is_made_up_for_by_those_after_it(one: Pipe,
 
 def test_a_capture_that_died_gives_the_workers_back(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed, or marked by a person: nothing says so. With its task marked, the run ends with what it has."""
-    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(board, "PATIENCE_S", 0.2)
     configured(one)
     insert(one, 1)
     sense(one)
@@ -341,7 +341,7 @@ def test_one_worker_is_enough_and_each_task_says_what_was_done_for_it(
     two: Pipe, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     """The other tasks get their worker when *drain* has given its own back."""
-    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    monkeypatch.setattr(job, "GRACE_S", 0.0)
     configured(two, rule=RIGHT)
     two.made.case.config = two.made.case.config.model_copy(update={"window": window})
     insert(two, *range(1, 7))
@@ -360,7 +360,7 @@ def test_one_worker_is_enough_and_each_task_says_what_was_done_for_it(
 
 def test_a_stage_with_a_place_of_its_own_is_left_to_its_task(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker of *drain* may not reach the target, or the pool is to spare it."""
-    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    monkeypatch.setattr(job, "GRACE_S", 0.0)
     configured(one)
     config = one.made.case.config
     data = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -378,7 +378,7 @@ def test_a_stage_with_a_place_of_its_own_is_left_to_its_task(one: Pipe, monkeypa
 
 def test_tasks_give_their_workers_to_a_pipeline_that_has_none(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where no process would do their stage meanwhile, and not for a word that nobody took back."""
-    monkeypatch.setattr(stage_tasks, "SHORT_AFTER_S", 0.0)
+    monkeypatch.setattr(job, "SHORT_AFTER_S", 0.0)
     configured(one)
     insert(one, 1)
     sense(one)
@@ -424,7 +424,7 @@ def test_a_capture_without_workers_ends_at_its_time_and_for_a_changed_file(
     one: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its window is full, as the task of the merge takes long over the first batch."""
-    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    monkeypatch.setattr(job, "GRACE_S", 0.0)
     configured(one)
     one.made.case.config = one.made.case.config.model_copy(update={"window": 1})
     insert(one, 1, 2)
@@ -457,7 +457,7 @@ def ended_by(made: Pipe) -> str:
 def test_a_task_takes_its_stage_over_at_the_next_batch_and_a_dead_one_leaves_it(
     one: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    monkeypatch.setattr(job, "GRACE_S", 0.0)
     configured(one)
     insert(one, 1)
     sense(one)
@@ -474,7 +474,7 @@ def test_a_task_takes_its_stage_over_at_the_next_batch_and_a_dead_one_leaves_it(
             until(lambda: merged(one) == 2)
             assert one.acknowledged() == 1, "the load belongs to its task"
         until(lambda: one.acknowledged() == 2)  # the task's session is gone, and the drain goes on with its stage
-        monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(board, "PATIENCE_S", 0.2)
         with tasks(one, "load.copy") as under_way:
             until(lambda: worker_of(one, "load.copy") is Worker.TASK)
             insert(one, 3)
@@ -496,7 +496,7 @@ def merged(made: Pipe) -> int:
 
 
 def test_an_error_in_place_of_a_task_is_left_to_that_task(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_tasks, "GRACE_S", 0.0)
+    monkeypatch.setattr(job, "GRACE_S", 0.0)
     configured(one, rule=RIGHT.replace("'v'", "'w'"))
     insert(one, 1, 2)
     sense(one)
@@ -578,8 +578,8 @@ def test_tasks_that_are_killed_anywhere_lose_and_double_nothing(
     """A task dies at any of its writes to ZooKeeper, whichever it is, and is tried again while the others go on."""
     choose = random.Random(seed)
     configured(two, rule=RIGHT if choose.random() < 0.5 else "")
-    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(stage_tasks, "GRACE_S", choose.choice([0.0, 0.3]))
+    monkeypatch.setattr(board, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(job, "GRACE_S", choose.choice([0.0, 0.3]))
     own, left, lock = MemoryZnodes.transact, [10**9], threading.Lock()
 
     def counted(self: MemoryZnodes, steps: Any) -> None:

@@ -16,9 +16,9 @@ import structlog
 from sluice import telemetry
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import drain
+from sluice.flows.job import run_microbatches
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.microbatch import run_microbatches
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.stages import apply_rule
 from tests.support.pipelines.case import Case, case

@@ -131,14 +131,6 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     return dag
 
 
-_COLORS = {
-    StageKind.MERGE: MergeOperator.ui_color,
-    StageKind.RULE: RuleOperator.ui_color,
-    StageKind.LOAD: LoadOperator.ui_color,
-    StageKind.ACKNOWLEDGE: AckOperator.ui_color,
-}
-
-
 def _side_by_side(
     dag: DAG, pipeline: PipelineConfig, file: str, stages: Sequence[Stage], rules: Sequence[RuleConfig]
 ) -> None:
@@ -174,7 +166,7 @@ def _side_by_side(
             else:
                 task = StageOperator(
                     stage=stage.name,
-                    color=_COLORS[stage.kind],
+                    color=stage.type.color,
                     trigger_rule=TriggerRule.ONE_SUCCESS,
                     execution_timeout=pipeline.run.max_time + timedelta(hours=2),
                     **given,
@@ -291,7 +283,7 @@ def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[Rul
         "task_id": stage.name,
         "task_display_name": display_name(stage, rules),
         "doc_md": dag_docs.stage_doc(stage, pipeline, rules),
-        "depends_on_past": stage.is_serial,
+        "depends_on_past": stage.type.is_serial,
         **place_of(pipeline, stage.kind, stage.subject),
     }
     match stage.kind:
@@ -313,6 +305,8 @@ def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[Rul
             return RuleOperator(pipeline=file, rule=stage.subject, **given)
         case StageKind.LOAD:
             return LoadOperator(pipeline=file, target=stage.subject, **given)
+        case _:
+            return StageOperator(pipeline=file, stage=stage.name, color=stage.type.color, **given)
 
 
 def _outlets(pipeline: PipelineConfig, stage: Stage) -> dict[str, Any]:
