@@ -48,7 +48,7 @@ from sluice.model.rights import SETTING
 from sluice.model.tables import TableId
 from sluice.operations.alert_rules import notifier_class, notifier_names
 from sluice.operations.channel import ends_of, members, ring, sent_to_itself
-from sluice.operations.connection_probe import probe, target_rights
+from sluice.operations.connection_probe import probe, target_rights, testable
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
 from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
 from sluice.operations.stage_placement import placement_remarks
@@ -154,6 +154,8 @@ def _spark(runtime: Runtime) -> list[Finding]:
     try:
         endpoint = runtime.resolver(config.connection)
     except SluiceError:  # who runs the pipeline may have it
+        return []
+    if not testable(endpoint):
         return []
     try:
         answer = server_questions.ask(f"Spark {endpoint.address}", partial(probe, endpoint), ANSWER_S)

@@ -93,11 +93,13 @@ def test_the_load_names_the_feature_at_once(
     bench = DeltaBench(tmp_path, changes)
     bench.create_table(TABLE)
     rewrite(bench, protocol)
+    pipe = Pipe(bench)
+    pipe.take_over()
     monkeypatch.setattr("sluice.targets.lake.commit.time.sleep", lambda seconds: pytest.fail("it was tried again"))
     [finding] = bench.target().schema().compare([planned_table(TABLE)])  # type: ignore[attr-defined]
     assert (finding.severity, named in finding.why, str(finding.table)) == ("error", True, "shop.people")
     with pytest.raises((LoadError, MappingError), match=f"shop.people: the table has the {named}"):
-        Pipe(bench).deliver((TABLE, [new(1, "a", 1)]))
+        pipe.deliver((TABLE, [new(1, "a", 1)]))
 
 
 @pytest.mark.parametrize("changes", ["latest", "all"])

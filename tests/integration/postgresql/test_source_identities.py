@@ -220,7 +220,7 @@ def lead_out(shop: PgCase, error: SchemaUnknown, table: str) -> None:
     done = shop.cli(*commands[0].split(), "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
     with delivering(shop):
-        assert shop.cli(*commands[1].split()).returncode == 0
+        assert shop.cli(*commands[1].split(), "--yes").returncode == 0
     shop.write(f"UPDATE {table} SET id = id + 20", f"DELETE FROM {table} WHERE u = 5")
     shop.run_until_head()
     shop.assert_same(table)

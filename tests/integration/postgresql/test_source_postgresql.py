@@ -97,7 +97,8 @@ def test_a_time_that_is_not_kept_names_its_table_and_the_hint_leads_out(shop: Pg
     moved = shop.cli("seek", shop.name, "latest", "--yes")
     assert moved.returncode == 0, moved.stderr
     with delivering(shop):
-        shop.cli("verify", "run", shop.name, "--repair")
+        repaired = shop.cli("verify", "run", shop.name, "--repair", "--yes")
+    assert repaired.returncode in {0, 3}, repaired.stderr
     shop.run_until_head()
     here, there = shop.rows("customers", "name, seen::text")
     assert here == there

@@ -23,8 +23,9 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.port import StoredRange, comparer_of
+from sluice.targets.port import Checkpoint, StoredRange, comparer_of
 from sluice.targets.port.reconcile import KeyRange
+from sluice.targets.redis import checkpoint
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from sluice.testing.targets import Op, Pipe, _definition, _Letters, _schema_change, changed, gone, new, people
 
@@ -367,6 +368,33 @@ def test_an_acknowledged_batch_is_on_the_disk(tmp_path: Path) -> None:
         pipe.deliver((table, [new(1, "a", 1)]))
         log = b"".join(path.read_bytes() for path in sorted((server.folder / "appendonlydir").glob("*.aof")))
         assert b"people:1" in log
+
+
+def test_a_batch_whose_disk_did_not_answer_waits_for_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record was moved, so that the repeat changes nothing: it has to write all the same, to wait for the disk."""
+    waited, wait_for_disk = [], checkpoint._wait_for_disk
+
+    def late(client: Any, place: Any) -> None:
+        wait_for_disk(client, place)
+        waited.append(client.ask("reading the batch", "HGET", place.checkpoint_key, "batch"))
+        if waited.count(b"1") == 1:
+            raise TargetUnavailable("the server did not write its log to its disk in time (fsync: true)")
+
+    monkeypatch.setattr(checkpoint, "_wait_for_disk", late)
+    with own_server(tmp_path) as server:
+        bench = RedisBench(server, options={"fsync": True})
+        table = people(bench.schema)
+        bench.create_table(table)
+        pipe = Pipe(bench)
+        pipe.take_over()
+        batch = pipe.given([(table, [new(1, "a", 1)])])
+        with pytest.raises(TargetUnavailable, match="in time"):
+            pipe.write(batch)
+        assert pipe.held == batch.number
+        pipe.checkpoints.advance(Checkpoint(pipe.epoch, batch.number, batch.position))
+        assert waited.count(b"1") == 2
+        assert pipe.take_over() == batch.number
+        assert waited.count(b"1") == 3
 
 
 def test_a_wrong_password_is_said_without_it(redis_server: Any) -> None:

@@ -28,6 +28,13 @@ _BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, Co
 SETTINGS = {"number_of_replicas": 0}
 
 
+_DATES: dict[ColumnKind, Any] = {
+    ColumnKind.DATE: dt.date.fromisoformat,
+    ColumnKind.DATETIME: dt.datetime.fromisoformat,
+    ColumnKind.TIMESTAMP: dt.datetime.fromisoformat,
+}
+
+
 def python_value(made: ColumnType, value: Any) -> Any:
     """A value as Python has it, from a document."""
     if value is None:
@@ -40,7 +47,7 @@ def python_value(made: ColumnType, value: Any) -> Any:
         return time_of(value)
     if made.kind in {ColumnKind.DATETIME, ColumnKind.TIMESTAMP}:
         return dt.datetime.fromisoformat(value)
-    read = own_type(made).read
+    read = _DATES.get(made.kind) or own_type(made).read
     return read(str(value)) if read is not None else value
 
 

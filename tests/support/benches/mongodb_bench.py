@@ -30,6 +30,13 @@ FERRETDB: Mapping[str, Any] = {"bulk_rows": 20, "types": {"decimal": "text", "bi
 """It loses the connection at a Decimal128, and never answers to a command with many updates."""
 
 
+_DATES: dict[ColumnKind, Any] = {
+    ColumnKind.DATE: dt.date.fromisoformat,
+    ColumnKind.DATETIME: dt.datetime.fromisoformat,
+    ColumnKind.TIMESTAMP: dt.datetime.fromisoformat,
+}
+
+
 def python_value(made: ColumnType, value: Any) -> Any:
     """A value as Python has it, from a document."""
     if isinstance(value, Decimal128):
@@ -38,7 +45,7 @@ def python_value(made: ColumnType, value: Any) -> Any:
     if isinstance(value, DatetimeMS):
         at = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=int(value))
         return at.date() if made.kind is ColumnKind.DATE else at
-    read = own_type(made).read
+    read = _DATES.get(made.kind) or own_type(made).read
     if isinstance(value, str) and read is not None:
         return read(value)
     return int(value) if isinstance(value, int) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import json
 import os
@@ -26,6 +27,13 @@ _numbers = itertools.count()
 _BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.GEOMETRY, ColumnKind.VECTOR})
 
 
+_DATES: dict[ColumnKind, Any] = {
+    ColumnKind.DATE: dt.date.fromisoformat,
+    ColumnKind.DATETIME: dt.datetime.fromisoformat,
+    ColumnKind.TIMESTAMP: dt.datetime.fromisoformat,
+}
+
+
 def python_value(made: ColumnType, value: Any) -> Any:
     """A value as Python has it, from the text of a field, or from the value of a JSON object."""
     if value is None:
@@ -35,7 +43,7 @@ def python_value(made: ColumnType, value: Any) -> Any:
     text = value.decode() if isinstance(value, bytes) else value
     if made.kind in {ColumnKind.FLOAT, ColumnKind.DOUBLE}:
         return float(text)
-    read = own_type(made).read
+    read = _DATES.get(made.kind) or own_type(made).read
     return read(text) if read is not None else text
 
 

@@ -86,7 +86,7 @@ def test_a_batch_that_was_lost_is_passed_and_its_table_copied(made: Case) -> Non
     sluice(made, *(word.replace("TARGET", "copy").replace("BATCH", str(batch)) for word in skip), "--yes")
     deliver(made, 4)
     assert rows(made, made.target) == [1, 2, 4]
-    with_the_pipeline(made, command(made, plan, "dump", "start"))
+    with_the_pipeline(made, [*command(made, plan, "dump", "start"), "--yes"])
 
 
 def stale_rows(made: Case) -> None:
@@ -105,7 +105,7 @@ def test_a_reset_and_the_copy_that_its_plan_prints(made: Case) -> None:
     plan = sluice(made, *reset, "--dry-run")
     sluice(made, *reset, "--yes")
     made.run_until_head()
-    with_the_pipeline(made, command(made, plan, "dump", "start"))
+    with_the_pipeline(made, [*command(made, plan, "dump", "start"), "--yes"])
 
 
 def test_a_copy_that_an_error_prints_for_a_target_without_a_checkpoint(made: Case) -> None:

@@ -13,8 +13,11 @@ from typing_extensions import override
 from sluice.errors import SluiceError, TargetUnavailable
 from sluice.targets.port import Checkpoint, Fence
 from sluice.targets.port.record import (
+    Decision,
+    Move,
     SwappedCheckpoints,
     WriterRecord,
+    change_record,
     checkpoint_of,
     fields_of,
     position_text,
@@ -65,6 +68,19 @@ class RedisCheckpoints(SwappedCheckpoints[Place, RedisCheckpoint]):
         with connected(self._place) as client:
             yield CheckpointHash(client, self._place)
 
+    def _change(self, move: Move, epoch: int, decide: Decision[RedisCheckpoint]) -> RedisCheckpoint | None:
+        """Change the record. With ``fsync``, one that stays is written again: the server waits for its disk only after
+        a write of the same connection, and an earlier attempt may have written without an answer of the disk.
+        """
+        with self._opened() as store:
+            record = change_record(store, decide, self._place)
+            while record is not None and self._place.options.fsync and not store.is_on_disk:
+                held, token = store.read()
+                if held != record:
+                    raise TargetUnavailable("the checkpoint moved meanwhile", where=self.place)
+                store.swap(record, token)
+        return record
+
     def forget(self) -> None:
         """Remove the record; rows stay."""
         with connected(self._place) as client:
@@ -76,6 +92,7 @@ class CheckpointHash:
 
     def __init__(self, client: Client, place: Place) -> None:
         self._client, self._place = client, place
+        self.is_on_disk = False
 
     def read(self) -> tuple[RedisCheckpoint | None, list[bytes]]:
         """Return the record, and all words of the hash."""
@@ -92,6 +109,7 @@ class CheckpointHash:
         if not int(self._client.run(SWAP, [self._place.checkpoint_key], arguments)):
             return False
         _wait_for_disk(self._client, self._place)
+        self.is_on_disk = True
         return True
 
 

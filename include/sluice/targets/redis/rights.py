@@ -43,7 +43,7 @@ TARGET = (
     Right(("+select",), Scope.SERVER, Purpose.ROWS, "another database than 0", required=False),
     Right(("+sadd", "+srem", "+zadd", "+zrem"), Scope.SERVER, Purpose.ROWS, "`options.indexes`", required=False),
     Right(("+pexpire", "+pexpireat", "+time"), Scope.SERVER, Purpose.ROWS, "`options.expire`", required=False),
-    Right(("+xadd",), Scope.SERVER, Purpose.ROWS, "`changes: all`", required=False),
+    Right(("+xadd", "+xinfo|stream"), Scope.SERVER, Purpose.ROWS, "`changes: all`", required=False),
     Right(("+waitaof",), Scope.SERVER, Purpose.CHECKPOINT, "`options.fsync`", required=False),
     Right(
         ("+config|get",), Scope.SERVER, Purpose.CHECKPOINT, "`sluice check`, to say what the disk keeps", required=False
