@@ -104,6 +104,23 @@ def test_a_check_imports_no_notifier(editor: Editor, pipelines: Path, evil: Path
 
 
 @pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", ["own", "mysql"])  # also a name that a built-in kind of target has
+def test_a_check_imports_no_message_format(
+    editor: Editor, pipelines: Path, evil: Path, role: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pipelines.parent / "formats").mkdir()
+    (pipelines.parent / f"formats/{name}.py").write_text("import evilmod\nFORMAT = evilmod.f\n")
+    monkeypatch.setenv("SLUICE_FORMATS", str(pipelines.parent / "formats"))
+    monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": 9}))
+    target = "  - {{name: bus, type: http, connection: bus, options: {{format: {}}}}}\n"
+    for form in (name, "canal-json"):
+        answer = checked(editor, "ADMIN", shop(pipelines) + target.format(form))
+        assert answer.status_code == 200, answer.text
+    checked(editor, role, shop(pipelines) + target.format(name))
+    assert not evil.exists()
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_a_check_runs_no_rules(editor: Editor, pipelines: Path, evil: Path, role: str) -> None:
     (pipelines.parent / "rules/engine.yaml").write_text("rules: [{name: a, path: a.py}]\n")
     (pipelines.parent / "rules/a.py").write_text("import evilmod\ndef transform(row, context):\n    return row\n")
@@ -458,6 +475,7 @@ def test_every_key_that_may_refer_to_something_says_to_what() -> None:
     assert found["snapshot.connection"] is Refers.CONNECTION
     assert found["catalog"] is Refers.ADDRESS
     assert found["producer"] is Refers.CODE
+    assert found["format"] is Refers.FORMAT
 
 
 class _Inner(BaseModel):

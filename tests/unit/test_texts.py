@@ -34,6 +34,7 @@ MADE = (
     "include/targets/",
     "include/sources/",
     "include/channels/",
+    "include/formats/",
     "include/rules/changes/",
     "include/rules/hide_tests.py",
     "hide_tests.py",

@@ -46,6 +46,7 @@ rules: SLUICE_RULES
 channels: SLUICE_CHANNELS
 targets: SLUICE_TARGETS
 sources: SLUICE_SOURCES
+formats: SLUICE_FORMATS
 {{- end -}}
 
 {{- define "sluice.filesChecksum" -}}

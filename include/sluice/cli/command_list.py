@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "subscriptions": (_DATA, "subscriptions:subscriptions_app"),
     "rules": (_DEVELOPMENT, "rules:rules_app"),
     "targets": (_DEVELOPMENT, "targets:targets_app"),
+    "formats": (_DEVELOPMENT, "targets:formats_app"),
     "stack": (_DEVELOPMENT, "stack:stack_app"),
 }
 """Command -> the panel of the help that it stands in, and module:name of its function, or of its group."""

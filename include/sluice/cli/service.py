@@ -48,8 +48,8 @@ REACH: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "rules list", "rules new", "rules test", "targets list", "targets new", "stack up", "stack down",
-            "stack status", "stack env", "stack demo",
+            "rules list", "rules new", "rules test", "targets list", "targets new", "formats new", "stack up",
+            "stack down", "stack status", "stack env", "stack demo",
         ),
         HERE,
     ),

@@ -62,7 +62,7 @@ def segments(
 def tail(
     pipeline: Pipeline,
     fmt: Annotated[
-        str, typer.Option("--format", help="debezium-json, maxwell-json, canal-json or cloudevents-json.")
+        str, typer.Option("--format", help="debezium-json, maxwell-json, canal-json, cloudevents-json or your own.")
     ] = "debezium-json",
     from_batch: Annotated[
         int | None, typer.Option("--from-batch", help="First batch to print; default: only new ones.")

@@ -1,7 +1,8 @@
-"""``sluice targets``: list kinds of targets, start a new one."""
+"""``sluice targets`` and ``sluice formats``: list kinds of targets, start a new one, or a message format."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +23,23 @@ from sluice.cli.console import (
     print_json,
 )
 from sluice.cli.control import move_group, planned_action
-from sluice.config.folders import targets_folder
+from sluice.config.user_kinds import FAMILIES, Kind
 from sluice.errors import ConfigError, SluiceError
 
 targets_app = typer.Typer(no_args_is_help=True, help="Kinds of targets, and your own (include/targets).")
+formats_app = typer.Typer(no_args_is_help=True, help="Your own message formats (include/formats).")
+formats_app.callback()(lambda: None)  # without one, an application of one command is that command
+
+
+@formats_app.command(name="new")
+def new_format(
+    name: Annotated[str, typer.Argument(help="Name of the format: `format:` in the options of a target.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a starter that works (the row as it is now, flat) to include/formats/NAME.py."""
+    from sluice.formats import kinds, starter
+
+    write_starter("formats", name, kinds(), starter.__file__, as_json=as_json, key="format", page="formats.md")
 
 
 @targets_app.command(name="list")
@@ -65,25 +79,32 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Write a starter that works (lines of JSON, at least once) to include/targets/NAME.py."""
+    from sluice.targets import starter
     from sluice.targets.registry import kinds
 
-    if not name.isidentifier() or name.startswith("_") or not name.islower():
-        raise ConfigError(f"{name!r} cannot be the name of a target type", hint="lower-case letters, digits and _")
-    known = kinds().get(name)
-    if known is not None:
-        raise ConfigError(f"there is a target type {name!r} already: {known.origin}")
-    from sluice.targets import starter
+    write_starter("targets", name, kinds(), starter.__file__, as_json=as_json, key="type", page="own-target.md")
 
-    path = targets_folder() / f"{name}.py"
+
+def write_starter(
+    family: str, name: str, known: Mapping[str, Kind], starter: str, *, as_json: bool, key: str, page: str
+) -> None:
+    """Write a starter into the folder of a family of kinds. Raises ConfigError if the name cannot be taken.
+
+    ``key``: of the pipeline file, which names the kind; ``page``: of the docs, which says how to test it.
+    """
+    word = FAMILIES[family].word
+    if not name.isidentifier() or name.startswith("_") or not name.islower():
+        raise ConfigError(f"{name!r} cannot be the name of a {word}", hint="lower-case letters, digits and _")
+    if name in known:
+        raise ConfigError(f"there is a {word} {name!r} already: {known[name].origin}")
+    path = FAMILIES[family].folder() / f"{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(Path(starter.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text(Path(starter).read_text(encoding="utf-8"), encoding="utf-8")
     if as_json:
-        print_json({"type": name, "file": str(path)})
+        print_json({key: name, "file": str(path)})
         return
-    console().print(
-        f"wrote {escape(str(path))}: `type: {escape(name)}` in a pipeline file uses it; docs/own-target.md says how "
-        "to test it"
-    )
+    told = f"`{key}: {name}` in a pipeline file uses it; docs/{page} says how to test it"
+    console().print(escape(f"wrote {path}: {told}"))
 
 
 @targets_app.command()

@@ -47,6 +47,11 @@ def sources_folder() -> Path:
     return users_folder("sources", "SLUICE_SOURCES")
 
 
+def formats_folder() -> Path:
+    """Return the folder of the user's own message formats: ``SLUICE_FORMATS``, else ``formats``."""
+    return users_folder("formats", "SLUICE_FORMATS")
+
+
 def rules_folder() -> Path:
     """Return the folder of engine.yaml and the rules: ``SLUICE_RULES``, else ``rules`` (:func:`users_folder`)."""
     return users_folder("rules", "SLUICE_RULES")

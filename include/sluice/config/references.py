@@ -170,4 +170,4 @@ def _is_part(unit: list[Reference], olds: list[list[Reference]]) -> bool:
 def _is_granted(one: Reference) -> bool:
     if one.refers is Refers.LOCATION:
         return is_listed(one.value)
-    return one.refers in {Refers.CONNECTION, Refers.KIND, Refers.RULES}
+    return one.refers in {Refers.CONNECTION, Refers.KIND, Refers.FORMAT, Refers.RULES}

@@ -40,6 +40,8 @@ class Refers(StrEnum):
     """A connection of Airflow."""
     KIND = "kind"
     """A registered kind, as which the connection beside it is used."""
+    FORMAT = "format"
+    """A message format: a built-in name, or that of code in the folder of formats or in a package."""
     RULES = "rules"
     """A file below the rules' folder, whose lookups name connections."""
     OPTIONS = "options"
@@ -54,6 +56,7 @@ SETTERS: Mapping[Refers, str] = {
     Refers.ADDRESS: "who may write the folder of the files",
     Refers.CONNECTION: "who may read the connection in Airflow",
     Refers.KIND: "who edits the file",
+    Refers.FORMAT: "who edits the file",
     Refers.RULES: "who edits the file",
     Refers.OPTIONS: "as the model of the kind says",
 }

@@ -68,6 +68,10 @@ VARIABLES: tuple[Variable, ...] = (
         "folder of your own kinds of sources", folder=True,
     ),
     Variable(
+        "SLUICE_FORMATS", f"{_DAGS}, subscription service, Spark workers with `mode: submit`",
+        "`formats`, in the same place as `rules`", "folder of your own message formats", folder=True,
+    ),
+    Variable(
         "SLUICE_STORE", _ALL, "`~/.local/share/sluice`",
         "location of the segments where a pipeline file has no `capture.segments.uri`; all processes need the same",
     ),

@@ -1,6 +1,8 @@
-"""Kinds of sources and targets by name: built in, from installed packages (entry points), and files of a user's folder.
+"""Kinds of sources, targets and message formats by name: built in, from installed packages (entry points), and files of
+a user's folder.
 
-A file is named like the kind, and ends with one name: ``TARGET = YourClass`` or ``SOURCE = YourClass``.
+A file is named like the kind, and ends with one name: ``TARGET = YourClass``, ``SOURCE = YourClass`` or
+``FORMAT = Format(row, statement)``.
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sluice.config.folders import sources_folder, targets_folder
+from sluice.config.folders import formats_folder, sources_folder, targets_folder
 from sluice.errors import ConfigError
 from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of kinds: sources, or targets.
+    """A family of kinds: sources, targets, or message formats.
 
     Attributes:
         word: of one kind, for people. group: the entry points of packages, ``name = "package.module:Class"``.
-        attribute: the name of the class in a file. prefix: of the module that a file becomes. folder: of the files.
+        attribute: the name in a file. prefix: of the module that a file becomes. folder: of the files.
+        value: an example of what ``attribute`` is.
     """
 
     word: str
@@ -35,11 +38,15 @@ class Family:
     attribute: str
     prefix: str
     folder: Callable[[], Path]
+    value: str = "YourClass"
 
 
 FAMILIES: Mapping[str, Family] = {
     "targets": Family("target type", "sluice.targets", "TARGET", "sluice_targets_", targets_folder),
     "sources": Family("source type", "sluice.sources", "SOURCE", "sluice_sources_", sources_folder),
+    "formats": Family(
+        "message format", "sluice.formats", "FORMAT", "sluice_formats_", formats_folder, "Format(row, statement)"
+    ),
 }
 
 
@@ -58,7 +65,7 @@ class Kind:
     family: str = "targets"
 
     def load(self) -> Any:
-        """Return the class. Raises ConfigError with the place if it cannot be imported."""
+        """Return the class, or the format. Raises ConfigError with the place if it cannot be imported."""
         family = FAMILIES[self.family]
         what = f"the {family.word} {self.name!r}"
         try:
@@ -72,22 +79,29 @@ class Kind:
             known = self.origin == "built in" and self.name in CLIENT_PACKAGES
             raise ConfigError(
                 f"{what} needs the Python package {error.name}, which is not installed",
-                where=_line_of(error, self.path) or self.place,
+                where=self.line_of(error),
                 hint=install_hint(self.name) if known else f"pip install {error.name}",
             ) from error
         except AttributeError as error:
             raise ConfigError(
                 f"{what} cannot be loaded: {error}",
                 where=self.path or self.place,
-                hint=f"a file of the {self.family} folder ends with {family.attribute} = YourClass"
+                hint=f"a file of the {self.family} folder ends with {family.attribute} = {family.value}"
                 if self.path
                 else None,
             ) from error
         except Exception as error:
             raise ConfigError(
                 f"{what} cannot be loaded: {type(error).__name__}: {error}",
-                where=_line_of(error, self.path) or self.place,
+                where=self.line_of(error),
             ) from error
+
+    def line_of(self, error: Exception) -> str:
+        """Return the line of the kind's file that an error comes from; the file, or the place of its code."""
+        if isinstance(error, SyntaxError) and error.filename == self.path:
+            return f"{self.path}:{error.lineno}"
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.path]
+        return f"{self.path}:{lines[-1]}" if lines else self.path or self.place
 
 
 def find_kinds(family: str, built_in: Mapping[str, str]) -> dict[str, Kind]:
@@ -141,10 +155,3 @@ def file_module(name: str, path: str, text: str) -> ModuleType:
         del sys.modules[name]
         raise
     return made
-
-
-def _line_of(error: Exception, path: str) -> str:
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return f"{path}:{error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{path}:{lines[-1]}" if lines else path

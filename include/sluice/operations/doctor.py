@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from sluice import __version__
+from sluice.config import folders
 from sluice.config.connections import ENVIRONMENT, ConnectionResolver
-from sluice.config.folders import channels_folder, pipelines_folder, rules_folder, sources_folder, targets_folder
 from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.references import connections
@@ -112,11 +112,12 @@ def _unmet() -> list[Finding]:
 def _folders() -> list[Finding]:
     found = []
     for name, folder, needed in (
-        ("SLUICE_PIPELINES", pipelines_folder(), True),
-        ("SLUICE_RULES", rules_folder(), False),
-        ("SLUICE_CHANNELS", channels_folder(), False),
-        ("SLUICE_TARGETS", targets_folder(), False),
-        ("SLUICE_SOURCES", sources_folder(), False),
+        ("SLUICE_PIPELINES", folders.pipelines_folder(), True),
+        ("SLUICE_RULES", folders.rules_folder(), False),
+        ("SLUICE_CHANNELS", folders.channels_folder(), False),
+        ("SLUICE_TARGETS", folders.targets_folder(), False),
+        ("SLUICE_SOURCES", folders.sources_folder(), False),
+        ("SLUICE_FORMATS", folders.formats_folder(), False),
     ):
         if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK):
             found.append(_finding("ok", "folders", name, str(folder)))
@@ -173,7 +174,7 @@ def _setting(section: str, name: str, environment: Mapping[str, str]) -> str:
 def _pipelines() -> tuple[list[PipelineConfig], list[Finding]]:
     good: list[PipelineConfig] = []
     broken = []
-    for path in yaml_files(pipelines_folder()):
+    for path in yaml_files(folders.pipelines_folder()):
         try:
             good.append(load_pipeline(path))
         except SluiceError as error:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.config.masking import Masking
-from sluice.errors import ConfigError, SegmentError
+from sluice.errors import SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import stored_manifest
-from sluice.formats import FORMATS, Format, Statement
+from sluice.formats import Format, Statement, format_of
 from sluice.model.batches import Batch
 from sluice.model.changes import Change
 from sluice.model.fields import true_name
@@ -156,9 +156,7 @@ def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: b
     """Yield captured changes and statements as JSON lines in log order; ``from_batch`` None: only batches captured
     after the call. Columns in ``masked`` are left out.
     """
-    if fmt not in FORMATS:
-        raise ConfigError(f"{fmt!r} is not a format", hint=f"choose one of {', '.join(sorted(FORMATS))}")
-    chosen = FORMATS[fmt]
+    chosen = format_of(fmt)
     store, masking = runtime.store, Masking(runtime.pipeline.masked)
     with runtime.state() as state:
         cursor = state.cursor()

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import ConfigError
-from sluice.formats import FORMATS, columns
+from sluice.formats import columns, format_of, named
 from sluice.formats.rows import changes_of
 from sluice.model.fields import key_fields, true_name
 from sluice.model.nearest import meant
@@ -37,7 +37,7 @@ class DocumentShape:
     Tables of any columns are one stream, and columns may change in it: each document has those of its row.
 
     Attributes:
-        form: a format of :data:`sluice.formats.FORMATS`; source: the name under which documents speak of their source.
+        form: a name that :func:`sluice.formats.named` knows; source: that under which documents speak of their source.
         schema: of what is sent: ``document`` (text).
     """
 
@@ -56,10 +56,7 @@ class DocumentShape:
 
         Raises ConfigError: the format is not known, or no table has a column that is asked for.
         """
-        if form not in FORMATS:
-            raise ConfigError(
-                f"{form!r} is not a format{meant(form, list(FORMATS))}", hint=f"choose one of {', '.join(FORMATS)}"
-            )
+        form = named(form)
         if request.transactions and form not in _OF_TRANSACTIONS:
             raise ConfigError(
                 f"{form} has no records of transactions",
@@ -130,7 +127,7 @@ class DocumentShape:
     def _documents(self, rows: pa.Table, table: TableId, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
         if self.form == _BY_COLUMNS and columns.can(rows) and not columns.moved(rows, key).any():
             return columns.Rows(rows, table).documents(self.source), pa.array(np.arange(rows.num_rows))
-        form = FORMATS[self.form]
+        form = format_of(self.form)
         made = [
             (text, number)
             for number, change in enumerate(changes_of(rows, table, key))

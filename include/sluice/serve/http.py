@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
@@ -39,7 +38,7 @@ from sluice.config.connections import is_loopback
 from sluice.config.pipeline import IDENTIFIER
 from sluice.config.problems import problems_of, shown
 from sluice.errors import AccessDenied, BatchesGone, ConfigError, SluiceError, TooManyReads
-from sluice.formats import FORMATS
+from sluice.formats import MessageFormat
 from sluice.model.nearest import meant
 from sluice.serve.access import ANYBODY, Reader, Readers
 from sluice.serve.documents import DocumentShape
@@ -54,9 +53,6 @@ _NDJSON, _EVENTS, _PROBLEM = "application/x-ndjson", "text/event-stream", "appli
 _LOOK_S = 0.5
 """How soon a client that hung up while it waited is noticed."""
 
-FormatName = StrEnum("FormatName", {name: name for name in FORMATS})  # type: ignore[misc]
-
-
 _AS_IN_A_TICKET = ("transactions", "piece_rows", "piece_bytes", "max_rows", "max_bytes")
 Count = Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None
 Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | Literal["unlimited"] | None
@@ -65,7 +61,7 @@ Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | Liter
 class HowSent(BaseModel):
     """The form of an answer, and how long to wait for it."""
 
-    format: FormatName = Field(FormatName["debezium-json"], description="What a document looks like; docs/formats.md.")
+    format: MessageFormat = Field("debezium-json", description="What a document looks like; docs/formats.md.")
     marks: bool = Field(
         False, description="NDJSON: a line after each batch, with its number and position. Server-sent events have it."
     )
@@ -394,7 +390,7 @@ async def post_changes(
 def _opened(service: Service, request: ReadRequest, asked: _Asked, is_over: Callable[[], bool]) -> Reading:
     if request.on_lost_batches is None and not asked.as_events and not asked.how.marks:
         request = request.model_copy(update={"on_lost_batches": "stop"})  # no line would say that all rows come
-    shaping = partial(DocumentShape.of, form=asked.how.format.value, source=request.pipeline)
+    shaping = partial(DocumentShape.of, form=asked.how.format, source=request.pipeline)
     reading = service.open(request, asked.reader, shaping)
     reading.await_first(is_over)
     return reading

@@ -140,6 +140,7 @@ def test_files_come_from_texts_maps_and_volumes(helm: str) -> None:
         "pipelinesVolume.persistentVolumeClaim.claimName": "pipelines",
         "rulesConfigMap": "my-rules",
         "channels.shop\\.yaml": "version: 1",
+        "formats.flat\\.py": "FORMAT = None",
     }
     objects = rendered(helm, **values)
     spec = pods(objects)["rel-serve"]["spec"]
@@ -148,6 +149,7 @@ def test_files_come_from_texts_maps_and_volumes(helm: str) -> None:
     assert volumes["rules"] == {"configMap": {"name": "my-rules"}}, "a pod waits for a map that has to exist"
     assert volumes["channels"] == {"configMap": {"name": "rel-channels"}}
     assert volumes["targets"] == {"emptyDir": {}}
+    assert volumes["formats"] == {"configMap": {"name": "rel-formats"}}
     assert "rel-channels" in {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}
     assert "give one of pipelines" in refusal(helm, **values, pipelinesConfigMap="mine")
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from sluice.config.pipeline import Span
 from sluice.config.rights import Refers
+from sluice.formats import MessageFormat
 from sluice.targets.messages.form import MessageForm
 from sluice.targets.templates import fields_of, require_known
 
@@ -109,9 +110,7 @@ class HttpOptions(BaseModel):
     methods: Methods = Field(
         default_factory=Methods, description="insert, update, delete: POST, PUT, PATCH; DELETE has no body."
     )
-    format: Literal["debezium-json", "canal-json", "maxwell-json", "cloudevents-json"] = Field(
-        "debezium-json", description="What a document says, see docs/formats.md."
-    )
+    format: MessageFormat = Field("debezium-json", description="What a document says, see docs/formats.md.")
     batch: Batches = Field(default_factory=Batches, description="How many rows go into a request.")
     body: Annotated[Any, Refers.NOTHING] = Field(
         None,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
 from sluice.config.rights import Refers
+from sluice.formats import ENCODINGS, KnownFormat
 from sluice.model.tables import TableId
 from sluice.targets.messages.form import UNAVAILABLE, MessageForm
 from sluice.targets.options import TableName
@@ -77,9 +78,7 @@ class KafkaOptions(BaseModel):
         min_length=1,
         description="Name of a table's topic. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
     )
-    format: Literal[
-        "debezium-json", "debezium-avro", "debezium-protobuf", "canal-json", "maxwell-json", "cloudevents-json", "arrow"
-    ] = Field(
+    format: Annotated[str, Refers.FORMAT, KnownFormat(ENCODINGS)] = Field(
         "debezium-json",
         description="What a message says: as Debezium, canal (flat messages) or Maxwell; cloudevents-json: "
         "CloudEvents with Debezium's rows. "

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
+from sluice.formats import OwnFormat
 from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
@@ -134,10 +135,11 @@ class KafkaTarget:
         return KafkaReconciler(self.options) if self.input is Input.MERGED else None
 
     def comparer(self) -> KafkaComparer | None:
-        """Return what compares the newest message of each key; None for a target with every change, which is not
-        compared.
+        """Return what compares the newest message of each key; None for a target with every change, and for a
+        format of one's own, which is not read back.
         """
-        return KafkaComparer(self.place) if self.input is Input.MERGED else None
+        own = isinstance(self.options.format, OwnFormat)
+        return KafkaComparer(self.place) if self.input is Input.MERGED and not own else None
 
     def stale(self, change: SchemaChange) -> tuple[Stale, ...]:
         """Return the topics with the newest row of each key that a statement makes wrong."""

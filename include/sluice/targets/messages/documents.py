@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import MappingError
-from sluice.formats import FORMATS, cloudevents, columns, connect
+from sluice.formats import cloudevents, columns, connect, format_of
 from sluice.formats.common import changed, columns_of
 from sluice.formats.keys import key_text
 from sluice.formats.rows import changes_of
@@ -277,7 +277,7 @@ class MessageWriter:
     def _one_by_one(self, piece: ChangePiece, envelope: Envelope) -> Messages:
         headers: list[list[Header]] = []
         key = self.key_of(piece.table, piece.key)
-        form = FORMATS["debezium-json" if self.form.registered else self.form.format]
+        form = format_of("debezium-json" if self.form.registered else self.form.format)
         parts = piece.part.to_pylist()
         rows = changes_of(piece.rows, piece.table, piece.key, txn_row=piece.txn_row, at=self.at)
         numbers: list[int] = []

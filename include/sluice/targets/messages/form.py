@@ -16,7 +16,7 @@ class MessageForm:
     """The form of a target's messages, as its options say.
 
     Attributes:
-        format: a name of :data:`sluice.formats.FORMATS`, one with a schema registry, or arrow.
+        format: a name that :func:`sluice.formats.named` knows, or one of :data:`sluice.formats.ENCODINGS`.
         schemas: each key and document of debezium-json has its schema in it.
         tombstones: merged rows: a delete is a message without a value; changes: such a message follows each delete.
         headers: messages have headers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sluice.formats import FORMATS, Statement, connect, debezium
+from sluice.formats import Statement, connect, debezium, format_of
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.transactions import Transaction
 from sluice.targets.port import SchemaChange
@@ -30,7 +30,7 @@ def statement_messages(writer: MessageWriter, topic: str, statements: Iterable[S
     Those of canal and Maxwell have no key.
     """
     if not writer.form.enveloped:
-        form = FORMATS[writer.form.format]
+        form = format_of(writer.form.format)
         return [(None, text.encode()) for one in statements for text in form.statement(one, writer.source)]
     envelope = writer.envelope(topic, connect.SCHEMA_CHANGE_KEY, connect.SCHEMA_CHANGE_VALUE)
     return [

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
+from sluice.formats import MessageFormat
 from sluice.targets.messages.form import UNAVAILABLE, MessageForm
 from sluice.targets.templates import fields_of, listed, require_known
 
@@ -56,9 +57,7 @@ class RabbitMQOptions(BaseModel):
         description="send_to: streams: the stream of this target's own with its checkpoint. {pipeline} and {target} "
         "must be in it.",
     )
-    format: Literal["debezium-json", "canal-json", "maxwell-json", "cloudevents-json"] = Field(
-        "debezium-json", description="What a message says, see docs/formats.md."
-    )
+    format: MessageFormat = Field("debezium-json", description="What a message says, see docs/formats.md.")
     schemas: bool = Field(False, description="debezium-json: each document has its schema in it.")
     unavailable_value_placeholder: str = Field(
         UNAVAILABLE,

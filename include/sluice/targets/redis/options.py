@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
+from sluice.formats import MessageFormat
 from sluice.targets.messages.form import MessageForm
 from sluice.targets.templates import fields_of, listed, require_known
 
@@ -90,9 +91,7 @@ class RedisOptions(BaseModel):
         description="changes: all: key of the stream that gets every change of a table. Without {table} one stream "
         "has all changes, in the order of the log.",
     )
-    format: Literal["debezium-json", "canal-json", "maxwell-json", "cloudevents-json"] = Field(
-        "debezium-json", description="changes: all: what an entry's field `value` says."
-    )
+    format: MessageFormat = Field("debezium-json", description="changes: all: what an entry's field `value` says.")
     stream_length: int | None = Field(
         None, ge=1, description="changes: all: about as many entries stay in a stream. Default: all."
     )
