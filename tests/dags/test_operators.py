@@ -19,10 +19,12 @@ import structlog
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
+from sluice.config.loading import load_pipeline
 from sluice.errors import CoordinationUnavailable, Restarted
 from sluice.orchestration import operators, triggers
 from sluice.orchestration.dag_runs import open_run
 from sluice.orchestration.dags.catchup import CatchUpOperator
+from sluice.orchestration.dags.sync import build_sync_dag
 from sluice.orchestration.operators import (
     AckOperator,
     DrainOperator,
@@ -347,6 +349,28 @@ def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType
     flows.drain(None, claim="c", idle_wait_s=0)
     flows.load(None, "reporting", 1)
     assert ack.woken(context(), **deferred.value.kwargs)["batch"] == 1
+
+
+@pytest.mark.parametrize(("red", "part"), [("drain", "drain"), ("load.reporting", "load-reporting")])
+def test_an_ack_that_holds_its_run_open_notes_the_red_task_as_a_failure_of_the_pipeline(
+    path: str, flows: ModuleType, red: str, part: str
+) -> None:
+    """A person marked it, or its process was killed: it left no word."""
+    flows.change()
+    flows.drain(None, claim="c", idle_wait_s=0)
+    file = Path(path)
+    file.write_text(file.read_text() + "run: {tasks: one}\n")
+    ack = build_sync_dag(load_pipeline(file), file).get_task("ack.reporting")
+    ack.batch = "1"
+    states = {"drain": "success", "load.reporting": "upstream_failed", red: "failed"}
+    about = context()
+    about["ti"].get_task_states = lambda **_: {"run-1": states}
+    with pytest.raises(TaskDeferred):
+        ack.execute(about)
+    [noted] = flows.events("note_failure")
+    assert noted["part"] == part
+    assert f"the task {red} is red, and later runs wait" in noted["error"]
+    assert f"press Clear on {red}, with downstream tasks" in noted["error"]
 
 
 @pytest.mark.parametrize("kind", [MergeOperator, LoadOperator, AckOperator])

@@ -28,6 +28,7 @@ from sluice.flows.stored import known_again
 from sluice.model.offset import Offset
 from sluice.targets.port import Checkpoint, CheckpointStore, Target
 from sluice.targets.port.record import Record, SwappedCheckpoints
+from sluice.targets.registry import equal_again
 
 _log = structlog.get_logger()
 
@@ -226,7 +227,7 @@ class CheckpointCheck:
         if kind == "behind":
             hint = f"{again}; if they are no longer stored, {reread} reads the log again from where the target is"
         elif kind == "gone":
-            copy = f"`sluice dump start {name} --target {target} --replace`"
+            copy = equal_again(self.runtime.pipeline, target)
             hint = (
                 f"{again}; if its rows are all there: {reset}; else {reset} and then {copy}, which makes its "
                 "tables equal"

@@ -24,6 +24,7 @@ from sluice.model.batches import BatchNumber
 from sluice.model.offset import Offset
 from sluice.operations.control import ActionPlan
 from sluice.targets.port import Checkpoint
+from sluice.targets.registry import equal_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +160,13 @@ def _as_zookeeper_says(
         following = state.batches.get(batch + 1)
         position = following.first if following else cursor.position
     steps = [f"target {target} counts as holding batch {batch}, up to {position}; it goes on with batch {batch + 1}"]
-    theirs = checkpoint.position if checkpoint else None
+    theirs, copy = checkpoint.position if checkpoint else None, equal_again(check.runtime.pipeline, target)
     if theirs is None or theirs.log_epoch != position.log_epoch:
-        copy = f"`sluice dump start {check.runtime.name} --target {target} --replace`"
         steps.append(f"changes before {position} that its tables lack are NOT delivered: {copy} copies its tables anew")
     elif theirs.order < position.order:
         steps.append(
-            f"changes between {theirs}, where it says it is, and {position} are NOT delivered: "
-            f"`sluice dump start {check.runtime.name} --target {target} --replace` copies its tables anew"
+            f"changes between {theirs}, where it says it is, and {position} are NOT delivered: {copy} "
+            "copies its tables anew"
         )
     elif theirs.order > position.order:
         steps.append(

@@ -29,6 +29,7 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.targets.port import Checkpoint
+from sluice.targets.registry import equal_again
 
 
 def who() -> str:
@@ -230,10 +231,7 @@ def _what_is_lost(
         tables = ", ".join(sorted({str(file.table_id) for file in manifest.files}))
         steps += [f"tables: {tables or 'none'}", *_not_run(manifest)]
     steps += _dumped(state, record)
-    steps.append(
-        f"`sluice dump start {pipeline.pipeline} --target {target} --table SCHEMA.TABLE --replace` makes a table "
-        "equal again"
-    )
+    steps.append(f"{equal_again(pipeline, target, 'SCHEMA.TABLE')} makes a table equal again")
     return tuple(steps)
 
 

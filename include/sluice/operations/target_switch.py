@@ -26,6 +26,7 @@ from sluice.flows.stored import known_again
 from sluice.model.batches import Batch
 from sluice.operations.control import ActionPlan
 from sluice.targets.port import Checkpoint
+from sluice.targets.registry import equal_again
 
 _log = structlog.get_logger()
 
@@ -162,7 +163,7 @@ def _fit(
             f"target {target} is of type {loader.config.type}, which keeps no checkpoint of its own: nothing at {name} "
             "says what it holds",
             hint=f"put {name} first in the connections of target {target}, then "
-            f"`sluice dump start {runtime.name} --target {target} --replace` makes its tables equal",
+            f"{equal_again(runtime.pipeline, target)} makes its tables equal",
         )
     check = CheckpointCheck(runtime, state, target, loader)
     check.process = process

@@ -117,10 +117,30 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         self.defer(trigger=trigger, method_name="woken", kwargs=memory)
         raise AssertionError("defer() always raises")
 
-    def hold(self, why: str, waited: int) -> NoReturn:
+    def hold(self, context: Context, why: str, waited: int) -> NoReturn:
         """Wait for a red task above, without a worker, so that the run stays open. ``waited``: pauses so far."""
-        self.log.warning("the run waits: %s. Fix the red task above and press Clear on it", why)
+        if red := self._red_above(context):
+            self._report_red(red, why)
+        self.log.warning("the run waits: %s. Fix the red task above and press Clear on it, with downstream tasks", why)
         self.wait(HoldTrigger(self.pipeline, _HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)
+
+    def _red_above(self, context: Context) -> list[str]:
+        """Return the first tasks before this one whose attempts are used up, or that a person marked as failed."""
+        above = sorted(self.get_flat_relative_ids(upstream=True))
+        red = _in_state(context, above, "failed", "upstream_failed")
+        return [name for name in red if not self.dag.get_task(name).get_flat_relative_ids(upstream=True) & set(red)]
+
+    def _report_red(self, red: Sequence[str], why: str) -> None:
+        """Note that later runs wait for a red task: it may have been ended from outside, without a word of its own."""
+        kind, _, subject = red[0].partition(".")
+        parts = {SENSE: "drain", "rule": f"rules-{subject}", "load": f"load-{subject}", "ack": f"load-{subject}"}
+        error = SluiceError(
+            f"the task {red[0]} is red, and later runs wait for its run: {why}",
+            hint=f"fix the cause and press Clear on {red[0]}, with downstream tasks, or mark its run as failed to go "
+            "on without it",
+        )
+        with suppress(SluiceError), open_runtime(self.pipeline).state() as state:
+            state.note_failure(parts.get(kind, kind), error)
 
 
 def report_failure(pipeline: str) -> None:
@@ -648,16 +668,18 @@ class AckOperator(TargetOperator):
             number = self.number(context)
             if number is None:
                 self._require_red(context, "drain")
-                return self.hold("this run has no batch: its drain did not succeed", waited)
+                return self.hold(context, "this run has no batch: its drain did not succeed", waited)
             outcome = self._acknowledged(context, number)
         except OutOfOrder as error:
-            return self.hold(str(error), waited)
+            return self.hold(context, str(error), waited)
         except SluiceError as error:
             if isinstance(error, Paused) or context["ti"].try_number <= context["ti"].max_tries:
                 raise
-            return self.hold(str(error), waited)
+            return self.hold(context, str(error), waited)
         if not self._load_is_green(context):
-            return self.hold(f"{self.target} holds the batch, but its load task did not end as a success", waited)
+            return self.hold(
+                context, f"{self.target} holds the batch, but its load task did not end as a success", waited
+            )
         if number % _REPORT_EVERY == 0:
             report(open_runtime(self.pipeline), every_s=0.0)
         if isinstance(outcome, WaitingBatches):
@@ -831,7 +853,7 @@ class StageOperator(SluiceOperator):
         except NeverReady as why:
             told.end()
             if red := self._red_above(context):
-                self._report_red(runtime, red, str(why))
+                self._report_red(red, str(why))
                 raise AirflowFailException(held_text(red, str(why))) from None
             if isinstance(why, GivenBack):
                 self.log.info("this task gives its worker back: %s. It has one again when there is work for it", why)
@@ -856,17 +878,6 @@ class StageOperator(SluiceOperator):
             announce_tables(context, self, runtime, self.stage.removeprefix("ack."))
         return outcome.to_json()
 
-    def _report_red(self, runtime: Runtime, red: Sequence[str], why: str) -> None:
-        """Note that later runs wait for a red task: it may have been ended from outside, without a word of its own."""
-        kind, _, subject = red[0].partition(".")
-        parts = {SENSE: "drain", "rule": f"rules-{subject}", "load": f"load-{subject}", "ack": f"load-{subject}"}
-        error = SluiceError(
-            f"the task {red[0]} is red, and later runs wait for its run: {why}",
-            hint=f"fix the cause and press Clear on {red[0]}, or mark its run as failed to go on without it",
-        )
-        with suppress(SluiceError), runtime.state() as state:
-            state.note_failure(parts.get(kind, kind), error)
-
     def _say_nothing_was_left(self, context: Context, runtime: Runtime) -> None:
         from sluice.orchestration.run_note import RunNote
 
@@ -889,12 +900,6 @@ class StageOperator(SluiceOperator):
         """
         above = sorted({*self.upstream_task_ids, "drain"} - {SENSE})
         return _in_state(context, above, "success", "skipped")
-
-    def _red_above(self, context: Context) -> list[str]:
-        """Return the first tasks before this one whose attempts are used up, or that a person marked as failed."""
-        above = sorted(self.get_flat_relative_ids(upstream=True))
-        red = _in_state(context, above, "failed", "upstream_failed")
-        return [name for name in red if not self.dag.get_task(name).get_flat_relative_ids(upstream=True) & set(red)]
 
 
 def held_text(red: Sequence[str], why: str) -> str:

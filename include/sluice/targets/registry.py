@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.config.user_kinds import Kind, find_kinds
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
@@ -107,11 +108,25 @@ def kind_of(name: str, target: str = "", where: str = "") -> Kind:
     return found[name]
 
 
+def equal_again(pipeline: PipelineConfig, target: str, table: str = "") -> str:
+    """Return the commands that make a target's tables, or one of them, equal to the source's, as its kind can."""
+    from sluice.targets.port import Capabilities, Feature
+
+    config = pipeline.target(target)
+    able = getattr(kind_of(config.type, config.name).load(), "CAPABILITIES", Capabilities())
+    of = f"{pipeline.pipeline} --target {target}{f' --table {table}' if table else ''}"
+    if Feature.RECONCILE in able.features:
+        return f"`sluice dump start {of} --replace`"
+    repair = able.compares and config.changes == "latest"
+    return f"`sluice dump start {of}`" + (f", then `sluice verify run {of} --repair`," if repair else "")
+
+
 __all__ = [
     "KINDS",
     "BuiltIn",
     "Kind",
     "comparable_kinds",
+    "equal_again",
     "kind_of",
     "kinds",
     "marking_kinds",

@@ -385,7 +385,12 @@ class Runtime:
 
         tasks = SimpleNamespace(begins=lambda: None, waits=lambda task: None)
         dumps = SimpleNamespace(not_begun=lambda dump, why: None)
-        yield SimpleNamespace(pause_switch=SimpleNamespace(read=read), waiting_tasks=tasks, dumps=dumps)
+        yield SimpleNamespace(
+            pause_switch=SimpleNamespace(read=read),
+            waiting_tasks=tasks,
+            dumps=dumps,
+            note_failure=lambda part, error: trace("note_failure", part=part, error=str(error)),
+        )
 
 
 def last_claimed(runtime: Any, claim: str) -> int | None:
