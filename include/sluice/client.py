@@ -128,13 +128,13 @@ def subscribe(
         pyarrow.flight.FlightError: its text says what was wrong, its ``extra_info`` is JSON for programs.
     """
     server = _Server(address, pipeline, token, tls_root_certs)
-    asked = {
+    options = {
         "piece_rows": piece_rows,
         "piece_bytes": piece_bytes,
         "wait": timeout_s,
         "transactions": transactions or None,
     }
-    more |= {key: value for key, value in asked.items() if value is not None}  # an older service knows none of them
+    more |= {key: value for key, value in options.items() if value is not None}  # an older service knows none of them
     ticket = {"pipeline": pipeline, "tables": list(tables), "from": start, "follow": follow, **more}
     if name is not None:
         return Subscription(server, {**ticket, "subscription": name}, patience_s)
@@ -160,8 +160,9 @@ class _Server:
         """
         address = self._address
         if address.startswith(_ZOOKEEPER):
-            found = self._registered()
-            self._last = address = random.choice([one for one in found if one != self._last] or found)  # noqa: S311 - spreads
+            addresses = self._registered()
+            others = [address for address in addresses if address != self._last]
+            self._last = address = random.choice(others or addresses)  # noqa: S311 - spreads
         return flight.connect(address, tls_root_certs=self._tls_root_certs)
 
     def _registered(self) -> list[str]:
@@ -176,16 +177,16 @@ class _Server:
         endpoint = Endpoint("zk", "zookeeper", hosts, user=unquote(user), password=unquote(password))
         try:
             with connect(endpoint, session_timeout_s=_SESSION_S, connect_timeout_s=_SESSION_S) as znodes:
-                known = Servers(znodes, slash + path.rstrip("/")).all()
+                servers = Servers(znodes, slash + path.rstrip("/")).all()
         except RetryableError as error:
             raise flight.FlightUnavailableError(str(error)) from None
-        found = [one.address for one in known if self._pipeline in one.pipelines]
-        if not found:
+        addresses = [entry.address for entry in servers if self._pipeline in entry.pipelines]
+        if not addresses:
             raise flight.FlightUnavailableError(
                 f"no service of {self._pipeline} is registered below {slash}{path} of {hosts}: `sluice serve "
                 "--register` does that"
             )
-        return found
+        return addresses
 
 
 class _Patience:
@@ -219,14 +220,14 @@ def _unnamed(server: _Server, ticket: dict[str, Any], patience_s: float | None) 
                 since = time.monotonic()
                 received = _Received(stream.schema, ticket)
                 for chunk in stream:
-                    for said in received.put(chunk):
-                        if isinstance(said, StoredBatch):
-                            yield said
+                    for item in received.put(chunk):
+                        if isinstance(item, StoredBatch):
+                            yield item
                             asked_at = time.monotonic()
-                            if said.is_last:
-                                ticket["from"] = {"batch": said.number + 1}
+                            if item.is_last:
+                                ticket["from"] = {"batch": item.number + 1}
                             patience.restart()
-                        elif _has_waited(said, ticket, asked_at):
+                        elif _has_waited(item, ticket, asked_at):
                             return
             if not ticket["follow"]:
                 return
@@ -248,12 +249,12 @@ def _unnamed(server: _Server, ticket: dict[str, Any], patience_s: float | None) 
         patience.require(failed)
 
 
-def _has_waited(said: Mapping[str, Any], ticket: Mapping[str, Any], asked_at: float) -> bool:
+def _has_waited(message: Mapping[str, Any], ticket: Mapping[str, Any], asked_at: float) -> bool:
     """Return True if a message says that no batch came, and the caller has waited for so long, too.
 
     A caller that was busy meanwhile has not: the service waits for it anew.
     """
-    timed_out: bool = said.get("end", {}).get("timed_out", False)
+    timed_out: bool = message.get("end", {}).get("timed_out", False)
     return timed_out and time.monotonic() - asked_at >= ticket["wait"]
 
 
@@ -303,11 +304,11 @@ class Subscription(Iterator[StoredBatch]):
                     "batch.ack() before the next one, or a larger window"
                 )
             self._step()
-        given = self._ready.popleft()
-        self._is_inside = not given.is_last
-        if given.is_last:
-            self._open.append(given.number)
-        return given
+        batch = self._ready.popleft()
+        self._is_inside = not batch.is_last
+        if batch.is_last:
+            self._open.append(batch.number)
+        return batch
 
     def rollback(self) -> None:
         """Have everything given again that is not acknowledged."""
@@ -392,16 +393,16 @@ class Subscription(Iterator[StoredBatch]):
                 raise
             return _Call(self._server, self._ticket)  # a service of an older version
 
-    def _take(self, said: StoredBatch | Mapping[str, Any]) -> None:
-        if isinstance(said, StoredBatch):
-            self._received = said.number if said.is_last else self._received
-            self._ready.append(said)
-        elif "acknowledged" in said:
-            self._acknowledged = said["acknowledged"]
-        elif "end" in said:
-            self._is_done = bool(said["end"].get("done"))
-            self._timed_out = _has_waited(said, self._ticket, self._asked_at)
-            if said["end"].get("timed_out"):
+    def _take(self, item: StoredBatch | Mapping[str, Any]) -> None:
+        if isinstance(item, StoredBatch):
+            self._received = item.number if item.is_last else self._received
+            self._ready.append(item)
+        elif "acknowledged" in item:
+            self._acknowledged = item["acknowledged"]
+        elif "end" in item:
+            self._is_done = bool(item["end"].get("done"))
+            self._timed_out = _has_waited(item, self._ticket, self._asked_at)
+            if item["end"].get("timed_out"):
                 self.close()
             elif not self._is_done and self._call is not None:
                 self._call.finish()
@@ -487,39 +488,39 @@ class _Received:
                 )
             self._held.append(chunk.data)
             return
-        said: Mapping[str, Any] = json.loads(chunk.app_metadata.to_pybytes())
-        if "reset" in said:
+        message: Mapping[str, Any] = json.loads(chunk.app_metadata.to_pybytes())
+        if "reset" in message:
             self._is_reset = True
-        elif "batch" in said:
-            yield self._made(said, is_last=True)
+        elif "batch" in message:
+            yield self._made(message, is_last=True)
         else:
-            yield said
+            yield message
 
-    def _made(self, said: Mapping[str, Any], *, is_last: bool) -> StoredBatch:
+    def _made(self, message: Mapping[str, Any], *, is_last: bool) -> StoredBatch:
         rows = pa.Table.from_batches(self._held, schema=self._schema)
-        made = StoredBatch(
-            said["batch"], rows, said["position"], said["commit_time_us"], tuple(said["statements"]),
-            self._piece == 1 and (self._is_reset or said.get("snapshot", False)), self._piece, is_last,
+        batch = StoredBatch(
+            message["batch"], rows, message["position"], message["commit_time_us"], tuple(message["statements"]),
+            self._piece == 1 and (self._is_reset or message.get("snapshot", False)), self._piece, is_last,
             self._acknowledge,
         )  # fmt: skip
         self._held, self._piece = [], 1 if is_last else self._piece + 1
         self._is_reset = self._is_reset and not is_last
-        return made
+        return batch
 
 
 def _moved_at(error: flight.FlightError) -> int | None:
     """Return the batch from which the columns differ; None for another error."""
-    said = _said_of(error)
-    return int(said["batch"]) if said.get("error") == "SchemaMoved" else None
+    details = _said_of(error)
+    return int(details["batch"]) if details.get("error") == "SchemaMoved" else None
 
 
 def _said_of(error: flight.FlightError) -> Mapping[str, Any]:
     """Return what an error says for programs (the JSON in its ``extra_info``)."""
     try:
-        said: Mapping[str, Any] = json.loads(error.extra_info or b"{}")
+        details: Mapping[str, Any] = json.loads(error.extra_info or b"{}")
     except ValueError:
         return {}
-    return said
+    return details
 
 
 __all__ = ["StoredBatch", "Subscription", "subscribe"]

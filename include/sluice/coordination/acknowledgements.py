@@ -85,7 +85,10 @@ class Acknowledgements:
 
         A target that has not begun yet will begin after all of them, and does not count.
         """
-        return min((found.batch for found in map(self.get, targets) if found is not None), default=0)
+        return min(
+            (acknowledgement.batch for acknowledgement in map(self.get, targets) if acknowledgement is not None),
+            default=0,
+        )
 
     def begun(self, target: str, first: Acknowledgement) -> Put:
         """Return the step that writes a target's first acknowledgement over whatever is there."""
@@ -113,9 +116,9 @@ class Acknowledgements:
             first = Acknowledgement(batch, position, batch, identity=self._identity.read())
             with suppress(Conflict):  # another process wrote it first; its value is as good
                 self._z.transact([Put(self._at.acknowledgement(target), first.encoded(), node.version)])
-        found = self.get(target)
-        assert found is not None
-        return found
+        acknowledgement = self.get(target)
+        assert acknowledgement is not None
+        return acknowledgement
 
     def acknowledge(self, target: str, batch: Batch, *, seen: Acknowledgement | None = None) -> Acknowledgement:
         """Record that ``batch`` is delivered. Raises OutOfOrder unless it is the next one; a repeat is harmless.
@@ -167,10 +170,12 @@ class Acknowledgements:
     def adopt(self, lease: Lease, target: str, batch: int, position: Offset, began: int) -> Acknowledgement:
         """Set a target's acknowledgement, of this state from now on, whatever it was."""
         node = self._node(target)
-        made = Acknowledgement(BatchNumber(batch), position, BatchNumber(began), identity=self._identity.read())
-        step = Put(self._at.acknowledgement(target), made.encoded(), node.version)
+        acknowledgement = Acknowledgement(
+            BatchNumber(batch), position, BatchNumber(began), identity=self._identity.read()
+        )
+        step = Put(self._at.acknowledgement(target), acknowledgement.encoded(), node.version)
         transact_as(self._z, lease, f"setting the acknowledgement of target {target}", [step])
-        return replace(made, version=node.version + 1)
+        return replace(acknowledgement, version=node.version + 1)
 
     def forget(self, target: str) -> None:
         """Delete a target's acknowledgement: it begins anew with the next capture."""

@@ -29,8 +29,8 @@ class Alerts:
 
     def all(self) -> dict[str, str]:
         """Return key -> since when (ISO 8601), of all alerts that are raised."""
-        found = {name: self.since(name) for name in self._z.children(self._at.alerts)}
-        return {name: since for name, since in found.items() if since is not None}
+        raised = {name: self.since(name) for name in self._z.children(self._at.alerts)}
+        return {name: since for name, since in raised.items() if since is not None}
 
     def raise_(self, target: str, lag_ms: int) -> bool:
         """Note that the lag is too large. True for the one caller that notes it first, and so tells people."""

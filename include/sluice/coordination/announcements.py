@@ -55,8 +55,8 @@ class Announcements:
         node = self._z.get(self._at.announced(target))
         if node is None:
             return Announced()
-        held = ANNOUNCED.decode(self._at.announced(target), node.data)
-        return Announced(held["last"], {claim: (a, b) for claim, a, b in held["shares"]}, node.version)
+        content = ANNOUNCED.decode(self._at.announced(target), node.data)
+        return Announced(content["last"], {claim: (a, b) for claim, a, b in content["shares"]}, node.version)
 
     def take(self, target: str, before: Announced, claim: str, share: tuple[int, int] | None, held: int) -> bool:
         """Note that ``claim`` announces the batches of ``share``, and that nothing up to ``held`` is left.
@@ -66,8 +66,8 @@ class Announcements:
         shares = {key: value for key, value in before.shares.items() if key != claim}
         if share is not None:
             shares[claim] = share
-        kept = [[key, *value] for key, value in list(shares.items())[-KEPT:]]
-        content = ANNOUNCED.encode({"last": max(held, before.last or 0), "shares": kept})
+        recent = [[key, *value] for key, value in list(shares.items())[-KEPT:]]
+        content = ANNOUNCED.encode({"last": max(held, before.last or 0), "shares": recent})
         if before.version < 0:
             self._z.ensure(self._at.consumer(target))
         return committed(self._z, write_at(self._at.announced(target), content, before.version))

@@ -26,8 +26,8 @@ class Batches:
 
     def get(self, number: int) -> Batch | None:
         """Return one batch, or None if it is not (or no longer) known."""
-        found = self._read(number)
-        return found[0] if found else None
+        stored = self._read(number)
+        return stored[0] if stored else None
 
     def _read(self, number: int) -> tuple[Batch, int] | None:
         """Return a batch and the version of its node."""
@@ -65,10 +65,10 @@ class Batches:
 
     def dropped(self, number: int) -> list[Step]:
         """Return the step after which a batch counts as delivered and is loaded nowhere; none if it is not known."""
-        found = self._read(number)
-        if found is None:
+        stored = self._read(number)
+        if stored is None:
             return []
-        batch, version = found
+        batch, version = stored
         return [self._written(replace(batch, dropped=True, changeset=None, stages=()), version)]
 
     # -- claims --------------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ class Batches:
     def reclaim(self, number: int, claim: str) -> Batch | None:
         """Let ``claim`` deliver a batch whose run is gone. None if the batch changed meanwhile."""
         path = self._at.claim(number, claim)
-        known = self._z.get(path) is not None
-        return self.rewrite(number, lambda batch: replace(batch, claim=claim), [] if known else [Create(path)])
+        exists = self._z.get(path) is not None
+        return self.rewrite(number, lambda batch: replace(batch, claim=claim), [] if exists else [Create(path)])
 
     # -- what became of a batch ----------------------------------------------------------------------------------------
 
@@ -148,13 +148,13 @@ class Batches:
             batch = self.require(number)
             if is_done(batch):
                 return batch
-            done = self.rewrite(
+            rewritten = self.rewrite(
                 number,
                 lambda b: b if is_done(b) else change(b),
                 [self._pause_switch.unchanged(under)] if under else [],
             )
-            if done:
-                return done
+            if rewritten:
+                return rewritten
             if under:
                 self._pause_switch.require(since=under)
                 under = self._pause_switch.read()  # a person resumed meanwhile, and no more than that
@@ -180,11 +180,11 @@ class Batches:
 
         None: one of them failed, or the batch changed meanwhile or is gone.
         """
-        found = self._read(number)
-        if found is None:
+        stored = self._read(number)
+        if stored is None:
             return None
-        batch = change(found[0])
-        return batch if committed(self._z, *requirements, self._written(batch, found[1])) else None
+        batch = change(stored[0])
+        return batch if committed(self._z, *requirements, self._written(batch, stored[1])) else None
 
     # -- which are remembered ------------------------------------------------------------------------------------------
 
@@ -196,18 +196,20 @@ class Batches:
 
     def forget(self, limit: int) -> list[int]:
         """Drop the nodes of the batches up to ``limit``. Returns their numbers."""
-        gone = [n for n in self.numbers() if n <= limit]
+        forgotten = [n for n in self.numbers() if n <= limit]
         claims = (
             [name for name in self._z.children(self._at.claims) if self._at.claimed_batch(name) <= limit]
-            if gone
+            if forgotten
             else []
         )
-        for start in range(0, len(gone), _REMOVED_AT_ONCE):
-            if not committed(self._z, *(Remove(self._at.batch(n)) for n in gone[start : start + _REMOVED_AT_ONCE])):
+        for start in range(0, len(forgotten), _REMOVED_AT_ONCE):
+            if not committed(
+                self._z, *(Remove(self._at.batch(n)) for n in forgotten[start : start + _REMOVED_AT_ONCE])
+            ):
                 break
         for name in claims:
             committed(self._z, Remove(f"{self._at.claims}/{name}"))
-        return gone
+        return forgotten
 
     def forget_all(self) -> None:
         """Drop every node of a batch and of a claim."""

@@ -67,12 +67,12 @@ class Bundles:
         if not self._every:
             return {}
         numbers = self._batches.numbers()
-        found = (
+        waits = (
             (target, self._of(target, every, numbers, targets))
             for target, every in self._every.items()
             if target in targets
         )
-        return {target: one for target, one in found if one is not None}
+        return {target: wait for target, wait in waits if wait is not None}
 
     def _of(self, target: str, every_s: float, numbers: Sequence[int], targets: Sequence[str]) -> WaitingBatches | None:
         process = self._acknowledgements.get(target)
@@ -80,15 +80,15 @@ class Bundles:
         first = self._batches.get(lacking[0]) if lacking else None
         if first is None:
             return None
-        due_ms, asked = first.created_ms + int(every_s * 1000), 0
+        due_ms, requested = first.created_ms + int(every_s * 1000), 0
         if target == SNAPSHOT and (start := self._start(lacking, targets)) is not None:
-            due_ms, asked = min(due_ms, start.created_ms), start.snapshot
+            due_ms, requested = min(due_ms, start.created_ms), start.snapshot
         overdue = time.time() * 1000 - due_ms > max(every_s, _PATIENCE_S) * 1000
-        return WaitingBatches(target, lacking[0], lacking[-1], due_ms, overdue, asked)
+        return WaitingBatches(target, lacking[0], lacking[-1], due_ms, overdue, requested)
 
     def _start(self, lacking: Sequence[int], targets: Sequence[str]) -> Batch | None:
         """Return the first batch that stands for the rows of the snapshot, and comes next for one of ``targets``."""
         processes = filter(None, map(self._acknowledgements.get, targets))
         next_ones = sorted({process.following for process in processes}.intersection(lacking))
-        found = map(self._batches.get, next_ones)
-        return next((batch for batch in found if batch is not None and batch.snapshot), None)
+        batches = map(self._batches.get, next_ones)
+        return next((batch for batch in batches if batch is not None and batch.snapshot), None)

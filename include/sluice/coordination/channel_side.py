@@ -59,23 +59,23 @@ class ChannelSide:
 
     def failures(self) -> list[SideFailure]:
         """Return the failures of both pipelines, oldest first."""
-        found = []
+        reported = []
         for name in self._z.children(self.folder):
             path = f"{self.folder}/{name}"
             node = self._z.get(path)
             if node is not None and node.data:
                 pipeline, _, part = name.partition(".")
                 why = SIDE.parse(path, node.data, lambda data: str(data["why"]))
-                found.append(SideFailure(pipeline, part, why, node.modified_ms))
-        return sorted(found, key=lambda failure: failure.since_ms)
+                reported.append(SideFailure(pipeline, part, why, node.modified_ms))
+        return sorted(reported, key=lambda failure: failure.since_ms)
 
     def stops(self) -> SideFailure | None:
         """Return the partner's failure that stops this pipeline; None if it may work."""
-        found = self.failures()
-        if any(failure.pipeline == self._layout.pipeline for failure in found):
+        failures = self.failures()
+        if any(failure.pipeline == self._layout.pipeline for failure in failures):
             return None
         limit = time.time() * 1000 - self._membership.grace_s * 1000
-        return next((f for f in found if f.pipeline == self.partner and f.since_ms <= limit), None)
+        return next((f for f in failures if f.pipeline == self.partner and f.since_ms <= limit), None)
 
     @contextmanager
     def reporting(self, part: str) -> Iterator[None]:
@@ -111,19 +111,19 @@ def require_channel(znodes: Znodes, layout: Layout, channel: str) -> None:
     back.
     """
     node = znodes.get(layout.membership)
-    known = MEMBERSHIP.parse(layout.membership, node.data, lambda data: str(data["channel"])) if node else ""
-    if known == channel:
+    recorded = MEMBERSHIP.parse(layout.membership, node.data, lambda data: str(data["channel"])) if node else ""
+    if recorded == channel:
         return
     if not channel:
         raise ConfigError(
-            f"{layout.pipeline} works in channel {known}, and no channel file here names it: what it loads would come "
-            "back",
+            f"{layout.pipeline} works in channel {recorded}, and no channel file here names it: what it loads would "
+            "come back",
             where=layout.membership,
             hint="is include/channels (SLUICE_CHANNELS) here? If it left the channel: `sluice channel leave "
             f"{layout.pipeline}`",
         )
-    said = MEMBERSHIP.encode({"channel": channel})
-    committed(znodes, Put(layout.membership, said, node.version) if node else Create(layout.membership, said))
+    content = MEMBERSHIP.encode({"channel": channel})
+    committed(znodes, Put(layout.membership, content, node.version) if node else Create(layout.membership, content))
 
 
 def read_mark_key(znodes: Znodes, root: str, channel: str) -> str:

@@ -53,8 +53,8 @@ class Completions:
         node = self._z.get(path)
         if node is None:
             return Completed(uri)
-        held = COMPLETE.decode(path, node.data)["times"]
-        return Completed(uri, {until: (claim, sent) for until, claim, sent in held}, node.version)
+        times = COMPLETE.decode(path, node.data)["times"]
+        return Completed(uri, {until: (claim, sent) for until, claim, sent in times}, node.version)
 
     def take(self, uri: str, until_us: int, claim: str) -> bool:
         """Note that a table is complete up to a time. Return True if ``claim`` has to tell of it."""
@@ -75,8 +75,8 @@ class Completions:
                 return
 
     def _write(self, before: Completed, times: Mapping[int, tuple[str, bool]]) -> bool:
-        kept = [[until, *times[until]] for until in sorted(times)[-KEPT:]]
-        content = COMPLETE.encode({"uri": before.uri, "times": kept})
+        recent = [[until, *times[until]] for until in sorted(times)[-KEPT:]]
+        content = COMPLETE.encode({"uri": before.uri, "times": recent})
         if before.version < 0:
             self._z.ensure(complete_tables(self._root))
         return committed(self._z, write_at(complete_table(self._root, before.uri), content, before.version))

@@ -54,11 +54,11 @@ class DumpStates:
 
     def require(self, dump: str) -> Dump:
         """Return one dump (:meth:`get`). Raises ConfigError if there is none."""
-        found = self.get(dump) if _ID.fullmatch(dump) else None
-        if found is None:
+        stored = self.get(dump) if _ID.fullmatch(dump) else None
+        if stored is None:
             have = ", ".join(self.ids()[-5:]) or "none"
             raise ConfigError(f"there is no dump {dump!r}", where=self._at.dumps, hint=f"the newest are: {have}")
-        return found
+        return stored
 
     def update(self, dump: Dump) -> Dump | None:
         """Write a changed dump; None if it changed meanwhile."""
@@ -77,8 +77,8 @@ class DumpStates:
 
     def active(self) -> list[Dump]:
         """Return the dumps that are running or paused, oldest first."""
-        found = (self.get(name) for name in self._z.children(self._at.dumping))
-        return [d for d in found if d and d.state in {DumpState.RUNNING, DumpState.PAUSED}]
+        dumps = (self.get(name) for name in self._z.children(self._at.dumping))
+        return [d for d in dumps if d and d.state in {DumpState.RUNNING, DumpState.PAUSED}]
 
     def under_way_since(self, since_ms: int) -> list[Dump]:
         """Return the dumps that have not ended, or that ended at ``since_ms`` or later.
@@ -123,10 +123,10 @@ class DumpStates:
         """Forget the oldest dumps that have ended, beyond ``keep``. Returns their ids."""
         active = set(self._z.children(self._at.dumping))
         ended = sorted((d.created_ms, d.id) for d in map(self.get, self.ids()) if d and d.id not in active)
-        gone = [name for _, name in ended[:-keep]] if keep else [name for _, name in ended]
-        for name in gone:
+        forgotten = [name for _, name in ended[:-keep]] if keep else [name for _, name in ended]
+        for name in forgotten:
             self.forget(name)
-        return gone
+        return forgotten
 
     # -- what is captured ----------------------------------------------------------------------------------------------
 
@@ -168,8 +168,8 @@ class DumpStates:
 
     def chunks(self, dump: str) -> list[Chunk]:
         """Return all chunks of a dump that are not placed yet, in order."""
-        found = (self.chunk(ChunkId.of(dump, name)) for name in self.chunk_names(dump))
-        return [chunk for chunk in found if chunk]
+        stored = (self.chunk(ChunkId.of(dump, name)) for name in self.chunk_names(dump))
+        return [chunk for chunk in stored if chunk]
 
     def chunk_names(self, dump: str) -> list[str]:
         """Return the names of a dump's chunks that are not placed yet, in order."""
@@ -222,7 +222,7 @@ class DumpStates:
         """Return the tables of each living process that reads; None for one that reads all."""
         paths = [self._at.reader(dump, name) for name in self._z.children(self._at.readers(dump))]
         tables = [READER.decode(path, node.data)["tables"] for path in paths if (node := self._z.get(path))]
-        return [None if one is None else tuple(one) for one in tables]
+        return [None if names is None else tuple(names) for names in tables]
 
     def last_read(self, dump: str) -> tuple[int, str]:
         """Return when a process last read, and why that one stopped, if it said so.
@@ -261,8 +261,8 @@ class DumpStates:
     def move(self, chunk: Chunk, state: ChunkState, **changes: Any) -> Chunk | None:
         """Record what a worker did. None: the chunk is no longer this worker's."""
         moved = replace(chunk, state=state, **changes)
-        done = committed(self._z, Put(self._at.chunk(chunk.id), CHUNK.encode(moved.to_json()), chunk.version))
-        return replace(moved, version=chunk.version + 1) if done else None
+        written = committed(self._z, Put(self._at.chunk(chunk.id), CHUNK.encode(moved.to_json()), chunk.version))
+        return replace(moved, version=chunk.version + 1) if written else None
 
     def say_held(self, dump: str, worker: str, why: str) -> None:
         """Record what a worker waits for; ``""`` if it continues."""

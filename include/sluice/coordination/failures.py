@@ -75,8 +75,8 @@ class StageFailures:
 
     def all(self) -> list[StageFailure]:
         """Return the noted failures by part."""
-        found = (self._of(name) for name in sorted(self._z.children(self._at.failures)))
-        return [one for one in found if one is not None]
+        noted = (self._of(name) for name in sorted(self._z.children(self._at.failures)))
+        return [failure for failure in noted if failure is not None]
 
     @contextmanager
     def reporting(self, part: str, progress: Callable[[], str]) -> Iterator[None]:
@@ -89,8 +89,8 @@ class StageFailures:
             with suppress(SluiceError):  # the error that is there is the one to show
                 if isinstance(error, SluiceError):
                     error.name_pipeline(self._at.pipeline)
-                said = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
-                self._note(part, said, progress(), fault_of(error))
+                message = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
+                self._note(part, message, progress(), fault_of(error))
                 self._count(part, fault_of(error))
             raise
         path = self._at.failure(part)
@@ -100,8 +100,8 @@ class StageFailures:
     def note(self, part: str, error: SluiceError, at: str) -> None:
         """Note a failure of a part that left no word of its own, unless it has noted one since it came to ``at``."""
         error.name_pipeline(self._at.pipeline)
-        known = self._of(part)
-        if known is None or known.at != at:
+        noted = self._of(part)
+        if noted is None or noted.at != at:
             self._note(part, str(error), at, fault_of(error))
             self._count(part, fault_of(error))
 
@@ -117,9 +117,9 @@ class StageFailures:
         """Count a failure. One that another process counts at the same time may be lost."""
         path = self._at.errors
         node = self._z.get(path)
-        known = ERRORS.parse(path, node.data, _counts) if node is not None and node.data else {}
-        known[part, fault.value] = known.get((part, fault.value), 0) + 1
-        counts = [{"part": one, "fault": whose, "count": count} for (one, whose), count in sorted(known.items())]
+        numbers = ERRORS.parse(path, node.data, _counts) if node is not None and node.data else {}
+        numbers[part, fault.value] = numbers.get((part, fault.value), 0) + 1
+        counts = [{"part": stage, "fault": whose, "count": count} for (stage, whose), count in sorted(numbers.items())]
         content = ERRORS.encode({"counts": counts})
         self._z.ensure(self._at.home)
         committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
@@ -127,14 +127,14 @@ class StageFailures:
     def _note(self, part: str, error: str, at: str, fault: Fault) -> None:
         path, before = self._at.failure(part), self._of(part)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        made = StageFailure(part, error[:_MOST_WORDS], now, 1, at, fault.value)
+        failure = StageFailure(part, error[:_MOST_WORDS], now, 1, at, fault.value)
         if before is not None and before.at == at:
-            made = replace(made, since=before.since, attempts=before.attempts + 1)
-        content = FAILURE.encode(asdict(made))
+            failure = replace(failure, since=before.since, attempts=before.attempts + 1)
+        content = FAILURE.encode(asdict(failure))
         node = self._z.get(path)
         self._z.ensure(self._at.failures)
         committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
 
 
 def _counts(data: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    return {(one["part"], one["fault"]): one["count"] for one in data["counts"]}
+    return {(entry["part"], entry["fault"]): entry["count"] for entry in data["counts"]}

@@ -38,7 +38,7 @@ class Identity:
         """Return a new id (or ``identity``), and the step that writes it over whatever is there."""
         return self._written(self._z.get(self._path), identity)
 
-    def _written(self, left: Znode | None, identity: str = "") -> tuple[str, Step]:
-        made = identity or uuid.uuid4().hex
-        content = IDENTITY.encode({"id": made, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
-        return made, Put(self._path, content, left.version) if left else Create(self._path, content)
+    def _written(self, node: Znode | None, identity: str = "") -> tuple[str, Step]:
+        new_id = identity or uuid.uuid4().hex
+        content = IDENTITY.encode({"id": new_id, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+        return new_id, Put(self._path, content, node.version) if node else Create(self._path, content)

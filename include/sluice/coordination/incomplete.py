@@ -65,45 +65,46 @@ class IncompleteTables:
         """
         now = int(time.time() * 1000)
 
-        def changed(held: tuple[IncompleteTable, ...]) -> tuple[IncompleteTable, ...]:
-            found = {(one.target, one.source): one for one in held}
+        def changed(tables: tuple[IncompleteTable, ...]) -> tuple[IncompleteTable, ...]:
+            by_table = {(table.target, table.source): table for table in tables}
             for source, columns in missing:
                 at = since_ms.get(source, now)
-                before = found.get((target, source))
+                before = by_table.get((target, source))
                 if before is None or why:
-                    found[target, source] = IncompleteTable(target, source.schema, source.table, columns, at, why)
+                    by_table[target, source] = IncompleteTable(target, source.schema, source.table, columns, at, why)
                 elif before.columns and (not columns or not set(columns) <= set(before.columns)):
                     names = tuple(dict.fromkeys((*before.columns, *columns))) if columns else ()
-                    found[target, source] = replace(before, columns=names, since_ms=at)
-            return tuple(found.values())
+                    by_table[target, source] = replace(before, columns=names, since_ms=at)
+            return tuple(by_table.values())
 
         self._change(changed)
 
     def complete(self, is_complete: Callable[[IncompleteTable], bool]) -> None:
         """Forget those that are complete by now."""
         if any(map(is_complete, self.all())):
-            self._change(lambda held: tuple(one for one in held if not is_complete(one)))
+            self._change(lambda tables: tuple(table for table in tables if not is_complete(table)))
 
     def _read(self) -> tuple[tuple[IncompleteTable, ...], int]:
         node = self._z.get(self._path)
         if node is None or not node.data:
             return (), node.version if node else -1
-        found = INCOMPLETE.decode(self._path, node.data)["tables"]
+        stored = INCOMPLETE.decode(self._path, node.data)["tables"]
         tables = (
-            IncompleteTable(**{**known_fields(IncompleteTable, one), "columns": tuple(one["columns"])}) for one in found
+            IncompleteTable(**{**known_fields(IncompleteTable, fields), "columns": tuple(fields["columns"])})
+            for fields in stored
         )
         return tuple(tables), node.version
 
     def _change(self, changed: Callable[[tuple[IncompleteTable, ...]], tuple[IncompleteTable, ...]]) -> None:
         while True:
-            held, version = self._read()
-            after = changed(held)
-            if after == held:
+            before, version = self._read()
+            after = changed(before)
+            if after == before:
                 return
             if version == -1:
                 self._z.ensure(self._path)
                 version = 0
             if committed(
-                self._z, Put(self._path, INCOMPLETE.encode({"tables": [asdict(one) for one in after]}), version)
+                self._z, Put(self._path, INCOMPLETE.encode({"tables": [asdict(table) for table in after]}), version)
             ):
                 return

@@ -100,8 +100,8 @@ class Format:
         """Return the content of a node."""
         if self.field in data:
             raise ValueError(f"a {self.name} cannot have a field {self.field!r}: it is the format's version")
-        said = {self.field: self.version} if self.is_written or self.version > 1 else {}
-        return json.dumps({**said, **data}, ensure_ascii=False, separators=(",", ":")).encode()
+        version = {self.field: self.version} if self.is_written or self.version > 1 else {}
+        return json.dumps({**version, **data}, ensure_ascii=False, separators=(",", ":")).encode()
 
     def decode(self, path: str, content: bytes) -> dict[str, Any]:
         """Return the fields of the node at ``path``, without the version.
@@ -109,26 +109,26 @@ class Format:
         Raises ConfigError for a node of a newer version.
         """
         data: dict[str, Any] = json.loads(content)
-        found = data.pop(self.field, 1)
-        if not isinstance(found, int) or found > self.version:
+        version = data.pop(self.field, 1)
+        if not isinstance(version, int) or version > self.version:
             raise ConfigError(
-                f"the {self.name} in ZooKeeper has format version {found}; this version of Sluice reads up to "
+                f"the {self.name} in ZooKeeper has format version {version}; this version of Sluice reads up to "
                 f"{self.version}",
                 where=path,
                 hint="a newer version of Sluice wrote it: upgrade Sluice here, too",
             )
         return data
 
-    def parse(self, path: str, content: bytes, made: Callable[[dict[str, Any]], _T]) -> _T:
+    def parse(self, path: str, content: bytes, parser: Callable[[dict[str, Any]], _T]) -> _T:
         """Call ``made`` with the node's fields. An error in them names ``path``."""
         data = self.decode(path, content)
         try:
-            return made(data)
+            return parser(data)
         except ConfigError as error:
             error.where = error.where or path
             raise
 
-    def read(self, znodes: Znodes, path: str, made: Callable[[dict[str, Any], int], _T]) -> _T | None:
+    def read(self, znodes: Znodes, path: str, parser: Callable[[dict[str, Any], int], _T]) -> _T | None:
         """Call ``made`` with the node's fields and its version in ZooKeeper.
 
         None where there is no node, or an empty one.
@@ -136,7 +136,7 @@ class Format:
         node = znodes.get(path)
         if node is None or not node.data:
             return None
-        return self.parse(path, node.data, lambda data: made(data, node.version))
+        return self.parse(path, node.data, lambda data: parser(data, node.version))
 
 
 IDENTITY = Format("identity")

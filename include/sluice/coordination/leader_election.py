@@ -65,8 +65,8 @@ class LeaderElection:
         owner = self._working(self._z.get(self._at.owner))
         if owner is None:
             return None
-        seen = self._z.get(self._at.installation(owner))
-        silent_s = max(at_ms - seen.modified_ms, 0) / 1000 if seen else float("inf")
+        node = self._z.get(self._at.installation(owner))
+        silent_s = max(at_ms - node.modified_ms, 0) / 1000 if node else float("inf")
         return Leader(owner, silent_s, max(self.patience_s, self._grace_s(at_ms, silent_s)))
 
     @property
@@ -76,14 +76,14 @@ class LeaderElection:
 
     def others_alive(self, me: str) -> list[str]:
         """Return the other installations with a recent heartbeat, whether they work or stand by. Registers ``me``."""
-        at_ms, mine = self.beat(me), self._at.installation(me)
-        found = []
+        at_ms, own_path = self.beat(me), self._at.installation(me)
+        alive = []
         for name in self._z.children(self._at.installations):
             path = f"{self._at.installations}/{name}"
             node = self._z.get(path)
-            if path != mine and node is not None and at_ms - node.modified_ms <= self.patience_s * 1000:
-                found.append(name)
-        return found
+            if path != own_path and node is not None and at_ms - node.modified_ms <= self.patience_s * 1000:
+                alive.append(name)
+        return alive
 
     def may_lead(self, me: str) -> bool:
         """Return True if ``me`` may work now, or would become the leader by asking for it."""

@@ -56,8 +56,8 @@ def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
     try:
         znodes.transact(steps)
     except Conflict as conflict:
-        held = znodes.get(node)
-        who = LEASE.decode(node, held.data)["owner"] if held and held.data else "another process"
+        owner_node = znodes.get(node)
+        who = LEASE.decode(node, owner_node.data)["owner"] if owner_node and owner_node.data else "another process"
         raise LeaseHeld(
             f"{who} holds the lease", where=node, hint="it is free when that process ends or its session expires"
         ) from (conflict)
@@ -113,7 +113,7 @@ def holding(
     Raises LeaseHeld.
     """
     end = clock() + wait_s
-    told = False
+    is_logged = False
     while True:
         try:
             lease = try_acquire(znodes, folder, owner or owner_label())
@@ -121,9 +121,9 @@ def holding(
         except LeaseHeld as held:
             if clock() >= end:
                 raise
-            if not told:
+            if not is_logged:
                 _log.info("lease_unavailable", node=lease_node(folder), reason=held.message, wait_s=round(wait_s, 1))
-                told = True
+                is_logged = True
             sleep(0.2)
     try:
         yield lease

@@ -25,13 +25,13 @@ class MappedNames:
         """Remember more."""
         new = frozenset(names)
         while True:
-            held, version = self._read()
-            if new <= held:
+            remembered, version = self._read()
+            if new <= remembered:
                 return
             if version == -1:
                 self._z.ensure(self._path)
                 version = 0
-            if committed(self._z, Put(self._path, MAPPED.encode({"names": sorted(held | new)}), version)):
+            if committed(self._z, Put(self._path, MAPPED.encode({"names": sorted(remembered | new)}), version)):
                 return
 
     def _read(self) -> tuple[frozenset[str], int]:

@@ -27,19 +27,19 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]
         Raises ValueError for a socket that is closed, as ``select.select`` does.
         """
         poll = select.poll()
-        asked: dict[int, int] = {}
+        events_of: dict[int, int] = {}
         for sockets, events in ((readers, _READABLE), (writers, select.POLLOUT)):
-            for one in sockets:
-                number = _descriptor(one)
-                asked[number] = asked.get(number, 0) | events
-        for number, events in asked.items():
+            for sock in sockets:
+                number = _descriptor(sock)
+                events_of[number] = events_of.get(number, 0) | events
+        for number, events in events_of.items():
             poll.register(number, events)
-        found = dict(poll.poll(None if timeout is None else max(0, round(timeout * 1000))))
-        if any(events & select.POLLNVAL for events in found.values()):
+        ready = dict(poll.poll(None if timeout is None else max(0, round(timeout * 1000))))
+        if any(events & select.POLLNVAL for events in ready.values()):
             raise ValueError("a socket is closed")
         return (
-            [one for one in readers if found.get(_descriptor(one), 0) & (_READABLE | _FAILED)],
-            [one for one in writers if found.get(_descriptor(one), 0) & (select.POLLOUT | _FAILED)],
+            [sock for sock in readers if ready.get(_descriptor(sock), 0) & (_READABLE | _FAILED)],
+            [sock for sock in writers if ready.get(_descriptor(sock), 0) & (select.POLLOUT | _FAILED)],
             [],
         )
 

@@ -60,9 +60,9 @@ class Quarantine:
             if before is None and not [t for t in self._targets if t != target and t not in quarantined]:
                 return None
             since = before.since if before else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            made = Quarantined(error[:1000], since, (before.attempts if before else 0) + 1)
-            if self._write({**quarantined, target: made}, version):
-                return made
+            entry = Quarantined(error[:1000], since, (before.attempts if before else 0) + 1)
+            if self._write({**quarantined, target: entry}, version):
+                return entry
 
     def release(self, target: str) -> None:
         """Release the target from quarantine."""
@@ -75,8 +75,8 @@ class Quarantine:
 
     def _read(self) -> tuple[dict[str, Quarantined], int]:
         node = self._z.get(self._path)
-        found = QUARANTINE.decode(self._path, node.data) if node and node.data else {}
-        quarantined = {t: Quarantined(**known_fields(Quarantined, found[t])) for t in found if t in self._targets}
+        stored = QUARANTINE.decode(self._path, node.data) if node and node.data else {}
+        quarantined = {t: Quarantined(**known_fields(Quarantined, stored[t])) for t in stored if t in self._targets}
         return quarantined, node.version if node else -1
 
     def _write(self, quarantined: dict[str, Quarantined], version: int) -> bool:

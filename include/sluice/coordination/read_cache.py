@@ -68,12 +68,12 @@ class ReadCache(_Passing):
         self._children: dict[str, _Kept[list[str]]] = {}
         self._told: list[Callable[[], None]] = []
 
-    def on_change(self, told: Callable[[], None]) -> None:
+    def on_change(self, callback: Callable[[], None]) -> None:
         """Have ``told`` called, by any thread, whenever an answer that was kept is out of date.
 
         It may be called for nothing.
         """
-        self._told.append(told)
+        self._told.append(callback)
 
     def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
         """Return a node from memory where it is kept. A watch asks ZooKeeper."""
@@ -106,20 +106,20 @@ class ReadCache(_Passing):
             raise
         self._forget([step for step in steps if not isinstance(step, Check)])
 
-    def _answer(self, kept: dict[str, _Kept[_T]], path: str, ask: Callable[[Callable[..., None]], _T]) -> _T:
+    def _answer(self, cache: dict[str, _Kept[_T]], path: str, ask: Callable[[Callable[..., None]], _T]) -> _T:
         """Return the kept answer, else ask now, and keep the answer unless it changed meanwhile."""
         with self._lock:
-            known = kept.get(path)
-            if known is not None and known.answers and self.alive:
-                return known.answers[0]
-            mine = kept[path] = _Kept()
+            current = cache.get(path)
+            if current is not None and current.answers and self.alive:
+                return current.answers[0]
+            entry = cache[path] = _Kept()
 
         def forget(*_: object) -> None:
             with self._lock:
-                if kept.get(path) is mine:
-                    del kept[path]
-            for told in self._told:
-                told()
+                if cache.get(path) is entry:
+                    del cache[path]
+            for callback in self._told:
+                callback()
 
         try:
             answer = ask(forget)
@@ -130,7 +130,7 @@ class ReadCache(_Passing):
             forget()
             raise
         with self._lock:
-            mine.answers.append(answer)
+            entry.answers.append(answer)
         return answer
 
     def _forget_path(self, path: str) -> None:

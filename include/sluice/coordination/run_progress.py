@@ -90,8 +90,8 @@ class WaitingTasks:
         """Return the pipelines whose task waits, without those that have waited so long that nobody starts it."""
         oldest = time.time() * 1000 - BELIEVED_S * 1000
         names = self._z.children(waiting_tasks(self._root))
-        found = ((name, self._of(waiting_task(self._root, name))) for name in names)
-        return [name for name, waiting in found if waiting is not None and waiting[1] > oldest]
+        tasks = ((name, self._of(waiting_task(self._root, name))) for name in names)
+        return [name for name, waiting in tasks if waiting is not None and waiting[1] > oldest]
 
     def own(self) -> tuple[str, int] | None:
         """Return the task of this pipeline that waits, and since when (milliseconds since 1970)."""
@@ -159,9 +159,9 @@ class RunProgress:
         return self._z.get(self._at.stage_wish(claim, stage)) is not None
 
     def forget(self, kept: Collection[str]) -> None:
-        """Remove what was said by runs of which no claim is known any more.
+        """Delete the progress nodes of runs without a live claim.
 
-        ``kept``: names of the nodes of the claims that are.
+        ``kept``: node names of the live claims.
         """
         runs = {self._at.run_of_claim(name) for name in kept}
         for folder in (f"{self._at.runs}/{name}" for name in self._z.children(self._at.runs) if name not in runs):

@@ -47,5 +47,5 @@ class Servers:
     def all(self) -> list[ServerEntry]:
         """Return the services whose sessions live: one that was killed is among them until its session times out."""
         paths = (server(self._root, name) for name in self._z.children(servers(self._root)))
-        found = (SERVER.read(self._z, path, lambda data, _: ServerEntry.from_json(data)) for path in paths)
-        return [entry for entry in found if entry is not None]
+        entries = (SERVER.read(self._z, path, lambda data, _: ServerEntry.from_json(data)) for path in paths)
+        return [entry for entry in entries if entry is not None]

@@ -72,7 +72,7 @@ class SharedSession:
             with self._lock:
                 heard = list(self._heard.values())
             lives: dict[Callable[[], bool], bool] = {}
-            paths = dict.fromkeys(path for path, asked in heard if lives.setdefault(asked, asked()))
+            paths = dict.fromkeys(path for path, is_alive in heard if lives.setdefault(is_alive, is_alive()))
             with suppress(SluiceError):  # ZooKeeper is away; who needs it says so
                 for at in range(0, len(paths), _STEPS):
                     self._write(list(paths)[at : at + _STEPS])

@@ -151,10 +151,10 @@ class PipelineState:
         epoch = self._z.get(lease_epoch(folder))
         if epoch is None:
             return None
-        _, taken = taking(folder, epoch, owner)
+        _, lease_steps = taking(folder, epoch, owner)
         moved = replace(cursor, position=position)
-        done = committed(self._z, *taken, self._cursor.moved(cursor, moved), Remove(lease_node(folder)))
-        return replace(moved, version=cursor.version + 1) if done else None
+        committed_all = committed(self._z, *lease_steps, self._cursor.moved(cursor, moved), Remove(lease_node(folder)))
+        return replace(moved, version=cursor.version + 1) if committed_all else None
 
     @property
     def home(self) -> str:

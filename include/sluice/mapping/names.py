@@ -53,10 +53,10 @@ class WrongName:
 
 def named_columns(lines: Sequence[TableMapping]) -> list[NamedColumn]:
     """Return every source column that the lines name."""
-    found = []
+    named = []
     for number, line in enumerate(lines):
         columns = line.columns
-        asked: dict[str, Iterable[str]] = {
+        by_field: dict[str, Iterable[str]] = {
             "columns.include": columns.include or (),
             "columns.exclude": columns.exclude,
             "columns.rename": columns.rename,
@@ -64,18 +64,18 @@ def named_columns(lines: Sequence[TableMapping]) -> list[NamedColumn]:
             "key": line.key,
             "column_groups": [name for group in line.column_groups for name in group],
         }
-        found += [NamedColumn(number, line.from_, field, name) for field, given in asked.items() for name in given]
-    return found
+        named += [NamedColumn(number, line.from_, field, name) for field, names in by_field.items() for name in names]
+    return named
 
 
 def tables_by_line(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTable]) -> dict[int, list[KnownTable]]:
     """Return the tables that each line matches. A line that matches none is missing."""
-    routes, found = Routes.compile(lines), dict[int, list[KnownTable]]()
-    for table, known in tables.items():
+    routes, by_line = Routes.compile(lines), dict[int, list[KnownTable]]()
+    for table, definition in tables.items():
         matched = routes.matched(table)
         if matched is not None:
-            found.setdefault(lines.index(matched[0]), []).append(known)
-    return found
+            by_line.setdefault(lines.index(matched[0]), []).append(definition)
+    return by_line
 
 
 def misspelt_tables(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTable]) -> list[WrongName]:
@@ -83,7 +83,7 @@ def misspelt_tables(lines: Sequence[TableMapping], tables: Mapping[TableId, Know
 
     That one goes over by its own name, with all of its columns.
     """
-    by_line, found = tables_by_line(lines, tables), []
+    by_line, wrong = tables_by_line(lines, tables), []
     named = {line.from_ for line in lines}
     unnamed = [str(table) for table in tables if str(table) not in named]
     for number, line in enumerate(lines):
@@ -91,8 +91,8 @@ def misspelt_tables(lines: Sequence[TableMapping], tables: Mapping[TableId, Know
         if likely:
             name = NamedColumn(number, line.from_, "from", line.from_)
             why = f"no captured table goes by this line; did you mean {likely!r}?"
-            found.append(WrongName(name, why, "correct its from, or remove the line until there is such a table"))
-    return found
+            wrong.append(WrongName(name, why, "correct its from, or remove the line until there is such a table"))
+    return wrong
 
 
 def protects(line: TableMapping) -> bool:
@@ -105,21 +105,21 @@ def wrong_names(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTab
 
     A line by which no table goes is not looked at.
     """
-    by_line, found = tables_by_line(lines, tables), []
+    by_line, wrong = tables_by_line(lines, tables), []
     for name in named_columns(lines):
-        mine = by_line.get(name.number)
-        if mine is None:
+        matched = by_line.get(name.number)
+        if matched is None:
             continue
-        known = dict.fromkeys(column for table in mine for column in sorted(table.columns))
-        if name.field != "columns.exclude" and any(name.column in table.left_out for table in mine):
+        columns = dict.fromkeys(column for table in matched for column in sorted(table.columns))
+        if name.field != "columns.exclude" and any(name.column in table.left_out for table in matched):
             why = f"{name.column!r} is kept out of storage by capture.columns.exclude"
-            found.append(WrongName(name, why, "leave its name out here, or store it"))
-        elif name.column not in known:
-            why = f"there is no column {name.column!r}{meant(name.column, known)}"
-            found.append(
+            wrong.append(WrongName(name, why, "leave its name out here, or store it"))
+        elif name.column not in columns:
+            why = f"there is no column {name.column!r}{meant(name.column, columns)}"
+            wrong.append(
                 WrongName(name, why, "names are compared exactly; a column that is to come is named when it is there")
             )
-        elif name.field == "columns.exclude" and any(name.column in table.key for table in mine):
+        elif name.field == "columns.exclude" and any(name.column in table.key for table in matched):
             why = f"{name.column!r} is a column of the primary key: without it no row can be told apart at the target"
-            found.append(WrongName(name, why, "rename it, or mask it with a rule"))
-    return found
+            wrong.append(WrongName(name, why, "rename it, or mask it with a rule"))
+    return wrong

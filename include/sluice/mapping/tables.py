@@ -94,8 +94,8 @@ class TableRoute:
                 continue
             renamed = self._field(field)
             if renamed is not None:
-                made, column = self._converted(field, renamed, rows.column(index))
-                fields.append(made)
+                mapped_field, column = self._converted(field, renamed, rows.column(index))
+                fields.append(mapped_field)
                 columns.append(column)
         names = [field.name for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -139,8 +139,8 @@ class TableRoute:
         for field in kind:
             renamed = self._field(field)
             if renamed is not None:
-                made, child = self._converted(field, renamed, member(struct, field.name))
-                fields.append(made)
+                mapped_field, child = self._converted(field, renamed, member(struct, field.name))
+                fields.append(mapped_field)
                 children.append(child)
         return pa.StructArray.from_arrays(children, fields=fields, mask=pc.is_null(struct))
 
@@ -174,8 +174,8 @@ class Mapping:
         ``from`` may be a regular expression on schema.table with groups that ``to`` repeats: ``shop_\d+\.(\w+)`` ->
         ``all.\1``; or one on the schema alone, followed by ``.*``: ``shop_(\d+).*`` -> ``copy_\1.*``.
         """
-        found = self.matched(source)
-        route = TableRoute(source, source) if found is None else found[1]
+        match = self.matched(source)
+        route = TableRoute(source, source) if match is None else match[1]
         return replace(route, not_stored=self._not_stored) if self._not_stored else route
 
     def whole_route(self, source: TableId) -> TableRoute:
@@ -186,7 +186,7 @@ class Mapping:
         """Return the line that says where ``source`` goes, with the route; None if no line matches."""
         for line in self._lines:
             if line.from_ == str(source):
-                shared = sum(other.to == line.to for other in self._lines) > 1
+                shared = sum(candidate.to == line.to for candidate in self._lines) > 1
                 return line, replace(_route(line, source, _table_id(line.to)), shared=shared)
         for line in self._lines:
             if line.from_ == f"{source.schema}.*" and line.to.endswith(".*"):

@@ -32,8 +32,8 @@ def masks(present: pa.Array | pa.ChunkedArray, columns: int) -> tuple[Mask, Mask
 def bitmaps(mask: Mask) -> pa.Array:
     """Encode each row of a mask as a bitmap (LSB first), null where every column is known."""
     packed = np.packbits(mask, axis=1, bitorder="little")
-    whole: list[bool] = np.asarray(mask.all(axis=1)).tolist()
-    return pa.array([None if w else packed[i].tobytes() for i, w in enumerate(whole)], pa.binary())
+    is_complete: list[bool] = np.asarray(mask.all(axis=1)).tolist()
+    return pa.array([None if w else packed[i].tobytes() for i, w in enumerate(is_complete)], pa.binary())
 
 
 def renewed(rows: pa.Table, before: Sequence[str], after: Sequence[str]) -> pa.Array:
@@ -45,12 +45,12 @@ def renewed(rows: pa.Table, before: Sequence[str], after: Sequence[str]) -> pa.A
     present = rows["_present"] if "_present" in rows.schema.names else pa.nulls(rows.num_rows, pa.binary())
     nothing = np.zeros(rows.num_rows, bool)
     halves = [
-        np.column_stack([known[:, place[name]] if name in place else nothing for name in after])
-        for known in masks(present, len(before))
+        np.column_stack([mask[:, place[name]] if name in place else nothing for name in after])
+        for mask in masks(present, len(before))
     ]
-    whole: list[bool] = np.asarray(halves[0].all(axis=1) & halves[1].all(axis=1)).tolist()
+    is_complete: list[bool] = np.asarray(halves[0].all(axis=1) & halves[1].all(axis=1)).tolist()
     packed = np.hstack([np.packbits(half, axis=1, bitorder="little") for half in halves])
-    return pa.array([None if w else packed[i].tobytes() for i, w in enumerate(whole)], pa.binary())
+    return pa.array([None if w else packed[i].tobytes() for i, w in enumerate(is_complete)], pa.binary())
 
 
 def unknown_before(rows: pa.Table, columns: Sequence[str], starts: Mapping[str, int]) -> pa.Table:
@@ -58,25 +58,25 @@ def unknown_before(rows: pa.Table, columns: Sequence[str], starts: Mapping[str, 
 
     ``columns`` are the columns that the bits of ``_present`` stand for.
     """
-    known, _ = masks(rows["_present"], len(columns))
+    mask, _ = masks(rows["_present"], len(columns))
     seq = rows["_seq"].to_numpy().astype(np.int64)
-    known = known.copy()
+    mask = mask.copy()
     for index, name in enumerate(columns):
         if name in starts:
-            known[:, index] &= seq >= starts[name]
+            mask[:, index] &= seq >= starts[name]
     index = rows.schema.get_field_index("_present")
-    return rows.set_column(index, rows.schema.field(index), bitmaps(known))
+    return rows.set_column(index, rows.schema.field(index), bitmaps(mask))
 
 
 def remapped(rows: pa.Table, before: Sequence[str], after: Sequence[str | None]) -> pa.Array:
-    """Return ``_present`` of ``rows`` for other columns.
+    """Return ``_present`` of ``rows`` for a new order of columns.
 
-    ``before`` names the columns that its bits stand for; ``after`` names, in the new order, which of them each column
-    was. A column that was none of them (None) counts as known.
+    ``before`` names the columns that its bits stand for; ``after`` names the predecessor of each new column. A column
+    without a predecessor (None) counts as present.
     """
-    known, _ = masks(rows["_present"], len(before))
+    mask, _ = masks(rows["_present"], len(before))
     place = {name: i for i, name in enumerate(before)}
     columns: list[Any] = [
-        known[:, place[name]] if name is not None and name in place else np.ones(rows.num_rows, bool) for name in after
+        mask[:, place[name]] if name is not None and name in place else np.ones(rows.num_rows, bool) for name in after
     ]
     return bitmaps(np.column_stack(columns) if columns else np.ones((rows.num_rows, 0), bool))

@@ -115,12 +115,12 @@ def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     ops = _arrivals_are_inserts(changes, ops, key, identity)
     codes, count = dense(group_codes(changes, key, identity))
     rows = np.arange(len(codes))
-    wanted = np.zeros(len(codes), bool)
+    influences = np.zeros(len(codes), bool)
     for some in (rows, rows[::-1], rows[ops != UPDATE]):
         last = np.full(count, -1, np.int64)
         last[codes[some]] = some
-        wanted[last[last >= 0]] = True
-    return changes if wanted.all() else changes.filter(pa.array(wanted))
+        influences[last[last >= 0]] = True
+    return changes if influences.all() else changes.filter(pa.array(influences))
 
 
 def _by_moment(changes: pa.Table, ops: npt.NDArray[np.int64]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
@@ -274,11 +274,16 @@ def _images(changes: pa.Table, ops: npt.NDArray[np.int64], users: list[str]) -> 
     sign = np.where(np.isin(ops, (DELETE, MOVED)), -1, 1)
     if not (ops == UPDATE).any():
         return changes, sign
-    left = changes.filter(pa.array(ops == UPDATE))
-    old = one_chunk(left["_before"])
+    replaced = changes.filter(pa.array(ops == UPDATE))
+    old = one_chunk(replaced["_before"])
     for name in users:
-        left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), member(old, name))
-    return pa.concat_tables([changes, left]).combine_chunks(), np.concatenate([sign, np.full(left.num_rows, -1)])
+        replaced = replaced.set_column(
+            replaced.schema.get_field_index(name), replaced.schema.field(name), member(old, name)
+        )
+    return pa.concat_tables([changes, replaced]).combine_chunks(), np.concatenate([
+        sign,
+        np.full(replaced.num_rows, -1),
+    ])
 
 
 def _is_deferrable(schema: pa.Schema, key: Sequence[str]) -> bool:
@@ -327,12 +332,12 @@ def _compact_deferrable(
     after[keys[comes]] = rows[comes]
     last[keys] = rows
     before[read[np.maximum(before, 0)] & (before == last)] = -1  # a row that was only read is new to a target
-    known = np.flatnonzero((before >= 0) | (after >= 0))
-    before, after = before[known], after[known]
+    changed = np.flatnonzero((before >= 0) | (after >= 0))
+    before, after = before[changed], after[changed]
     picked = np.where(after >= 0, after, before)
     moved = np.zeros(count, bool)
     moved[keys[~in_place]] = True
-    final = np.where(after < 0, DELETE, np.where(moved[known], INSERT, UPDATE))
+    final = np.where(after < 0, DELETE, np.where(moved[changed], INSERT, UPDATE))
     states = np.full(every.num_rows, INSERT, np.int64)
     states[order[before[before >= 0]]] = DELETE
     first = np.where(before >= 0, before, picked)

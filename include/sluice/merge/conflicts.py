@@ -69,10 +69,10 @@ class Keys:
         """Return the hashes of the changes in ``mask``, sorted and unique: what a later batch has to know of them."""
         if not mask.any():
             return np.zeros(0, np.uint64)
-        found = [self.hashes[mask], np.array([self.any_key], np.uint64)]
+        hashes = [self.hashes[mask], np.array([self.any_key], np.uint64)]
         if (self.odd & mask).any():
-            found.append(np.array([self.odd_key], np.uint64))
-        return np.unique(np.concatenate(found))
+            hashes.append(np.array([self.odd_key], np.uint64))
+        return np.unique(np.concatenate(hashes))
 
 
 def keys_of(table: TableId, fields: Sequence[pa.Field], columns: Sequence[pa.Array]) -> Keys:
@@ -139,9 +139,9 @@ def sent_changes(keys: Keys, order: npt.NDArray[Any], loaded: Mask, unseen: Hash
 
 def _among(keys: Keys, unseen: Hashes) -> Mask:
     """Return a mask of the keys that may be in the set ``unseen``."""
-    known = np.isin(keys.hashes, unseen)
+    possible = np.isin(keys.hashes, unseen)
     if np.isin(np.uint64(keys.odd_key), unseen):
-        return np.ones(len(known), bool)
+        return np.ones(len(possible), bool)
     if np.isin(np.uint64(keys.any_key), unseen):
-        known |= keys.odd
-    return known
+        possible |= keys.odd
+    return possible

@@ -48,9 +48,9 @@ def dense(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
 
 def _encode(values: pa.Array) -> tuple[npt.NDArray[Any], int]:
     if _is_wide(values):
-        found = _by_hash(values)
-        if found is not None:
-            return found
+        hashed = _by_hash(values)
+        if hashed is not None:
+            return hashed
     encoded = pc.dictionary_encode(values, null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()

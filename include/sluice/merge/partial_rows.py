@@ -118,14 +118,14 @@ class _Result:
     def table(self) -> pa.Table:
         follow, changes = self.follow, self.changes
         live = [code for code, identity in enumerate(follow.here) if identity >= 0]
-        gone = [code for code, identity in enumerate(follow.here) if identity < 0]
+        vacant = [code for code, identity in enumerate(follow.here) if identity < 0]
         owners = np.array([follow.here[code] for code in live], np.int64)
         rows = np.arange(len(self.identity))
         last = np.full(self.count, -1, np.int64)
         last[self.identity] = rows
-        kept = last[owners] if len(owners) else np.zeros(0, np.int64)
-        removed = np.array([follow.last_of_key[code] for code in gone], np.int64)
-        columns, known = [], []
+        last_changes = last[owners] if len(owners) else np.zeros(0, np.int64)
+        removed = np.array([follow.last_of_key[code] for code in vacant], np.int64)
+        columns, presence = [], []
         for i, name in enumerate(self.users):
             valued = (self.ops != DELETE) & (self.ops != MOVED) & self.after[:, i]
             newest = np.full(self.count, -1, np.int64)
@@ -135,15 +135,15 @@ class _Result:
             have = (
                 np.concatenate([newest[owners] >= 0, self.after[removed, i]]) if len(owners) else self.after[removed, i]
             )
-            known.append(have)
+            presence.append(have)
         origin = np.array(follow.origin, np.int64)
         first = np.array(follow.first, np.int64)
         inserted = origin[owners] < 0 if len(owners) else np.zeros(0, bool)
         moved = ~inserted & (origin[owners] != np.array(live, np.int64)) if len(owners) else np.zeros(0, bool)
         final = np.concatenate([np.where(inserted | moved, 0, 1), np.full(len(removed), 2)])
-        picked = np.concatenate([kept, removed]).astype(np.int64)
-        begun = np.concatenate([first[owners] if len(owners) else kept, removed]).astype(np.int64)
-        existed = np.concatenate([~inserted, self._existed(gone)])
+        picked = np.concatenate([last_changes, removed]).astype(np.int64)
+        begun = np.concatenate([first[owners] if len(owners) else last_changes, removed]).astype(np.int64)
+        existed = np.concatenate([~inserted, self._existed(vacant)])
         return pa.table({
             **dict(zip(self.users, columns, strict=True)),
             "_op": op_arrays.merged().take(pa.array(final)),
@@ -151,26 +151,26 @@ class _Result:
             "_commit_ts": changes["_commit_ts"].take(pa.array(picked)),
             **{name: changes[name].take(pa.array(picked)) for name in told(changes.schema)},
             "_before": self._before(begun, existed, picked, self._replaces(live, inserted, len(removed))),
-            "_present": bitmaps(np.column_stack(known) if known else np.ones((len(picked), 0), bool)),
+            "_present": bitmaps(np.column_stack(presence) if presence else np.ones((len(picked), 0), bool)),
         }).cast(_schema(changes.schema, self.users))
 
-    def _existed(self, gone: Sequence[int]) -> npt.NDArray[np.bool_]:
+    def _existed(self, keys: Sequence[int]) -> npt.NDArray[np.bool_]:
         """Tell for each key of ``gone`` whether there was a row of it before the batch."""
         origins = set(self.follow.origin)
-        return np.array([code in origins for code in gone], bool)
+        return np.array([code in origins for code in keys], bool)
 
-    def _replaces(self, live: Sequence[int], inserted: npt.NDArray[np.bool_], gone: int) -> _Rows:
+    def _replaces(self, live: Sequence[int], inserted: npt.NDArray[np.bool_], removed_count: int) -> _Rows:
         """Return for each result row the first change of its key if it replaces a row that a target may hold, else
         -1.
         """
-        found = np.full(len(live) + gone, -1, np.int64)
+        first_changes = np.full(len(live) + removed_count, -1, np.int64)
         for place, (code, new) in enumerate(zip(live, inserted.tolist(), strict=True)):
             first, last = self.follow.first_of_key[code], self.follow.last_of_key[code]
             op = self.ops[first]
             existed = op in {DELETE, MOVED} or (op == UPDATE and not self.arrives[first])
             if new and (existed or (op == READ and first != last)):
-                found[place] = first
-        return found
+                first_changes[place] = first
+        return first_changes
 
     def _before(self, begun: _Rows, existed: npt.NDArray[np.bool_], picked: _Rows, replaces: _Rows) -> pa.StructArray:
         """Return what the first change of each row says of the row before the batch.

@@ -163,9 +163,11 @@ _BY_ARROW: Mapping[str, ColumnType] = {
 
 
 @lru_cache(4096)
-def _text_of(made: ColumnType) -> str:
+def _text_of(column_type: ColumnType) -> str:
     plain = {
-        f.name: getattr(made, f.name) for f in fields(made) if f.name == "kind" or getattr(made, f.name) != f.default
+        f.name: getattr(column_type, f.name)
+        for f in fields(column_type)
+        if f.name == "kind" or getattr(column_type, f.name) != f.default
     }
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 

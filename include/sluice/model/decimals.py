@@ -66,14 +66,14 @@ def without_nan(values: pa.Array) -> tuple[pa.Array, _Mask | None]:
 def to_text(values: pa.Array) -> pa.Array:
     """Return decimals with all their digits, without an exponent, and NaN (string); null stays null."""
     plain, odd = without_nan(values)
-    found = plain.cast(pa.string())
-    short = pc.fill_null(pc.match_substring(found, "E"), False)
+    texts = plain.cast(pa.string())
+    short = pc.fill_null(pc.match_substring(texts, "E"), False)
     if pc.any(short).as_py():
         places = np.flatnonzero(short.to_numpy(zero_copy_only=False))
-        found = pc.replace_with_mask(
-            found, short, pa.array([f"{plain[int(p)].as_py():f}" for p in places], pa.string())
+        texts = pc.replace_with_mask(
+            texts, short, pa.array([f"{plain[int(p)].as_py():f}" for p in places], pa.string())
         )
-    return found if odd is None else pc.if_else(pa.array(odd), NAN, found)
+    return texts if odd is None else pc.if_else(pa.array(odd), NAN, texts)
 
 
 def to_python(values: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -81,10 +81,10 @@ def to_python(values: pa.Array | pa.ChunkedArray) -> list[Any]:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     plain, odd = without_nan(values)
-    found: list[Any] = plain.to_pylist()
+    numbers: list[Any] = plain.to_pylist()
     for place in () if odd is None else np.flatnonzero(odd):
-        found[place] = Decimal(NAN)
-    return found
+        numbers[place] = Decimal(NAN)
+    return numbers
 
 
 def from_python(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -101,15 +101,15 @@ def cast(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([cast(chunk, kind) for chunk in values.chunks], kind)
     plain, odd = without_nan(values)
-    made = plain.cast(kind)
+    converted = plain.cast(kind)
     if odd is None:
-        return made
+        return converted
     if pa.types.is_decimal(kind):
-        return with_nan(made, odd)
+        return with_nan(converted, odd)
     if pa.types.is_floating(kind):
-        return pc.if_else(pa.array(odd), pa.scalar(float("nan"), kind), made)
+        return pc.if_else(pa.array(odd), pa.scalar(float("nan"), kind), converted)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return pc.if_else(pa.array(odd), pa.scalar(NAN, kind), made)
+        return pc.if_else(pa.array(odd), pa.scalar(NAN, kind), converted)
     raise pa.ArrowInvalid(f"NaN is no value of {kind}")
 
 

@@ -26,5 +26,5 @@ class RangeDigest:
 
 def kind_and_words(kind: str, words: Iterable[str]) -> tuple[str, ...]:
     """Return a list of words: the kind of digest, and how each column enters it; empty if one column does not."""
-    found = tuple(words)
-    return (kind, *found) if all(found) else ()
+    parts = tuple(words)
+    return (kind, *parts) if all(parts) else ()

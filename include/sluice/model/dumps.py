@@ -156,7 +156,7 @@ class Dump:
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Dump:
         """Read a dump from its node. Unknown fields are left out."""
-        known = {
+        values = {
             **known_fields(cls, data),
             "tables": tuple(TableRequest.from_json(t) for t in data["tables"]),
             "targets": tuple(data["targets"]),
@@ -165,7 +165,7 @@ class Dump:
             "tuning": Tuning(**known_fields(Tuning, data["tuning"])),
             "version": version,
         }
-        return cls(**known)
+        return cls(**values)
 
     def to_state(self, state: DumpState, *, note: str = "", ended_ms: int = 0) -> Dump:
         """Return the same dump in another state."""
@@ -221,12 +221,12 @@ class TablePlaced:
 
     def in_batch(self, number: int, rows: int, delivered: int) -> tuple[tuple[int, int], ...]:
         """Return ``batches`` with more rows of one; those that every target has are left out."""
-        rows += sum(held for at, held in self.batches if at == number)
-        found = [(at, held) for at, held in self.batches if delivered < at < number]
-        while len(found) >= KEPT_BATCHES:
-            (_, old), (at, held), *rest = found
-            found = [(at, old + held), *rest]
-        return (*found, (number, rows))
+        rows += sum(count for at, count in self.batches if at == number)
+        counts = [(at, count) for at, count in self.batches if delivered < at < number]
+        while len(counts) >= KEPT_BATCHES:
+            (_, old), (at, count), *rest = counts
+            counts = [(at, old + count), *rest]
+        return (*counts, (number, rows))
 
     def undelivered(self, delivered: int) -> int:
         """Return how many placed rows are in batches after ``delivered``."""
@@ -291,7 +291,7 @@ class Chunk:
     @classmethod
     def from_json(cls, id_: ChunkId, data: dict[str, Any], version: int) -> Chunk:
         """Read a chunk from its node. Unknown fields are left out."""
-        known = {
+        values = {
             **known_fields(cls, data),
             "id": id_,
             "state": ChunkState(data["state"]),
@@ -300,7 +300,7 @@ class Chunk:
             "buckets": tuple(data.get("buckets", (0, 0))),
             "version": version,
         }
-        return cls(**known)
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)

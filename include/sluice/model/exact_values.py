@@ -52,12 +52,12 @@ def table_of_keys(
     ``read``: reads one column.
     """
     if not keys:
-        return pa.table({name: pa.array([], made.arrow_type) for name, made in types.items()})
+        return pa.table({name: pa.array([], column_type.arrow_type) for name, column_type in types.items()})
     columns = zip(types.items(), zip(*keys, strict=True), strict=False)
-    return pa.table({name: read(made, values) for (name, made), values in columns})
+    return pa.table({name: read(column_type, values) for (name, column_type), values in columns})
 
 
 def _fit(values: Sequence[Any], kind: type[np.floating[Any]]) -> bool:
-    given = np.array(values, np.float64)
+    doubles = np.array(values, np.float64)
     with np.errstate(over="ignore"):
-        return bool((given.astype(kind).astype(np.float64) == given).all())
+        return bool((doubles.astype(kind).astype(np.float64) == doubles).all())

@@ -59,8 +59,8 @@ def neutral_type(field: pa.Field) -> ColumnType | None:
     text = (field.metadata or {}).get(KIND)
     if not text:
         return None
-    found = ColumnType.from_text(text.decode())
-    return found if found.arrow_type == field.type else None
+    neutral = ColumnType.from_text(text.decode())
+    return neutral if neutral.arrow_type == field.type else None
 
 
 def key_ordinal(field: pa.Field) -> int:

@@ -17,12 +17,12 @@ def double_text(value: float) -> str:
     text = repr(value)
     mantissa, _, exponent = text.partition("e")
     sign = "-" if mantissa.startswith("-") else ""
-    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    integer, _, fraction = mantissa.lstrip("-").partition(".")
     fraction = "" if fraction == "0" else fraction
-    digits = (whole + fraction).lstrip("0")
-    point = int(exponent or 0) + len(whole)
-    if whole == "0":
-        point -= len(whole + fraction) - len(digits) if digits else 0
+    digits = (integer + fraction).lstrip("0")
+    point = int(exponent or 0) + len(integer)
+    if integer == "0":
+        point -= len(integer + fraction) - len(digits) if digits else 0
     digits = digits.rstrip("0") or "0"
     if digits == "0":
         return f"{sign}0.0"

@@ -33,16 +33,16 @@ def samples(starts: Iterable[Sequence[int]], low: int | None = None, high: int |
         keep &= True if high is None else lefts.view(np.int64) < high
         lefts, rights = lefts[keep], rights[keep]
     step = (rights - lefts) // np.uint64(PER_GROUP)  # a difference may need the 64th bit
-    found = (lefts[:, None] + step[:, None] * np.arange(PER_GROUP, dtype=np.uint64)).ravel().view(np.int64)
+    keys = (lefts[:, None] + step[:, None] * np.arange(PER_GROUP, dtype=np.uint64)).ravel().view(np.int64)
     if low is not None:
-        found = found[found > low]
+        keys = keys[keys > low]
     if high is not None:
-        found = found[found < high]
-    return np.sort(found)
+        keys = keys[keys < high]
+    return np.sort(keys)
 
 
-def borders(found: Samples, each: int) -> list[int]:
+def borders(keys: Samples, each: int) -> list[int]:
     """Return ascending keys that cut the rows into ranges of about ``each`` samples; none is the first key."""
-    if not found.size:
+    if not keys.size:
         return []
-    return [int(key) for key in np.unique(found[each::each]) if key > found[0]]
+    return [int(key) for key in np.unique(keys[each::each]) if key > keys[0]]

@@ -46,6 +46,6 @@ def declared(word: str, labels: Sequence[str]) -> str:
 
 
 def _quoted(label: str) -> str:
-    for raw, shown in (("\\", "\\\\"), ("'", "''"), ("\0", "\\0"), ("\n", "\\n"), ("\r", "\\r")):
-        label = label.replace(raw, shown)
+    for raw, escaped in (("\\", "\\\\"), ("'", "''"), ("\0", "\\0"), ("\n", "\\n"), ("\r", "\\r")):
+        label = label.replace(raw, escaped)
     return f"'{label}'"

@@ -73,16 +73,16 @@ class RowLayout:
     def problems(self, schema: pa.Schema) -> list[str]:
         """Describe what of ``schema`` does not fit; empty if it fits. Looks at no row."""
         kinds = {field.name: field.type for field in schema}
-        ours = [name for name in kinds if name in _OURS]
-        found = [f"no {name}" for name in sorted(self.required - set(ours))]
-        found += [f"{name} does not belong to it" for name in ours if name not in self.required | self.optional]
+        internal = [name for name in kinds if name in _OURS]
+        problems = [f"no {name}" for name in sorted(self.required - set(internal))]
+        problems += [f"{name} does not belong to it" for name in internal if name not in self.required | self.optional]
         if len(kinds) < len(schema):
-            found += [f"{name} is there twice" for name, times in Counter(schema.names).items() if times > 1]
-        if found:
-            return found
-        wrong = [name for name in ours if name in _TYPES and kinds[name] != _TYPES[name]]
-        found = [f"{name} is {kinds[name]}, not {_TYPES[name]}" for name in wrong]
-        return found + (_before_problems(kinds) if "_before" in ours else [])
+            problems += [f"{name} is there twice" for name, times in Counter(schema.names).items() if times > 1]
+        if problems:
+            return problems
+        wrong = [name for name in internal if name in _TYPES and kinds[name] != _TYPES[name]]
+        problems = [f"{name} is {kinds[name]}, not {_TYPES[name]}" for name in wrong]
+        return problems + (_before_problems(kinds) if "_before" in internal else [])
 
     def require(self, schema: pa.Schema, *, where: str) -> None:
         """Raise SegmentError, at ``where``, for a schema that does not fit."""

@@ -142,16 +142,16 @@ class MarkRules:
 
     def read(self, text: str) -> Token | None:
         """Parse a token; None if Sluice did not make it with a known key."""
-        said, _, seal = text.rpartition(".")
-        parts = said.split(".")
+        content, _, seal = text.rpartition(".")
+        parts = content.split(".")
         if (len(parts), parts[0]) not in {(5, _VERSION), (7, _NUMBERED)} or parts[1] not in self.keys:
             return None
         keys = (self.keys[parts[1]], self.former.get(parts[1]))
         mark = seal.encode(errors="surrogatepass")
-        if not any(key and hmac.compare_digest(mark, _seal(said, key).encode()) for key in keys):
+        if not any(key and hmac.compare_digest(mark, _seal(content, key).encode()) for key in keys):
             return None
-        held = Held(int(parts[5]), int(parts[6])) if parts[0] == _NUMBERED else None
-        return Token(parts[1], parts[2], parts[3], held)
+        numbers = Held(int(parts[5]), int(parts[6])) if parts[0] == _NUMBERED else None
+        return Token(parts[1], parts[2], parts[3], numbers)
 
     def drops(self, token: Token) -> bool:
         """Return True if changes with this mark are not captured."""
@@ -163,8 +163,8 @@ class MarkRules:
 
     def of_statement(self, sql: str) -> Token | None:
         """Return the mark at the end of a statement, see :func:`marked_statement`."""
-        found = _COMMENT.search(sql)
-        return self.read(found[1]) if found else None
+        match = _COMMENT.search(sql)
+        return self.read(match[1]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +188,14 @@ class PartnerLoads:
         """
         if token.pipeline != rules.partner or not rules.is_own(token):
             return self
-        held = token.held
+        numbers = token.held
         before, after, saw = self.before, self.after, self.saw
-        if held is not None:
-            after = held.loaded
-            before = before if captured else held.loaded
+        if numbers is not None:
+            after = numbers.loaded
+            before = before if captured else numbers.loaded
         if not rules.drops(token):
-            seen = held.seen if held is not None else 0
-            saw = seen if saw is None else min(saw, seen)
+            seen_batch = numbers.seen if numbers is not None else 0
+            saw = seen_batch if saw is None else min(saw, seen_batch)
         return PartnerLoads(before, after, saw)
 
 

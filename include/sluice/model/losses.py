@@ -12,7 +12,7 @@ class Loss(str):
     __slots__ = ()
 
 
-def together(*said: str) -> str:
+def together(*descriptions: str) -> str:
     """Join descriptions, without empty ones. The result is a :class:`Loss` if one of them is."""
-    words = "; ".join(filter(None, said))
-    return Loss(words) if any(isinstance(one, Loss) for one in said) else words
+    words = "; ".join(filter(None, descriptions))
+    return Loss(words) if any(isinstance(description, Loss) for description in descriptions) else words

@@ -18,10 +18,10 @@ def meant_table(word: str, known: Iterable[str]) -> str:
     schema, _, table = word.lower().partition(".")
     near: dict[str, str] = {}
     for name in known:
-        other_schema, _, other = name.lower().partition(".")
-        if schema == other_schema and (table == other or not _in_series(table, other)):
-            near[other] = name
-        elif table == other and not _in_series(schema, other_schema):
+        other_schema, _, other_table = name.lower().partition(".")
+        if schema == other_schema and (table == other_table or not _in_series(table, other_table)):
+            near[other_table] = name
+        elif table == other_table and not _in_series(schema, other_schema):
             near[other_schema] = name
     for part in (table, schema):
         if close := difflib.get_close_matches(part, near, n=1, cutoff=0.75):

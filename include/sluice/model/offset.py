@@ -63,7 +63,7 @@ class Offset:
         return f"{file}:{number}"
 
     def order_of(self, place: str) -> tuple[int, ...]:
-        """Return the order of a :attr:`place` of the same log. Raises ConfigError if it is none."""
+        """Return the sort key of ``place``. Raises ConfigError if it is not a :attr:`place` of this log."""
         return place_order(place)
 
     def has_reached(self, place: str) -> bool:

@@ -49,10 +49,10 @@ class PlannedColumn:
         """The type as which values are sent: a column whose time zone the mapping changes is a timestamp, or is none
         any more.
         """
-        made, wanted = self.value_type, self.wanted_type
-        if wanted is not None and {made.kind, wanted.kind} == {ColumnKind.DATETIME, ColumnKind.TIMESTAMP}:
-            return replace(made, kind=wanted.kind)
-        return made
+        native, mapped = self.value_type, self.wanted_type
+        if mapped is not None and {native.kind, mapped.kind} == {ColumnKind.DATETIME, ColumnKind.TIMESTAMP}:
+            return replace(native, kind=mapped.kind)
+        return native
 
 
 @dataclass(frozen=True, slots=True)

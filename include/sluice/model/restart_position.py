@@ -42,13 +42,13 @@ def restart_position(captured: Offset, began: Offset, queues: Sequence[Queue]) -
     """
     behind = [queue.delivered or began for queue in queues if queue.holds_back]
     if behind:
-        found = behind[0]
+        earliest = behind[0]
         for position in behind[1:]:
-            if found.follows(position):
-                found = position
-        return found
-    found = captured
+            if earliest.follows(position):
+                earliest = position
+        return earliest
+    earliest = captured
     for queue in queues:
-        if queue.delivered is not None and queue.delivered.follows(found):
-            found = queue.delivered
-    return found
+        if queue.delivered is not None and queue.delivered.follows(earliest):
+            earliest = queue.delivered
+    return earliest

@@ -80,10 +80,10 @@ def rights_on(
 
 def by_schema(tables: Iterable[TableId]) -> dict[str, list[str]]:
     """Return the names of the tables of each schema."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for table in sorted(set(tables)):
-        found.setdefault(table.schema, []).append(table.table)
-    return found
+        names.setdefault(table.schema, []).append(table.table)
+    return names
 
 
 def lacking(user: str, place: str, missing: Iterable[tuple[Right, Sequence[str]]], grant: str) -> Finding:

@@ -99,8 +99,10 @@ class TableChange:
         """True if a column came or went that the names before and after do not show: dropped and added anew in one
         statement.
         """
-        shown = {one.kind for one in column_changes(self.before, self.after)} if self.before and self.after else None
-        return shown is not None and not {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} & set(self.kinds) <= shown
+        visible = (
+            {change.kind for change in column_changes(self.before, self.after)} if self.before and self.after else None
+        )
+        return visible is not None and not {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} & set(self.kinds) <= visible
 
     def compared_columns(
         self, renames: Mapping[str, str] | None = None, dropped: Collection[str] = ()
@@ -111,14 +113,14 @@ class TableChange:
         """
         assert self.before is not None
         assert self.after is not None
-        found = column_changes(self.before, self.after, renames, dropped)
-        said = {ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN} & set(self.kinds)
-        if len(said) != 1:
-            return found
-        [kind] = said
+        columns = column_changes(self.before, self.after, renames, dropped)
+        kinds = {ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN} & set(self.kinds)
+        if len(kinds) != 1:
+            return columns
+        [kind] = kinds
         return tuple(
-            replace(one, kind=kind) if one.kind in {ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN} else one
-            for one in found
+            replace(column, kind=kind) if column.kind in {ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN} else column
+            for column in columns
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -140,7 +142,7 @@ class TableChange:
         """Read a stored change; the changed columns are found anew from both definitions."""
         before = TableDefinition.from_json(data["before"]) if data["before"] else None
         after = TableDefinition.from_json(data["after"]) if data["after"] else None
-        made = cls(
+        change = cls(
             TableId(*data["table"]),
             tuple(ChangeKind(kind) for kind in data["kinds"]),
             before,
@@ -149,7 +151,7 @@ class TableChange:
             TableId(*data["renamed_to"]) if data["renamed_to"] else None,
             data.get("reason", ""),
         )
-        return replace(made, columns=made.compared_columns()) if before and after else made
+        return replace(change, columns=change.compared_columns()) if before and after else change
 
 
 def column_changes(
@@ -164,27 +166,27 @@ def column_changes(
     name now.
     """
     renames = renames or {}
-    found: list[ColumnChange] = []
+    changes: list[ColumnChange] = []
     new = {column.name.lower(): column for column in after.columns}
     met: set[str] = set()
     order: list[str] = []
     for column in before.columns:
         name = renames.get(column.name.lower(), column.name).lower()
-        there = new.get(name)
-        if there is None or column.name.lower() in dropped:
-            found.append(ColumnChange(ChangeKind.DROP_COLUMN, column, None))
+        renamed = new.get(name)
+        if renamed is None or column.name.lower() in dropped:
+            changes.append(ColumnChange(ChangeKind.DROP_COLUMN, column, None))
             continue
         met.add(name)
         order.append(name)
-        found += [ColumnChange(kind, column, there) for kind in _kinds(column, there)]
-    kept = [column.name.lower() for column in after.columns if column.name.lower() in met]
-    for was, now in zip(order, kept, strict=True):
+        changes += [ColumnChange(kind, column, renamed) for kind in _kinds(column, renamed)]
+    remaining = [column.name.lower() for column in after.columns if column.name.lower() in met]
+    for was, now in zip(order, remaining, strict=True):
         if was != now:
-            found.append(ColumnChange(ChangeKind.MOVE_COLUMN, new[now], new[now]))
+            changes.append(ColumnChange(ChangeKind.MOVE_COLUMN, new[now], new[now]))
     for column in after.columns:
         if column.name.lower() not in met:
-            found.append(ColumnChange(ChangeKind.ADD_COLUMN, None, column))
-    return tuple(found)
+            changes.append(ColumnChange(ChangeKind.ADD_COLUMN, None, column))
+    return tuple(changes)
 
 
 def _kinds(old: ColumnDefinition, new: ColumnDefinition) -> list[ChangeKind]:
@@ -248,8 +250,8 @@ def cut_overs(changes: Sequence[TableChange], foreign: Collection[TableId]) -> t
 
     Both have the same rows, copied by another program. ``foreign``: tables that are not captured.
     """
-    arrived = {one.renamed_to: one for one in changes if one.renamed_to is not None}
-    found = []
+    arrived = {change.renamed_to: change for change in changes if change.renamed_to is not None}
+    replaced = []
     for old in changes:
         new = arrived.get(old.table) if old.renamed_to is not None and old.table not in foreign else None
         if new is None or new.table not in foreign or old.before is None or new.after is None:
@@ -257,18 +259,21 @@ def cut_overs(changes: Sequence[TableChange], foreign: Collection[TableId]) -> t
         if new.table in arrived:
             continue  # a captured table may be under way under that name: t TO x, u TO t, x TO u
         columns = column_changes(old.before, new.after)
-        kinds = (*dict.fromkeys(one.kind for one in columns), *_kinds_of_table(old.before, new.after))
-        found.append(TableChange(old.table, kinds, old.before, new.after, columns))
-    return tuple(found)
+        kinds = (*dict.fromkeys(change.kind for change in columns), *_kinds_of_table(old.before, new.after))
+        replaced.append(TableChange(old.table, kinds, old.before, new.after, columns))
+    return tuple(replaced)
 
 
 def _kinds_of_table(before: TableDefinition, after: TableDefinition) -> list[ChangeKind]:
     """Return the kinds that two definitions of one table show besides those of columns."""
-    others = [tuple(one for one in table.indexes if not one.primary) for table in (before, after)]
+    indexes = [tuple(index for index in table.indexes if not index.primary) for table in (before, after)]
     options = [(table.charset, table.collation, table.engine, table.comment) for table in (before, after)]
-    found = [(before.primary_key != after.primary_key, ChangeKind.PRIMARY_KEY)]
-    found += [(others[0] != others[1], ChangeKind.INDEXES), (options[0] != options[1], ChangeKind.TABLE_OPTIONS)]
-    return [kind for differs, kind in found if differs]
+    differences = [(before.primary_key != after.primary_key, ChangeKind.PRIMARY_KEY)]
+    differences += [
+        (indexes[0] != indexes[1], ChangeKind.INDEXES),
+        (options[0] != options[1], ChangeKind.TABLE_OPTIONS),
+    ]
+    return [kind for differs, kind in differences if differs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,11 +79,11 @@ def _is_large(kind: pa.DataType) -> bool:
 def cuts(sizes: Sizes, max_bytes: int, max_rows: int) -> list[tuple[int, int]]:
     """Return (start, stop) of runs of rows: at most ``max_bytes`` and ``max_rows``, but at least one row."""
     ends = np.cumsum(sizes)
-    found, start = [], 0
+    runs, start = [], 0
     while start < len(ends):
         base = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, base + max_bytes, side="right"))
         stop = min(max(stop, start + 1), start + max_rows)
-        found.append((start, stop))
+        runs.append((start, stop))
         start = stop
-    return found
+    return runs

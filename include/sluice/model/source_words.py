@@ -76,9 +76,11 @@ class StatementMeaning:
             names = words.altered_names(statement)
         except DecodeError as error:
             unclear = error.message
-        definitions = [one for change in changes for one in (change.before, change.after) if one is not None]
-        made = ((column, words.column_type(column)) for one in definitions for column in one.columns)
-        types = {column: known for column, known in made if known is not None}
+        definitions = [
+            definition for change in changes for definition in (change.before, change.after) if definition is not None
+        ]
+        typed = ((column, words.column_type(column)) for definition in definitions for column in definition.columns)
+        types = {column: column_type for column, column_type in typed if column_type is not None}
         return cls(types, dict(_defaults(words, statement, changes)), names, unclear)
 
     def default_value(self, column: ColumnDefinition) -> DefaultValue:
@@ -106,8 +108,8 @@ def _defaults(
     A statement that only renames a table did not write its defaults: what depends on the session that did is not known
     then.
     """
-    for one in changes:
-        wrote = bool(_WRITES_DEFAULTS & set(one.kinds)) or ChangeKind.RENAME_TABLE not in one.kinds
+    for change in changes:
+        wrote = bool(_WRITES_DEFAULTS & set(change.kinds)) or ChangeKind.RENAME_TABLE not in change.kinds
         ran = statement if wrote else replace(statement, session=None)
-        for column in one.after.columns if one.after is not None else ():
+        for column in change.after.columns if change.after is not None else ():
             yield column, words.default_value(column, ran)

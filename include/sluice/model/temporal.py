@@ -69,7 +69,7 @@ def special_timestamp(year: int, month: int, day: int, micros_of_day: int) -> in
 
 
 def stored_date(year: int, month: int, day: int) -> int:
-    """Return the date32 number of a day, whether a calendar has it or not."""
+    """Encode a date as date32, including invalid dates such as 2023-02-31."""
     try:
         return (dt.date(year, month, day) - _EPOCH).days
     except ValueError:
@@ -124,8 +124,8 @@ def text_of_special(number: int, *, date: bool, fsp: int = 0) -> str:
         value = number - TIMESTAMP_BASE
         year, month, day = unpack_day(value >> _MICROS_BITS)
         micros_of_day = value & ((1 << _MICROS_BITS) - 1)
-    shown = f"{year:04d}" if year >= 0 else f"{-year:04d}"
-    text, era = f"{shown}-{month:02d}-{day:02d}", BEFORE_CHRIST if year < 0 else ""
+    digits = f"{year:04d}" if year >= 0 else f"{-year:04d}"
+    text, era = f"{digits}-{month:02d}-{day:02d}", BEFORE_CHRIST if year < 0 else ""
     if date:
         return text + era
     seconds, micros = divmod(micros_of_day, 1_000_000)

@@ -233,8 +233,8 @@ def has_character(charset: str, character: str) -> bool:
     """Return True if the charset has this character. Raises UnsupportedType for an unknown charset."""
     if charset in {"utf8mb3", "utf8", "ucs2"}:
         return ord(character) < 0x10000
-    known = None if charset == "binary" else _characters(charset)
-    return known is None or ord(character) in known
+    characters = None if charset == "binary" else _characters(charset)
+    return characters is None or ord(character) in characters
 
 
 def _code_point(data: bytes, codec: str) -> int:

@@ -100,18 +100,18 @@ class MySQLConnection(_Base):
         for question in questions:
             self._execute_command(COMMAND.COM_QUERY, question)
             firsts.append(self._next_seq_id)
-        found: list[Rows] = []
+        answers: list[Rows] = []
         failed: list[pymysql.err.MySQLError] = []
         for first in firsts:
             try:
-                found.append(self._answer(first))
+                answers.append(self._answer(first))
             except pymysql.err.MySQLError as error:
                 if not self.open:
                     raise
                 failed.append(error)
         if failed:
             raise self.with_grant(failed[0])
-        return found
+        return answers
 
     def ahead(self, statement: str) -> None:
         """Send a statement that cannot fail on a connection that is alive (BEGIN); its answer is read with the next
@@ -142,8 +142,8 @@ class MySQLConnection(_Base):
         first, owed, self._owed = self._next_seq_id, self._owed, ()
         self._asks = False
         try:
-            for other in owed:
-                self._answer(other)
+            for question in owed:
+                self._answer(question)
         except BaseException:
             self._force_close()  # type: ignore[attr-defined]  # the answers could no longer be told apart
             raise

@@ -102,23 +102,23 @@ def default_scalar(definition: ColumnDefinition, made: ColumnType, statement: St
     if definition.generated is not None:
         raise UnsupportedType("it is generated")
     try:
-        found = None if definition.default is None else _parsed(definition, made, statement)
-        if isinstance(found, pa.Scalar):
-            return found
-        if found is None:
+        constant = None if definition.default is None else _parsed(definition, made, statement)
+        if isinstance(constant, pa.Scalar):
+            return constant
+        if constant is None:
             return pa.scalar(None, made.arrow_type) if definition.nullable else _implicit(definition, made)
-        return _Reader(definition, made, statement).read(found)
+        return _Reader(definition, made, statement).read(constant)
     except (ValueError, OverflowError, InvalidOperation, pa.ArrowException, DecodeError) as error:
         raise UnsupportedType(f"its default {definition.default} is not understood") from error
 
 
 def default_value(column: ColumnDefinition, statement: Statement | None = None) -> DefaultValue:
     """Return the value of a default, or why it is not known. ``statement``: as :func:`default_scalar` has it."""
-    made = definition_type(column)
-    if made is None:
+    neutral = definition_type(column)
+    if neutral is None:
         return DefaultValue(None, f"the type {column.type} is not known")
     try:
-        return DefaultValue(default_scalar(column, made, statement))
+        return DefaultValue(default_scalar(column, neutral, statement))
     except UnsupportedType as error:
         return DefaultValue(None, error.message)
 
@@ -127,40 +127,38 @@ def _parsed(
     definition: ColumnDefinition, made: ColumnType, statement: Statement | None
 ) -> _Constant | pa.Scalar | None:
     """Return the literal, or the value of a function of the statement's time; None for NULL."""
-    found: Sequence[Token] = tokens(definition.default or "", Dialect(statement is not None and statement.mariadb))[:-1]
+    rest: Sequence[Token] = tokens(definition.default or "", Dialect(statement is not None and statement.mariadb))[:-1]
     expression = UnsupportedType(f"its default {definition.default} is an expression")
     bracketed = False
-    while len(found) > 2 and found[0].text == "(" and found[-1].text == ")":
-        found, bracketed = found[1:-1], True
+    while len(rest) > 2 and rest[0].text == "(" and rest[-1].text == ")":
+        rest, bracketed = rest[1:-1], True
     sign = ""
-    while found and found[0].text in {"+", "-"} and found[0].kind is Kind.SIGN:
-        sign = "-" if (found[0].text == "-") != (sign == "-") else ""
-        found = found[1:]
-    if not found:
+    while rest and rest[0].text in {"+", "-"} and rest[0].kind is Kind.SIGN:
+        sign = "-" if (rest[0].text == "-") != (sign == "-") else ""
+        rest = rest[1:]
+    if not rest:
         raise expression
-    name = found[0].upper if found[0].kind is Kind.WORD else ""
+    name = rest[0].upper if rest[0].kind is Kind.WORD else ""
     charset = ""
-    if len(found) > 1 and (name.startswith("_") or name in {*_TYPED, "N"}):
-        if found[1].kind not in {Kind.STRING, Kind.HEX, Kind.BITS}:
+    if len(rest) > 1 and (name.startswith("_") or name in {*_TYPED, "N"}):
+        if rest[1].kind not in {Kind.STRING, Kind.HEX, Kind.BITS}:
             raise expression
         charset = name[1:].lower() if name.startswith("_") else ""
-        found = found[1:]
-        if (
-            charset and found[0].kind is Kind.STRING
-        ):  # its bytes are of that charset, whatever the statement was sent in
-            data = "".join(token.text for token in found).encode("utf-8", "surrogateescape")
+        rest = rest[1:]
+        if charset and rest[0].kind is Kind.STRING:  # its bytes are of that charset, whatever the statement was sent in
+            data = "".join(token.text for token in rest).encode("utf-8", "surrogateescape")
             return _Constant(data if charset == "binary" else decoded(data, charset), bracketed=bracketed)
-    if all(token.kind is Kind.STRING for token in found):
+    if all(token.kind is Kind.STRING for token in rest):
         if sign:
             raise expression
-        return _Constant("".join(token.text for token in found), charset=charset, bracketed=bracketed)
+        return _Constant("".join(token.text for token in rest), charset=charset, bracketed=bracketed)
     if name in _NOW | _TODAY and not sign:
-        return _now(found, definition, made, statement, bracketed=bracketed)
-    if name in _EMPTY_JSON and made.kind is K.JSON and [t.text for t in found[1:]] == ["(", ")"]:
+        return _now(rest, definition, made, statement, bracketed=bracketed)
+    if name in _EMPTY_JSON and made.kind is K.JSON and [t.text for t in rest[1:]] == ["(", ")"]:
         return _Constant(_EMPTY_JSON[name], bracketed=True)
-    if len(found) != 1:
+    if len(rest) != 1:
         raise expression
-    token = found[0]
+    token = rest[0]
     if token.kind is Kind.NUMBER:
         return _Constant(sign + token.text, number=True, bracketed=bracketed)
     if sign:
@@ -189,7 +187,7 @@ def _now(
 ) -> pa.Scalar:  # fmt: skip
     """Return the value of NOW() and its like: the time at which the statement began, in its session's time zone."""
     rest = [token.text for token in found[1:]]
-    asked = int(rest[1]) if len(rest) == 3 and rest[1].isdigit() else 0
+    precision = int(rest[1]) if len(rest) == 3 and rest[1].isdigit() else 0
     session = statement.session if statement is not None else None
     plain = not rest or (rest[0] == "(" and rest[-1] == ")" and len(rest) == 2 + (len(rest) == 3 and rest[1].isdigit()))
     today = found[0].upper in _TODAY
@@ -198,18 +196,18 @@ def _now(
     if session is None or not session.timestamp_us:
         raise UnsupportedType(f"its default {definition.default} is the time of a statement, which is not known")
     micros = session.timestamp_us
-    digits = 0 if today else min(asked, made.digits) if bracketed or rest[1:2] not in ([], [")"]) else made.digits
+    digits = 0 if today else min(precision, made.digits) if bracketed or rest[1:2] not in ([], [")"]) else made.digits
     micros -= micros % 10 ** (6 - digits)
     if made.kind is K.TIMESTAMP and not today:
         return pa.scalar(micros, pa.int64()).cast(made.arrow_type)
     zone = _zone(session, f"its default {definition.default}")
-    there = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
-    there = there.astimezone(zone).replace(tzinfo=None)
+    local_time = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
+    local_time = local_time.astimezone(zone).replace(tzinfo=None)
     if made.kind is K.DATE:
-        return pa.scalar(there.date(), made.arrow_type)
+        return pa.scalar(local_time.date(), made.arrow_type)
     if today:
         raise UnsupportedType(f"its default {definition.default} is an expression")
-    return pa.scalar(there, made.arrow_type)
+    return pa.scalar(local_time, made.arrow_type)
 
 
 def _zone(session: StatementSession | None, what: str) -> dt.tzinfo:
@@ -252,69 +250,75 @@ class _Reader:
     made: ColumnType
     statement: Statement | None
 
-    def read(self, found: _Constant) -> pa.Scalar:
+    def read(self, constant: _Constant) -> pa.Scalar:
         """Return the value, of the column's Arrow type."""
-        made, literal = self.made, type_named(self.definition.type).literal
-        arrow_type = made.arrow_type
-        as_printed = self.statement is None and (literal is Literal.BYTES or made.charset in _WIDE)
-        if as_printed and isinstance(found.value, str) and "?" in found.value:
+        neutral, literal = self.made, type_named(self.definition.type).literal
+        arrow_type = neutral.arrow_type
+        as_printed = self.statement is None and (literal is Literal.BYTES or neutral.charset in _WIDE)
+        if as_printed and isinstance(constant.value, str) and "?" in constant.value:
             raise self._unknown("may have other characters where the server prints ?")
-        if made.kind is K.GEOMETRY or made.kind is K.VECTOR:
+        if neutral.kind is K.GEOMETRY or neutral.kind is K.VECTOR:
             raise self._unknown("is an expression")
-        if found.number and made.kind in {K.ENUM, K.SET} and (self.statement is None or self.statement.mariadb):
-            return pa.scalar(self._numbered(found), arrow_type)
-        if found.bracketed and found.number and made.kind in {K.ENUM, K.SET, K.YEAR, K.BIT, *_DAYS, K.TIME, K.JSON}:
+        if constant.number and neutral.kind in {K.ENUM, K.SET} and (self.statement is None or self.statement.mariadb):
+            return pa.scalar(self._numbered(constant), arrow_type)
+        if (
+            constant.bracketed
+            and constant.number
+            and neutral.kind in {K.ENUM, K.SET, K.YEAR, K.BIT, *_DAYS, K.TIME, K.JSON}
+        ):
             raise self._unknown("is an expression")
         if literal is Literal.BYTES:
-            return pa.scalar(self._bytes(found), arrow_type)
-        number = isinstance(found.value, bytes) and literal in NUMERIC
+            return pa.scalar(self._bytes(constant), arrow_type)
+        number = isinstance(constant.value, bytes) and literal in NUMERIC
         if number:
-            found = self._as_number(found)
-        elif isinstance(found.value, bytes):
-            found = replace(found, value=self._characters(found), charset="")
-        assert isinstance(found.value, str)
-        value = found.value
-        if made.kind is K.BIT:
-            return pa.scalar(self._bits(found, is_number=number), arrow_type)
-        if made.kind is K.YEAR:
+            constant = self._as_number(constant)
+        elif isinstance(constant.value, bytes):
+            constant = replace(constant, value=self._characters(constant), charset="")
+        assert isinstance(constant.value, str)
+        value = constant.value
+        if neutral.kind is K.BIT:
+            return pa.scalar(self._bits(constant, is_number=number), arrow_type)
+        if neutral.kind is K.YEAR:
             whole = int(_ROUNDED.quantize(Decimal(value), Decimal(1)))
-            return pa.scalar(read_year(value, whole, quoted=not found.number), arrow_type)
+            return pa.scalar(read_year(value, whole, quoted=not constant.number), arrow_type)
         if literal is Literal.NUMBER:
-            return pa.scalar(self._whole(found), arrow_type)
+            return pa.scalar(self._whole(constant), arrow_type)
         if literal is Literal.DECIMAL:
             return pa.scalar(self._decimal(value), arrow_type)
         if literal is Literal.FLOAT:
-            return pa.scalar(self._float(found), arrow_type)
+            return pa.scalar(self._float(constant), arrow_type)
         if literal is Literal.TEMPORAL:
-            return self._temporal(found)
-        return pa.scalar(self._text(found), arrow_type)
+            return self._temporal(constant)
+        return pa.scalar(self._text(constant), arrow_type)
 
     def _unknown(self, why: str) -> UnsupportedType:
         return UnsupportedType(f"its default {self.definition.default} {why}")
 
     # -- numbers ---------------------------------------------------------------------------------------------------
-    def _as_number(self, found: _Constant) -> _Constant:
+    def _as_number(self, constant: _Constant) -> _Constant:
         """Read a hexadecimal or bit literal in a column of numbers."""
-        assert isinstance(found.value, bytes)
+        assert isinstance(constant.value, bytes)
         text = (self.definition.default or "").lstrip("( ").lower()
-        if found.charset:
+        if constant.charset:
             raise self._unknown("is text to a column of numbers")
         if text.startswith("x'"):
             if self.statement is None:
                 raise self._unknown("is a number to MySQL and text to MariaDB")
             if self.statement.mariadb:
-                return _Constant(found.value.decode("ascii"))
-        if len(found.value.lstrip(b"\0")) > 8:
-            raise ValueError(found.value)
-        return _Constant(str(int.from_bytes(found.value, "big")), number=True)
+                return _Constant(constant.value.decode("ascii"))
+        if len(constant.value.lstrip(b"\0")) > 8:
+            raise ValueError(constant.value)
+        return _Constant(str(int.from_bytes(constant.value, "big")), number=True)
 
-    def _whole(self, found: _Constant) -> int:
-        assert isinstance(found.value, str)
-        double = found.number and not found.exact  # it is rounded to the even one of two
-        number = int(np.rint(float(found.value)) if double else _ROUNDED.quantize(Decimal(found.value), Decimal(1)))
+    def _whole(self, constant: _Constant) -> int:
+        assert isinstance(constant.value, str)
+        double = constant.number and not constant.exact  # it is rounded to the even one of two
+        number = int(
+            np.rint(float(constant.value)) if double else _ROUNDED.quantize(Decimal(constant.value), Decimal(1))
+        )
         low, high = type_named(self.definition.type).range[self.made.unsigned]
         if not low <= number <= high:
-            raise ValueError(found.value)
+            raise ValueError(constant.value)
         return number
 
     def _decimal(self, value: str) -> Decimal:
@@ -323,72 +327,74 @@ class _Reader:
             raise ValueError(value)
         return number
 
-    def _float(self, found: _Constant) -> float:
-        assert isinstance(found.value, str)
-        number = float(found.value)
-        if self.made.kind is K.FLOAT and self.statement is None and may_be_cut(found.value):
+    def _float(self, constant: _Constant) -> float:
+        assert isinstance(constant.value, str)
+        number = float(constant.value)
+        if self.made.kind is K.FLOAT and self.statement is None and may_be_cut(constant.value):
             raise UnsupportedType(
-                f"its default {found.value} may have more digits than the six that the server prints "
+                f"its default {constant.value} may have more digits than the six that the server prints "
                 "(`sluice schema reload` asks it for all of them, with SELECT on the table)"
             )
         mariadb = self.statement is not None and self.statement.mariadb
-        if found.exact or (mariadb and not found.number):  # a decimal, and text to MariaDB, has no zero below zero
+        if constant.exact or (
+            mariadb and not constant.number
+        ):  # a decimal, and text to MariaDB, has no zero below zero
             number += 0.0
-        elif mariadb and number == 0 and found.value.startswith("-"):
+        elif mariadb and number == 0 and constant.value.startswith("-"):
             raise self._unknown("is a zero whose sign is not known")
         if len(self.definition.arguments) == 2:
             number = self._cut(number, *self.definition.arguments)
-        kept = float(np.float32(number)) if self.made.kind is K.FLOAT else number
-        if not np.isfinite(kept) or (self.made.unsigned and kept < 0):
-            raise ValueError(found.value)
+        stored = float(np.float32(number)) if self.made.kind is K.FLOAT else number
+        if not np.isfinite(stored) or (self.made.unsigned and stored < 0):
+            raise ValueError(constant.value)
         return number
 
     def _cut(self, number: float, width: int, digits: int) -> float:
         """Round a FLOAT(M,D) or DOUBLE(M,D) by the server's own arithmetic."""
         down = float(np.floor(number))
-        made = down + float(np.rint((number - down) * 10.0**digits)) / 10.0**digits
-        if abs(made) > 10.0 ** (width - digits) - 10.0**-digits:
+        rounded = down + float(np.rint((number - down) * 10.0**digits)) / 10.0**digits
+        if abs(rounded) > 10.0 ** (width - digits) - 10.0**-digits:
             raise ValueError(number)
-        return made
+        return rounded
 
-    def _bits(self, found: _Constant, *, is_number: bool) -> int:
-        assert isinstance(found.value, str)
-        if found.number:
-            number = int(_ROUNDED.quantize(Decimal(found.value), Decimal(1)))
+    def _bits(self, constant: _Constant, *, is_number: bool) -> int:
+        assert isinstance(constant.value, str)
+        if constant.number:
+            number = int(_ROUNDED.quantize(Decimal(constant.value), Decimal(1)))
         elif is_number:
-            number = int(found.value)
+            number = int(constant.value)
         else:  # a string's bytes are its bits
-            number = int.from_bytes(self._encoded(found.value), "big")
+            number = int.from_bytes(self._encoded(constant.value), "big")
         if not 0 <= number < 1 << (self.made.length or 1):
-            raise ValueError(found.value)
+            raise ValueError(constant.value)
         return number
 
     # -- dates and times -------------------------------------------------------------------------------------------
-    def _temporal(self, found: _Constant) -> pa.Scalar:
-        made = self.made
-        assert isinstance(found.value, str)
-        text = found.value
-        if found.number and not found.exact:
+    def _temporal(self, constant: _Constant) -> pa.Scalar:
+        neutral = self.made
+        assert isinstance(constant.value, str)
+        text = constant.value
+        if constant.number and not constant.exact:
             raise ValueError(text)
-        if made.kind is K.TIME:
-            return pa.scalar(read_span(text, self._precision()), pa.int64()).cast(made.arrow_type)
-        if found.number and len(text.partition(".")[0]) not in {6, 8, 12, 14}:
+        if neutral.kind is K.TIME:
+            return pa.scalar(read_span(text, self._precision()), pa.int64()).cast(neutral.arrow_type)
+        if constant.number and len(text.partition(".")[0]) not in {6, 8, 12, 14}:
             if not Decimal(text).is_zero():
                 raise ValueError(text)
             text = "0000-00-00"
-        if made.kind is K.DATE:
+        if neutral.kind is K.DATE:
             number, day, rest = read_day(text)
             self._require_day(is_calendar_day(number), day)
             if rest and self._is_next_day(text, rest, number):
                 number += 1
-            return pa.scalar(number, pa.int32()).cast(made.arrow_type)
-        micros, there = read_moment(text, self._precision())
-        self._require_day(there, read_day(text)[1])
-        if made.kind is K.TIMESTAMP and there:
+            return pa.scalar(number, pa.int32()).cast(neutral.arrow_type)
+        micros, is_real = read_moment(text, self._precision())
+        self._require_day(is_real, read_day(text)[1])
+        if neutral.kind is K.TIMESTAMP and is_real:
             what = f"its default {self.definition.default}"
             session = self.statement.session if self.statement is not None else None
             micros = _in_utc(micros, _zone(session, what))
-        return pa.scalar(micros, pa.int64()).cast(made.arrow_type)
+        return pa.scalar(micros, pa.int64()).cast(neutral.arrow_type)
 
     def _is_next_day(self, text: str, rest: str, number: int) -> bool:
         """Return True if the time rounds up to the next day.
@@ -396,18 +402,18 @@ class _Reader:
         MySQL rounds to microseconds, then to seconds, and keeps the day of that; MariaDB cuts the time off, whatever
         its mode.
         """
-        known = self.statement
-        cut = known is not None and bool(known.mariadb or known.sql_mode & _TRUNCATES)
-        micros, there = read_moment(text, Precision(6, rounds=not cut))
-        if cut or "." not in rest or (there and micros + 500_000 < (number + 1) * DAY_US):
+        statement = self.statement
+        cut = statement is not None and bool(statement.mariadb or statement.sql_mode & _TRUNCATES)
+        micros, is_real = read_moment(text, Precision(6, rounds=not cut))
+        if cut or "." not in rest or (is_real and micros + 500_000 < (number + 1) * DAY_US):
             return False
-        if known is None or not there or number >= _LAST_DAY:
+        if statement is None or not is_real or number >= _LAST_DAY:
             raise ValueError(text)
         return True
 
-    def _require_day(self, there: bool, day: tuple[int, int, int]) -> None:
+    def _require_day(self, is_real: bool, day: tuple[int, int, int]) -> None:
         """Raise ValueError for a day that no calendar has, unless it has a zero, or the session allows it."""
-        if not there and all(day) and self.statement is not None and not self.statement.sql_mode & _INVALID_DATES:
+        if not is_real and all(day) and self.statement is not None and not self.statement.sql_mode & _INVALID_DATES:
             raise ValueError(day)
 
     def _precision(self) -> Precision:
@@ -418,12 +424,12 @@ class _Reader:
         return Precision(self.made.digits, rounds)
 
     # -- text and bytes --------------------------------------------------------------------------------------------
-    def _characters(self, found: _Constant) -> str:
+    def _characters(self, constant: _Constant) -> str:
         """Return a hexadecimal or bit literal as text: bytes of its introducer's charset, else of the column's."""
-        assert isinstance(found.value, bytes)
-        if found.charset not in {"", "binary"}:
-            return decoded(found.value, found.charset)
-        return decode_bytes(found.value, self.made.charset or "utf8mb4")
+        assert isinstance(constant.value, bytes)
+        if constant.charset not in {"", "binary"}:
+            return decoded(constant.value, constant.charset)
+        return decode_bytes(constant.value, self.made.charset or "utf8mb4")
 
     def _encoded(self, text: str) -> bytes:
         """Return the bytes of a text in a column of bytes: those of the session's charset, so only ASCII is known."""
@@ -431,76 +437,76 @@ class _Reader:
             raise self._unknown("has characters whose bytes depend on the session")
         return text.encode()
 
-    def _bytes(self, found: _Constant) -> bytes:
+    def _bytes(self, constant: _Constant) -> bytes:
         data = (
-            found.value
-            if isinstance(found.value, bytes)
-            else self._encoded(_number_text(found) if found.number else found.value)
+            constant.value
+            if isinstance(constant.value, bytes)
+            else self._encoded(_number_text(constant) if constant.number else constant.value)
         )
         length = self.made.length
         if self.made.kind in {K.BINARY, K.VARBINARY} and len(data) > length > 0:
             raise ValueError(data)
         return data.ljust(length, b"\0") if self.made.kind is K.BINARY else data
 
-    def _text(self, found: _Constant) -> str:
-        made = self.made
-        assert isinstance(found.value, str)
-        value = _number_text(found) if found.number else found.value
-        if made.kind is K.JSON:
-            if self.statement is not None and found.number:
+    def _text(self, constant: _Constant) -> str:
+        neutral = self.made
+        assert isinstance(constant.value, str)
+        value = _number_text(constant) if constant.number else constant.value
+        if neutral.kind is K.JSON:
+            if self.statement is not None and constant.number:
                 raise self._unknown("is an expression")
-            return _json_text(json.loads(value)) if found.bracketed else value
-        if made.kind is K.ENUM:
-            return self._label(value, exact=found.bracketed)
-        if made.kind is K.SET:
+            return _json_text(json.loads(value)) if constant.bracketed else value
+        if neutral.kind is K.ENUM:
+            return self._label(value, exact=constant.bracketed)
+        if neutral.kind is K.SET:
             chosen = (
-                {self._label(part, exact=found.bracketed) for part in value.rstrip(" ").split(",")}
+                {self._label(part, exact=constant.bracketed) for part in value.rstrip(" ").split(",")}
                 if value.rstrip(" ")
                 else set()
             )
-            return ",".join(label for label in made.labels if label in chosen)
-        if made.kind is K.UUID:
+            return ",".join(label for label in neutral.labels if label in chosen)
+        if neutral.kind is K.UUID:
             return str(uuid.UUID(value))
-        if made.kind in {K.INET4, K.INET6}:
-            return _address(value, made.kind)
-        if made.kind is K.CHAR:
+        if neutral.kind in {K.INET4, K.INET6}:
+            return _address(value, neutral.kind)
+        if neutral.kind is K.CHAR:
             value = value.rstrip(" ")
-        if made.kind in {K.CHAR, K.VARCHAR} and 0 < made.length < len(value):
-            if value[made.length :].strip(" "):
+        if neutral.kind in {K.CHAR, K.VARCHAR} and 0 < neutral.length < len(value):
+            if value[neutral.length :].strip(" "):
                 raise ValueError(value)
-            value = value[: made.length]
-        narrow = made.charset if self.statement is not None and made.charset not in _WIDE else ""
-        if narrow and not value.isascii() and not all(has_character(narrow, one) for one in value):
+            value = value[: neutral.length]
+        narrow = neutral.charset if self.statement is not None and neutral.charset not in _WIDE else ""
+        if narrow and not value.isascii() and not all(has_character(narrow, character) for character in value):
             raise ValueError(value)
         return value
 
-    def _numbered(self, found: _Constant) -> str:
+    def _numbered(self, constant: _Constant) -> str:
         """Return the label that a number of MariaDB's means: its number, or a bit per label of a SET.
 
         To MySQL it is text.
         """
-        if self.statement is None or found.bracketed or not found.exact:
+        if self.statement is None or constant.bracketed or not constant.exact:
             raise self._unknown("is a number, and the servers do not mean the same label by it")
-        number, labels = int(str(found.value)), self.made.labels
+        number, labels = int(str(constant.value)), self.made.labels
         if self.made.kind is K.ENUM:
             if not 1 <= number <= len(labels):
-                raise ValueError(found.value)
+                raise ValueError(constant.value)
             return labels[number - 1]
         if not 0 <= number < 1 << len(labels):
-            raise ValueError(found.value)
+            raise ValueError(constant.value)
         return ",".join(label for place, label in enumerate(labels) if number >> place & 1)
 
     def _label(self, value: str, *, exact: bool) -> str:
-        """Return the label that is meant.
+        """Resolve a label of an ENUM or SET by the collation of its column.
 
-        The server compares in the column's collation, by which no two labels are equal. ``exact``: for an expression,
-        which is allowed to name no label.
+        The server compares in the column's collation, by which no two labels are equal. ``exact``: compare as it
+        is, for an expression, which may match no label.
         """
         value = value.rstrip(" ")
         for alike in (str,) if exact else (str, str.casefold, _bare):
-            found = [label for label in self.made.labels if alike(label) == alike(value)]
-            if len(found) == 1:
-                return found[0]
+            labels = [label for label in self.made.labels if alike(label) == alike(value)]
+            if len(labels) == 1:
+                return labels[0]
         raise ValueError(value)
 
 
@@ -510,15 +516,15 @@ def _bare(text: str) -> str:
     return "".join(character for character in apart if not unicodedata.combining(character))
 
 
-def _number_text(found: _Constant) -> str:
+def _number_text(constant: _Constant) -> str:
     """Return a number as text: a decimal keeps its digits."""
-    assert isinstance(found.value, str)
-    if not found.exact:
-        number = float(found.value)
+    assert isinstance(constant.value, str)
+    if not constant.exact:
+        number = float(constant.value)
         if not number.is_integer() or abs(number) >= 10.0**_MOST_DIGITS:
-            raise ValueError(found.value)
+            raise ValueError(constant.value)
         return str(int(number))
-    number_ = Decimal(found.value)
+    number_ = Decimal(constant.value)
     return f"{-number_ if number_.is_zero() and number_.is_signed() else number_:f}"
 
 

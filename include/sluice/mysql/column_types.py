@@ -255,8 +255,8 @@ class MysqlType:
 
 def decimal_bytes(precision: int, scale: int) -> int:
     """Return the bytes of DECIMAL(precision, scale) in the log."""
-    whole = precision - scale
-    return whole // 9 * 4 + _DECIMAL_BYTES[whole % 9] + scale // 9 * 4 + _DECIMAL_BYTES[scale % 9]
+    integer_digits = precision - scale
+    return integer_digits // 9 * 4 + _DECIMAL_BYTES[integer_digits % 9] + scale // 9 * 4 + _DECIMAL_BYTES[scale % 9]
 
 
 def label_bytes(labels: int, *, several: bool) -> int:
@@ -482,10 +482,10 @@ def find_type(declared: str) -> MysqlType | None:
 
 def type_named(declared: str, where: str | None = None) -> MysqlType:
     """Return the row of a type as SQL (``decimal(12,2) unsigned``, or only its word). Raises UnsupportedType."""
-    found = find_type(declared)
-    if found is None:
+    row = find_type(declared)
+    if row is None:
         raise UnsupportedType(f"column type {word_of(declared)!r} is not understood by this version", where=where)
-    return found
+    return row
 
 
 def is_spatial(declared: str) -> bool:

@@ -120,10 +120,10 @@ class _Parser:
 
     def _read(self) -> list[_Token]:
         """Split the text as the server does. Refuse what the server takes and a condition may not have."""
-        found: list[_Token] = []
+        tokens: list[_Token] = []
         end = 0
         split = scan(self._text, _AS_SENT)
-        while not found or found[-1].kind != "end":
+        while not tokens or tokens[-1].kind != "end":
             try:
                 token = next(split)
             except DecodeError:  # a quote, or a comment, that does not end
@@ -131,21 +131,21 @@ class _Parser:
                 self._refuse(at, self._why(self._text[at]))
             if self._after_spaces(end) < token.start:
                 self._refuse(self._after_spaces(end), _COMMENT)
-            self._require_usable(token, found[-1] if found and end == token.start else None)
+            self._require_usable(token, tokens[-1] if tokens and end == token.start else None)
             raw = self._text[token.start : token.end]
             if (
                 token.kind is Kind.HEX
-                and found
-                and found[-1].text == "_utf8mb4"
+                and tokens
+                and tokens[-1].text == "_utf8mb4"
                 and raw[0] in "xX"
                 and end < token.start
             ):
-                introducer = found.pop()
-                found.append(_Token("introduced", raw, introducer.at, self._decoded(token.text, introducer.at)))
+                introducer = tokens.pop()
+                tokens.append(_Token("introduced", raw, introducer.at, self._decoded(token.text, introducer.at)))
             else:
-                found.append(_Token(_KINDS[token.kind], raw, token.start, token.text))
+                tokens.append(_Token(_KINDS[token.kind], raw, token.start, token.text))
             end = token.end
-        return found
+        return tokens
 
     def _after_spaces(self, at: int) -> int:
         """Return where the next token begins; refuse a comment before it, and spaces that are none elsewhere."""
@@ -205,18 +205,18 @@ class _Parser:
         self._next += 1
         return token
 
-    def _accept(self, *wanted: str) -> str:
+    def _accept(self, *choices: str) -> str:
         """Return the sign or keyword and move past it if it is one of ``wanted``, else return ``""``."""
         token = self._now
-        found = token.text if token.kind == "sign" else token.word
-        if found and found in wanted:
+        text = token.text if token.kind == "sign" else token.word
+        if text and text in choices:
             self._next += 1
-            return found
+            return text
         return ""
 
-    def _expect(self, wanted: str) -> None:
-        if not self._accept(wanted):
-            self._refuse(self._now.at, f"{wanted} is missing")
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
+            self._refuse(self._now.at, f"{text} is missing")
 
     # -- the grammar, loosest first -----------------------------------------------------------------------------------
 
@@ -224,10 +224,10 @@ class _Parser:
         """Read all of the text."""
         if self._now.kind == "end":
             self._refuse(0, "it is empty")
-        found = self._expression()
+        expression = self._expression()
         if self._now.kind != "end":
             self._refuse(self._now.at, "one condition is allowed, and this is not part of it")
-        return found
+        return expression
 
     def _expression(self) -> str:
         self._depth += 1
@@ -255,31 +255,31 @@ class _Parser:
         count = 0
         while self._accept("NOT"):
             count += 1
-        found = self._comparison()
+        operand = self._comparison()
         if count > MAX_DEPTH:
             self._refuse(self._now.at, f"parts nest deeper than {MAX_DEPTH} levels")
         for _ in range(count):
-            found = f"(NOT {found})"
-        return found
+            operand = f"(NOT {operand})"
+        return operand
 
     def _comparison(self) -> str:
-        left = self._predicate()
+        operand = self._predicate()
         while True:
             if sign := self._accept(*_COMPARISONS):
-                left = f"({left} {sign} {self._predicate()})"
+                operand = f"({operand} {sign} {self._predicate()})"
             elif self._accept("IS"):
                 negated = "NOT " if self._accept("NOT") else ""
                 what = self._accept("NULL", "TRUE", "FALSE", "UNKNOWN")
                 if not what:
                     self._refuse(self._now.at, "IS takes NULL, TRUE, FALSE or UNKNOWN")
-                left = f"({left} IS {negated}{what})"
+                operand = f"({operand} IS {negated}{what})"
                 if what != "NULL":
-                    return left
+                    return operand
             else:
-                return left
+                return operand
 
     def _predicate(self) -> str:
-        left = self._bit_or()
+        operand = self._bit_or()
         following = self._tokens[min(self._next + 1, len(self._tokens) - 1)].word
         negated = ""
         if self._now.word == "NOT" and following in {"IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"}:
@@ -287,18 +287,18 @@ class _Parser:
             negated = "NOT "
         if self._accept("IN"):
             self._expect("(")
-            return f"({left} {negated}IN ({self._list()}))"
+            return f"({operand} {negated}IN ({self._list()}))"
         if self._accept("BETWEEN"):
             low = self._bit_or()
             self._expect("AND")
-            return f"({left} {negated}BETWEEN {low} AND {self._predicate()})"
+            return f"({operand} {negated}BETWEEN {low} AND {self._predicate()})"
         if self._accept("LIKE"):
             pattern = self._simple()
             escape = f" ESCAPE {self._literal_text()}" if self._accept("ESCAPE") else ""
-            return f"({left} {negated}LIKE {pattern}{escape})"
+            return f"({operand} {negated}LIKE {pattern}{escape})"
         if self._accept("REGEXP", "RLIKE"):
-            return f"({left} {negated}REGEXP {self._bit_or()})"
-        return left
+            return f"({operand} {negated}REGEXP {self._bit_or()})"
+        return operand
 
     def _literal_text(self) -> str:
         token = self._now
@@ -312,11 +312,11 @@ class _Parser:
         span = self._interval(level)
         if span and not (self._now.kind == "sign" and self._now.text == "+"):
             self._refuse(self._now.at, "an INTERVAL can only be added to a time")
-        left = span or self._binary(level + 1)
-        parts = [left]
+        operand = span or self._binary(level + 1)
+        parts = [operand]
         while sign := self._accept(*_LEVELS[level]):
             parts.append(f"{sign} {self._interval(level) or self._binary(level + 1)}")
-        return f"({' '.join(parts)})" if len(parts) > 1 else left
+        return f"({' '.join(parts)})" if len(parts) > 1 else operand
 
     def _interval(self, level: int) -> str:
         """Read ``INTERVAL 1 DAY`` after + and -."""
@@ -340,16 +340,16 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             self._refuse(self._now.at, f"parts nest deeper than {MAX_DEPTH} levels")
         if sign := self._accept("-", "+", "~", "BINARY"):
-            found = f"({sign} {self._simple()})"
+            expression = f"({sign} {self._simple()})"
         else:
-            found = self._primary()
+            expression = self._primary()
             while self._accept("COLLATE"):
                 name = self._take()
                 if name.kind != "word" or not re.fullmatch(r"[A-Za-z0-9_]{1,64}", name.text):
                     self._refuse(name.at, "the name of a collation is missing")
-                found = f"({found} COLLATE {name.text})"
+                expression = f"({expression} COLLATE {name.text})"
         self._depth -= 1
-        return found
+        return expression
 
     def _primary(self) -> str:  # noqa: RET503 - _refuse raises
         token = self._take()
@@ -358,11 +358,11 @@ class _Parser:
         if token.kind == "sign" and token.text == "(":
             if self._now.word in {"SELECT", "WITH", "VALUES", "TABLE"}:
                 self._refuse(self._now.at, "subqueries are not allowed")
-            found = self._expression()
+            expression = self._expression()
             if self._accept(","):
-                return f"({found}, {self._list()})"
+                return f"({expression}, {self._list()})"
             self._expect(")")
-            return found
+            return expression
         if token.kind == "name" or (token.kind == "word" and token.word not in _RESERVED and not self._calls()):
             if token.word in _WITHOUT_PARENTHESES and token.word.lower() not in self._columns:
                 return f"{token.word}()"

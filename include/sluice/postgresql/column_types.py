@@ -55,52 +55,52 @@ def neutral_type(words: str, labels: Sequence[str] = ()) -> ColumnType:
 def _neutral(words: str) -> ColumnType:
     if words.endswith("[]"):
         return replace(_TEXT, native=words)
-    made = pg_type(words)
-    found = _OWN.get(made.word)
-    if found is not None:
-        return found(made)
-    word = "interval" if made.word.startswith("interval") else made.word
+    parsed = pg_type(words)
+    convert = _OWN.get(parsed.word)
+    if convert is not None:
+        return convert(parsed)
+    word = "interval" if parsed.word.startswith("interval") else parsed.word
     if word in _SHORT:
         return ColumnType(K.VARCHAR, length=_SHORT[word], native=words)
     return replace(_TEXT, native=words)
 
 
 def _plain(kind: ColumnKind, *, unsigned: bool = False, native: str = "") -> Callable[[PgType], ColumnType]:
-    made = ColumnType(kind, unsigned=unsigned, native=native)
-    return lambda _: made
+    kind_type = ColumnType(kind, unsigned=unsigned, native=native)
+    return lambda _: kind_type
 
 
-def _numeric(made: PgType) -> ColumnType:
-    precision, scale = (*made.numbers, 0, 0)[:2]
-    if not made.numbers or precision > MOST_DIGITS or not 0 <= scale <= precision:
-        return replace(_TEXT, native=made.declared)
+def _numeric(parsed: PgType) -> ColumnType:
+    precision, scale = (*parsed.numbers, 0, 0)[:2]
+    if not parsed.numbers or precision > MOST_DIGITS or not 0 <= scale <= precision:
+        return replace(_TEXT, native=parsed.declared)
     return ColumnType(K.DECIMAL, precision, scale)
 
 
-def _characters(made: PgType) -> ColumnType:
-    length = made.numbers[0] if made.numbers else 0
+def _characters(parsed: PgType) -> ColumnType:
+    length = parsed.numbers[0] if parsed.numbers else 0
     if not length:
-        return replace(_TEXT, native=made.declared)
-    if made.word == "character":
-        return ColumnType(K.CHAR if length <= _CHAR else K.VARCHAR, length=length, native=made.declared)
+        return replace(_TEXT, native=parsed.declared)
+    if parsed.word == "character":
+        return ColumnType(K.CHAR if length <= _CHAR else K.VARCHAR, length=length, native=parsed.declared)
     if length <= _VARCHAR:
-        return ColumnType(K.VARCHAR, length=length, native=made.declared)
-    return ColumnType(K.TEXT, length=min(length * _BYTES_A_CHARACTER, LONGEST), native=made.declared)
+        return ColumnType(K.VARCHAR, length=length, native=parsed.declared)
+    return ColumnType(K.TEXT, length=min(length * _BYTES_A_CHARACTER, LONGEST), native=parsed.declared)
 
 
 def _timed(kind: ColumnKind) -> Callable[[PgType], ColumnType]:
-    def made(found: PgType) -> ColumnType:
-        digits = found.numbers[0] if found.numbers else _MICROS
-        return ColumnType(kind, digits=digits, native=found.declared)
+    def made(parsed: PgType) -> ColumnType:
+        digits = parsed.numbers[0] if parsed.numbers else _MICROS
+        return ColumnType(kind, digits=digits, native=parsed.declared)
 
     return made
 
 
-def _bits(made: PgType) -> ColumnType:
-    length = made.numbers[0] if made.numbers else 0
-    if made.word == "bit" and 0 < length <= _BITS:
-        return ColumnType(K.BIT, length=length, native=made.declared)
-    return replace(_TEXT, native=made.declared)
+def _bits(parsed: PgType) -> ColumnType:
+    length = parsed.numbers[0] if parsed.numbers else 0
+    if parsed.word == "bit" and 0 < length <= _BITS:
+        return ColumnType(K.BIT, length=length, native=parsed.declared)
+    return replace(_TEXT, native=parsed.declared)
 
 
 _OWN: Mapping[str, Callable[[PgType], ColumnType]] = {
@@ -137,37 +137,37 @@ def neutral_column(
     name: str, words: str, labels: Sequence[str] = (), *, nullable: bool = True, generated: bool = False
 ) -> Column:
     """Return a column, described in neutral terms; ``words``, ``labels``: see :func:`neutral_type`."""
-    made = neutral_type(words, labels)
+    neutral = neutral_type(words, labels)
     return Column(
         name,
-        made.kind,
-        _in_mysql(made),
+        neutral.kind,
+        _in_mysql(neutral),
         nullable=nullable,
-        unsigned=made.unsigned,
-        precision=made.precision,
-        scale=made.scale,
-        fsp=made.digits,
-        length=made.length,
-        charset=_CHARSET if made.kind in _TEXTS else None,
-        collation=_COLLATION if made.kind in _TEXTS else None,
-        labels=made.labels,
+        unsigned=neutral.unsigned,
+        precision=neutral.precision,
+        scale=neutral.scale,
+        fsp=neutral.digits,
+        length=neutral.length,
+        charset=_CHARSET if neutral.kind in _TEXTS else None,
+        collation=_COLLATION if neutral.kind in _TEXTS else None,
+        labels=neutral.labels,
         generated=generated,
-        native=made.native,
+        native=neutral.native,
     )
 
 
-def _in_mysql(made: ColumnType) -> str:
+def _in_mysql(neutral: ColumnType) -> str:
     """Return the type in MySQL's words, which messages with schemas and MySQL targets read."""
-    kind = made.kind
+    kind = neutral.kind
     match kind:
         case K.DECIMAL:
-            return f"decimal({made.precision},{made.scale})"
+            return f"decimal({neutral.precision},{neutral.scale})"
         case K.CHAR | K.VARCHAR | K.BIT:
-            return f"{kind.value}({made.length})"
+            return f"{kind.value}({neutral.length})"
         case K.DATETIME | K.TIMESTAMP | K.TIME:
-            return f"{kind.value}({made.digits})"
+            return f"{kind.value}({neutral.digits})"
         case K.TEXT | K.BLOB:
             return f"long{kind.value}"
         case K.ENUM:
-            return declared("enum", made.labels)
-    return f"{kind.value} unsigned" if made.unsigned else kind.value
+            return declared("enum", neutral.labels)
+    return f"{kind.value} unsigned" if neutral.unsigned else kind.value

@@ -59,8 +59,8 @@ def connect(
         settings: parameters of the server that the session begins with, even one that only replicates.
         replication: the connection speaks the replication protocol, beside SQL (``replication=database``).
     """
-    given = " ".join(f"-c {name}={_escaped(value)}" for name, value in (settings or {}).items())
-    more = {"options": given} if given else {}
+    parameters = " ".join(f"-c {name}={_escaped(value)}" for name, value in (settings or {}).items())
+    more = {"options": parameters} if parameters else {}
     return psycopg.connect(
         host=endpoint.host or "127.0.0.1",
         port=endpoint.port or 5432,

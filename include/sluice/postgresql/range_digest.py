@@ -55,13 +55,13 @@ def digest_word(declared: str, *, built_in: bool = True) -> str:
     If both sides have the same description, equal values have equal bytes. ``built_in``: False for a type of a user's
     or of an extension, of which the text is loaded.
     """
-    made = pg_type(declared)
-    if not built_in or made.label or made.word in _TEXTS:
+    parsed = pg_type(declared)
+    if not built_in or parsed.label or parsed.word in _TEXTS:
         return "text"
-    if made.word in _SESSION:
+    if parsed.word in _SESSION:
         return ""
-    if made.word in _TRIMMED:
-        return made.word
+    if parsed.word in _TRIMMED:
+        return parsed.word
     return declared
 
 
@@ -102,5 +102,5 @@ def digest_sql(place: str, columns: Sequence[DigestColumn], condition: str, alia
 
     ``place``: the table, as FROM has it, under the name ``alias``; ``columns``: in the order of both sides.
     """
-    row = ", ".join(_expression(f"{alias}.{quoted(one.name)}", one.declared) for one in columns)
+    row = ", ".join(_expression(f"{alias}.{quoted(column.name)}", column.declared) for column in columns)
     return checksum_sql(place, f"record_send(ROW({row}))", condition)

@@ -65,7 +65,7 @@ def missing_rights(
     A schema that is missing takes CREATE on the database.
     """
     [(user, database)] = connection.execute("SELECT current_user::text, current_database()::text").fetchall()
-    found = []
+    findings = []
     for right in rights:
         on, words = list(places.get(right.scope, ())), list(right.privileges)
         tables = [place for place in on if isinstance(place, TableId)]
@@ -79,15 +79,15 @@ def missing_rights(
             if connection.execute(_MISSING_SCHEMAS, (schemas,)).fetchall():
                 lacked[f"DATABASE {quoted(database)}"] = _asked(connection, _DATABASE, (["CREATE"],))
         if tables:
-            asked = [one.schema for one in tables], [one.table for one in tables], words
-            for schema, table, word in connection.execute(_TABLES, asked).fetchall():
+            arguments = [entry.schema for entry in tables], [entry.table for entry in tables], words
+            for schema, table, word in connection.execute(_TABLES, arguments).fetchall():
                 lacked.setdefault(f"TABLE {quoted_table(TableId(schema, table))}", []).append(word)
-        found += [
+        findings += [
             lacking(user, place, [(right, names)], grant(names, place, user))
             for place, names in lacked.items()
             if names
         ]
-    return list({one.fix: one for one in found}.values())
+    return list({entry.fix: entry for entry in findings}.values())
 
 
 def _asked(connection: Connection, sql: str, parameters: tuple[Any, ...]) -> list[str]:

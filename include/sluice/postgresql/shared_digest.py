@@ -40,14 +40,14 @@ def shared_word(declared: str) -> str:
 
 
 def _read(declared: str) -> tuple[str, str]:
-    made = pg_type(declared)
-    if declared.endswith("[]") or made.label or not is_built_in(declared):
-        return ("", "") if made.word in _NONE else ("text", "")
-    if made.word == "numeric":
-        precision, scale = (*made.numbers, 0, 0)[:2]
-        exact = made.numbers and precision <= _DIGITS and 0 <= scale <= min(_SCALE, precision)
+    parsed = pg_type(declared)
+    if declared.endswith("[]") or parsed.label or not is_built_in(declared):
+        return ("", "") if parsed.word in _NONE else ("text", "")
+    if parsed.word == "numeric":
+        precision, scale = (*parsed.numbers, 0, 0)[:2]
+        exact = parsed.numbers and precision <= _DIGITS and 0 <= scale <= min(_SCALE, precision)
         return (f"decimal {scale}" if exact else "text"), _PLAIN
-    return _WORDS.get(made.word, ("" if made.word in _NONE else "text", ""))
+    return _WORDS.get(parsed.word, ("" if parsed.word in _NONE else "text", ""))
 
 
 def shared_digest_sql(place: str, columns: Sequence[DigestColumn], condition: str, alias: str) -> str:
@@ -55,7 +55,7 @@ def shared_digest_sql(place: str, columns: Sequence[DigestColumn], condition: st
 
     ``place``: the table, as FROM has it, under the name ``alias``. The session is in UTC.
     """
-    text = " || ',' || ".join(_piece(f"{alias}.{quoted(one.name)}", one.declared) for one in columns)
+    text = " || ',' || ".join(_piece(f"{alias}.{quoted(column.name)}", column.declared) for column in columns)
     return checksum_sql(place, f"convert_to({text}, 'UTF8')", condition)
 
 

@@ -42,7 +42,7 @@ class PostgreSQLWords:
 
     def altered_names(self, statement: Ran) -> AlteredNames | None:
         """Return the names that the statement changes, None if it alters no table."""
-        tokens = [found[0] for found in _TOKEN.finditer(statement.text)]
+        tokens = [match[0] for match in _TOKEN.finditer(statement.text)]
         if [token.upper() for token in tokens[:2]] != ["ALTER", "TABLE"]:
             return None
         renamed: dict[str, str] = {}
@@ -57,18 +57,18 @@ class PostgreSQLWords:
 
     def default_value(self, column: ColumnDefinition, wrote: Ran | None = None) -> DefaultValue:
         """Return the value of a default that is a constant; of an expression it is not known."""
-        made = neutral_type(column.type, column.labels)
+        neutral = neutral_type(column.type, column.labels)
         if column.default is None:
-            return DefaultValue(pa.scalar(None, made.arrow_type))
+            return DefaultValue(pa.scalar(None, neutral.arrow_type))
         unknown = DefaultValue(None, f"the default {column.default[:80]} is no constant that is understood")
-        found = _CONSTANT.fullmatch(column.default.strip())
-        if found is None:
+        match = _CONSTANT.fullmatch(column.default.strip())
+        if match is None:
             return unknown
-        if found["word"] == "NULL":
-            return DefaultValue(pa.scalar(None, made.arrow_type))
+        if match["word"] == "NULL":
+            return DefaultValue(pa.scalar(None, neutral.arrow_type))
         try:
-            value = _value(made, found)
-            return unknown if value is None else DefaultValue(pa.scalar(value, made.arrow_type))
+            value = _value(neutral, match)
+            return unknown if value is None else DefaultValue(pa.scalar(value, neutral.arrow_type))
         except (ValueError, ArithmeticError, pa.ArrowInvalid, pa.ArrowTypeError):
             return unknown
 
@@ -81,25 +81,25 @@ def _name(token: str) -> str:
     return token[1:-1].replace('""', '"') if token.startswith('"') else token.lower()
 
 
-def _value(made: ColumnType, found: re.Match[str]) -> Any:
-    text = found["number"] or found["negative"] or (found["text"] or "").replace("''", "'")
-    if made.native == "boolean":
-        return {"true": 1, "false": 0}.get(found["word"] or text)
-    if found["word"]:
+def _value(neutral: ColumnType, match: re.Match[str]) -> Any:
+    text = match["number"] or match["negative"] or (match["text"] or "").replace("''", "'")
+    if neutral.native == "boolean":
+        return {"true": 1, "false": 0}.get(match["word"] or text)
+    if match["word"]:
         return None
-    if made.kind in _NUMBERS:
-        if made.kind is K.DECIMAL:
+    if neutral.kind in _NUMBERS:
+        if neutral.kind is K.DECIMAL:
             return Decimal(text)
-        return float(text) if made.kind in {K.FLOAT, K.DOUBLE} else int(text)
-    if found["text"] is None:
+        return float(text) if neutral.kind in {K.FLOAT, K.DOUBLE} else int(text)
+    if match["text"] is None:
         return None
-    if made.kind is K.DATE:
+    if neutral.kind is K.DATE:
         return date.fromisoformat(text)
-    if made.kind in {K.DATETIME, K.TIMESTAMP}:
+    if neutral.kind in {K.DATETIME, K.TIMESTAMP}:
         moment = datetime.fromisoformat(text)
-        return moment if (moment.tzinfo is None) is (made.kind is K.DATETIME) else None
-    if made.kind is K.TIME:
+        return moment if (moment.tzinfo is None) is (neutral.kind is K.DATETIME) else None
+    if neutral.kind is K.TIME:
         return time_of(text)
-    if made.kind is K.BLOB:
+    if neutral.kind is K.BLOB:
         return bytes.fromhex(text.removeprefix("\\x")) if text.startswith("\\x") else None
-    return text if made.kind in _TEXTS else None
+    return text if neutral.kind in _TEXTS else None

@@ -68,8 +68,8 @@ def pg_type(declared: str) -> PgType:
         return PgType(own, (), own, label=True)
     if SPATIAL.fullmatch(declared):
         return PgType("geometry", (), declared)
-    found = _TYPE.fullmatch(declared)
-    assert found is not None
-    numbers = tuple(int(part) for part in (found["numbers"] or "").split(",") if part)
-    word = found["word"] + (found["zone"] or "")
+    match = _TYPE.fullmatch(declared)
+    assert match is not None
+    numbers = tuple(int(part) for part in (match["numbers"] or "").split(",") if part)
+    word = match["word"] + (match["zone"] or "")
     return PgType(_ALIASES.get(word.lower(), word), numbers, declared)

@@ -163,11 +163,11 @@ class Copier:
             self._receipts.write(receipt)
         return CopyOutcome(CopyState.COPIED if fetched_bytes else CopyState.UNCHANGED, fetched_bytes)
 
-    def _written(self, file: NamedFile, spool: Spool, identity: str, known: Receipt | None) -> Receipt:
+    def _written(self, file: NamedFile, spool: Spool, identity: str, receipt: Receipt | None) -> Receipt:
         """Write a fetched file, unless the same contents are there."""
         path = self._path(file, spool.sha256)
-        if known is not None and known.sha256 == spool.sha256 and known.path == path:
-            written = known.written
+        if receipt is not None and receipt.sha256 == spool.sha256 and receipt.path == path:
+            written = receipt.written
         else:
             written = self._store.identity(path) if self._layout is Layout.CONTENT else ""
             if not written:
@@ -203,8 +203,8 @@ class Copier:
                 f"copying the file {file.shown}: {error.message}", where=error.where or self._where, hint=error.hint
             ) from None
         except OSError as error:
-            said = error.strerror or str(error).partition("\n")[0]
-            why = type(error).__name__ if hidden or not said else said[:300]
+            reason = error.strerror or str(error).partition("\n")[0]
+            why = type(error).__name__ if hidden or not reason else reason[:300]
             raise StorageUnavailable(
                 f"copying the file {file.shown}: {why}", where=self._where, hint="the batch is tried again"
             ) from None

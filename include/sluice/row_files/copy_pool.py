@@ -76,7 +76,7 @@ def copy_files(
     """
     began = time.monotonic()
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, CopyOutcome | BaseException]] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[tuple[int, CopyOutcome | BaseException]] = queue.SimpleQueue()
     stopped, at_work = threading.Event(), dict[int, float]()
     for number in range(len(files)):
         waiting.put(number)
@@ -89,25 +89,25 @@ def copy_files(
                 return
             at_work[number] = time.monotonic()
             try:
-                done.put((number, copier.copy(files[number])))
+                finished.put((number, copier.copy(files[number])))
             except BaseException as error:
-                done.put((number, error))
+                finished.put((number, error))
 
     for index in range(min(parallel, len(files))):
         threading.Thread(target=work, name=f"file-{index}", daemon=True).start()
     outcomes: list[CopyOutcome] = [CopyOutcome(CopyState.UNCHANGED)] * len(files)
-    totals, left = FileTotals(), len(files)
+    totals, remaining = FileTotals(), len(files)
     try:
-        while left:
+        while remaining:
             try:
-                number, outcome = done.get(timeout=_TICK_S)
+                number, outcome = finished.get(timeout=_TICK_S)
             except queue.Empty:
                 _require_alive(copier, files, at_work)
                 continue
             at_work.pop(number, None)
             if isinstance(outcome, BaseException):
                 raise outcome
-            outcomes[number], left = outcome, left - 1
+            outcomes[number], remaining = outcome, remaining - 1
             totals = replace(totals.with_outcome(outcome), seconds=time.monotonic() - began)
             progress(totals)
     finally:

@@ -32,7 +32,7 @@ def file_name(value: object) -> str:
             raise FileRefused("its name is not UTF-8") from None
     if not isinstance(value, str):
         raise FileRefused(f"its name is no text but {type(value).__name__}")
-    if any(unicodedata.category(one) in _UNPRINTABLE for one in value):
+    if any(unicodedata.category(character) in _UNPRINTABLE for character in value):
         raise FileRefused("its name has a control character")
     if value.startswith("/"):
         raise FileRefused("its name is an absolute path")

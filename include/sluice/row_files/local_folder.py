@@ -38,19 +38,19 @@ class LocalFolder:
                 raise FileAbsent("it is not there") from None
             except OSError as error:
                 raise _refused(error) from None
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             os.close(file)
             raise FileRefused("it is no plain file")
         with open(file, "rb") as stream:
-            if _source_identity(found) == unless:
+            if _source_identity(status) == unless:
                 return None
-            spool.expect(found.st_size)
+            spool.expect(status.st_size)
             while piece := stream.read(PIECE_BYTES):
                 spool.write(piece)
-            if _source_identity(os.fstat(stream.fileno())) != _source_identity(found):
+            if _source_identity(os.fstat(stream.fileno())) != _source_identity(status):
                 raise FileChanged
-        return _source_identity(found)
+        return _source_identity(status)
 
     def require_readable(self, deadline: Deadline) -> str:
         """Look into the folder."""
@@ -96,10 +96,10 @@ class LocalFolder:
         """Return inode, size and time of a file, which every rename changes."""
         try:
             with self._folder_of(name) as (folder, leaf):
-                found = os.stat(leaf, dir_fd=folder, follow_symlinks=False)
+                status = os.stat(leaf, dir_fd=folder, follow_symlinks=False)
         except (FileNotFoundError, FileAbsent):
             return ""
-        return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else ""
+        return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}" if stat.S_ISREG(status.st_mode) else ""
 
     def read(self, name: str) -> bytes | None:
         """Read a small file."""
@@ -203,5 +203,5 @@ def _refused(error: OSError) -> Exception:
     return error
 
 
-def _source_identity(found: os.stat_result) -> str:
-    return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+def _source_identity(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"

@@ -84,8 +84,8 @@ def _bucket(address: str, endpoint: Endpoint | None, answer_s: float) -> ObjectS
             server = f"{settings.get('scheme', 'https')}://{settings['endpoint_override']}"
             require_own_address(endpoint, server, f"endpoint_override of {_shown(address)}")
         settings |= _login(endpoint)
-    made = fs.S3FileSystem(connect_timeout=_CONNECT_S, request_timeout=answer_s, **settings)
-    return ObjectStore(made, f"{parts.netloc}{parts.path}", _shown(address))
+    bucket = fs.S3FileSystem(connect_timeout=_CONNECT_S, request_timeout=answer_s, **settings)
+    return ObjectStore(bucket, f"{parts.netloc}{parts.path}", _shown(address))
 
 
 def _login(endpoint: Endpoint) -> dict[str, Any]:
@@ -96,23 +96,23 @@ def _login(endpoint: Endpoint) -> dict[str, Any]:
             f"connection {endpoint.connection_id!r}: extra has {unknown[0]}, which is not known",
             hint=f"known are {', '.join(sorted(_S3_EXTRA))}",
         )
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     key, secret = (
         extra.get("aws_access_key_id") or endpoint.user,
         extra.get("aws_secret_access_key") or endpoint.password,
     )
     if key or secret:
-        found |= {"access_key": key, "secret_key": secret}
+        settings |= {"access_key": key, "secret_key": secret}
     if extra.get("aws_session_token"):
-        found["session_token"] = extra["aws_session_token"]
+        settings["session_token"] = extra["aws_session_token"]
     if extra.get("role_arn"):
-        found["role_arn"] = extra["role_arn"]
+        settings["role_arn"] = extra["role_arn"]
     if extra.get("region_name"):
-        found["region"] = extra["region_name"]
+        settings["region"] = extra["region_name"]
     if extra.get("endpoint_url"):
         server = urlsplit(str(extra["endpoint_url"]))
-        found |= {"scheme": server.scheme, "endpoint_override": server.netloc}
-    return found
+        settings |= {"scheme": server.scheme, "endpoint_override": server.netloc}
+    return settings
 
 
 def _by_fsspec(address: str, scheme: str, endpoint: Endpoint | None, answer_s: float) -> ObjectStore:
@@ -129,7 +129,7 @@ def _by_fsspec(address: str, scheme: str, endpoint: Endpoint | None, answer_s: f
         login = {"host": endpoint.host, "port": endpoint.port, "username": endpoint.user, "password": endpoint.password}
         options |= {**{name: value for name, value in login.items() if value}, **endpoint.extra}
     try:
-        found, base = fsspec.core.url_to_fs(address, **options)
+        system, base = fsspec.core.url_to_fs(address, **options)
     except ImportError as error:
         raise ConfigError(
             f"{_shown(address)} needs a package that is not installed: {_first_line(error)}",
@@ -137,9 +137,9 @@ def _by_fsspec(address: str, scheme: str, endpoint: Endpoint | None, answer_s: f
         ) from None
     except Exception as error:  # fsspec's kinds raise what they like, with their options in it
         raise ConfigError(f"{_shown(address)} cannot be opened ({type(error).__name__})", hint=_PAGE) from None
-    if isinstance(found, LocalFileSystem):
+    if isinstance(system, LocalFileSystem):
         raise ConfigError(f"{_shown(address)} is a folder of this machine", hint="write its absolute path")
-    return ObjectStore(fs.PyFileSystem(fs.FSSpecHandler(found)), base, _shown(address))
+    return ObjectStore(fs.PyFileSystem(fs.FSSpecHandler(system)), base, _shown(address))
 
 
 def _shown(address: str) -> str:

@@ -62,8 +62,8 @@ class ObjectStore:
     # writing -------------------------------------------------------------------------------------------------------
     def spool(self, max_bytes: int, deadline: Deadline) -> Spool:
         """Make a temporary file of this machine."""
-        made = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed by discard
-        return Spool(cast(IO[bytes], made), max_bytes, deadline)
+        temporary = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed by discard
+        return Spool(cast(IO[bytes], temporary), max_bytes, deadline)
 
     def discard(self, spool: Spool) -> None:
         """Remove the temporary file."""
@@ -78,8 +78,8 @@ class ObjectStore:
             self._write(path, spool.file)
         else:
             temporary = self._path(f"{OWN_FOLDER}/incoming/{uuid.uuid4().hex}")
-            for one in (temporary, path):
-                self._fs.create_dir(posixpath.dirname(one), recursive=True)
+            for target in (temporary, path):
+                self._fs.create_dir(posixpath.dirname(target), recursive=True)
             try:
                 self._write(temporary, spool.file)
                 spool.deadline.require()
@@ -137,17 +137,17 @@ class ObjectStore:
 
     def names(self, folder: str) -> Sequence[str]:
         """List the files of a folder."""
-        found = self._fs.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
-        return [one.base_name for one in found if one.is_file]
+        entries = self._fs.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
+        return [entry.base_name for entry in entries if entry.is_file]
 
     def remove_orphans(self) -> None:
         """Remove temporary files of processes that died a day ago or earlier; a store of whole objects has none."""
         if self._whole:
             return
         selector = fs.FileSelector(self._path(f"{OWN_FOLDER}/incoming"), allow_not_found=True)
-        for one in self._fs.get_file_info(selector):
-            if one.is_file and one.mtime is not None and one.mtime.timestamp() < time.time() - ORPHANED_S:
-                self._delete(one.path)
+        for entry in self._fs.get_file_info(selector):
+            if entry.is_file and entry.mtime is not None and entry.mtime.timestamp() < time.time() - ORPHANED_S:
+                self._delete(entry.path)
 
     def close(self) -> None:
         """Do nothing: the file system closes its connections itself."""
@@ -167,8 +167,8 @@ class ObjectStore:
             if self._fs.get_file_info(path).type == fs.FileType.Directory:
                 raise FileRefused("it is a folder") from None
             raise
-        told = dict(stream.metadata() or {}) if self._whole else {}
-        tag = told.get("ETag") or told.get(b"ETag")  # names are text or bytes, as the version of pyarrow has it
+        metadata = dict(stream.metadata() or {}) if self._whole else {}
+        tag = metadata.get("ETag") or metadata.get(b"ETag")  # names are text or bytes, as the version of pyarrow has it
         if tag:
             return stream, tag.decode(errors="replace")
         info = self._fs.get_file_info(path)

@@ -46,11 +46,11 @@ class Receipts:
 
     def read(self, name: str) -> Receipt | None:
         """Return the receipt of a file; None if there is none, or none that can be read: the file is fetched again."""
-        found = self._store.read(_path(name))
-        if found is None:
+        content = self._store.read(_path(name))
+        if content is None:
             return None
         try:
-            receipt = Receipt(**known_fields(Receipt, json.loads(found)))
+            receipt = Receipt(**known_fields(Receipt, json.loads(content)))
         except (ValueError, TypeError, AttributeError):
             return None
         return receipt if receipt.name == name and receipt.format_version == 1 else None

@@ -79,9 +79,9 @@ def call(
     answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
     helper.jobs.put(_Job(work, contextvars.copy_context(), label, withheld, answer))
     while True:
-        left = clock.since + seconds - time.monotonic()
+        remaining = clock.since + seconds - time.monotonic()
         try:
-            done, value = answer.get(timeout=max(left, 0.001))
+            returned, value = answer.get(timeout=max(remaining, 0.001))
         except queue.Empty:
             if time.monotonic() - clock.since < seconds:
                 continue
@@ -91,7 +91,7 @@ def call(
                 _idle.append(helper)
             else:
                 helper.jobs.put(None)
-        if not done:
+        if not returned:
             raise value if isinstance(value, Exception) else Escaped(value)
         return value  # type: ignore[no-any-return]
 
@@ -173,8 +173,8 @@ class _Output:
 
 def _tell(label: str, lines: list[str]) -> None:
     for line in filter(str.strip, lines):
-        shown = "(withheld: the table has masked columns)" if _here.withheld else line
-        sys.stderr.write(f"rule {label} printed: {shown}\n")
+        text = "(withheld: the table has masked columns)" if _here.withheld else line
+        sys.stderr.write(f"rule {label} printed: {text}\n")
 
 
 def _route_output() -> None:

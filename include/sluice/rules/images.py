@@ -85,14 +85,14 @@ def fold(rows: pa.Table, key: list[str], *, each: bool = False) -> pa.Table:
     order = np.argsort(then, kind="stable")
     slot = np.searchsorted(then[order], now)
     slot = np.where(slot < len(then), slot, 0)
-    found = then[order][slot] == now if len(then) else np.zeros(len(now), bool)
+    has_before = then[order][slot] == now if len(then) else np.zeros(len(now), bool)
     images = was.select(users).to_struct_array()
     images = images.combine_chunks() if isinstance(images, pa.ChunkedArray) else images
     images = pa.StructArray.from_arrays([images.field(i) for i in range(len(users))], fields=list(struct))
-    before = images.take(pa.array(order[slot] if len(then) else np.zeros(len(now), np.int64), mask=~found))
-    stays = pc.if_else(pa.array(found), after["_op"].combine_chunks(), pa.array(["i"] * len(now), pa.string()))
-    gone = was.filter(pa.array(~np.isin(then, now)))
-    return pa.concat_tables([_finish(after, stays, before), _finish(gone, "d", None, users, struct)])
+    before = images.take(pa.array(order[slot] if len(then) else np.zeros(len(now), np.int64), mask=~has_before))
+    stays = pc.if_else(pa.array(has_before), after["_op"].combine_chunks(), pa.array(["i"] * len(now), pa.string()))
+    is_removed = was.filter(pa.array(~np.isin(then, now)))
+    return pa.concat_tables([_finish(after, stays, before), _finish(is_removed, "d", None, users, struct)])
 
 
 def _change_codes(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -135,11 +135,11 @@ def same_keys(before: pa.Table, after: pa.Table) -> bool:
         return False
     if any(before.schema.field(name).type != after.schema.field(name).type for name in key):
         return False
-    numbers, wanted = before["_source_row"].to_numpy(), after["_source_row"].to_numpy()
+    numbers, sought = before["_source_row"].to_numpy(), after["_source_row"].to_numpy()
     order = np.argsort(numbers, kind="stable")
-    at = order[np.minimum(np.searchsorted(numbers[order], wanted), len(numbers) - 1)]
-    known = before.select(key).take(pa.array(at, pa.int64()))
-    return np.array_equal(numbers[at], wanted) and all(known[name].equals(after[name]) for name in key)
+    at = order[np.minimum(np.searchsorted(numbers[order], sought), len(numbers) - 1)]
+    keys_before = before.select(key).take(pa.array(at, pa.int64()))
+    return np.array_equal(numbers[at], sought) and all(keys_before[name].equals(after[name]) for name in key)
 
 
 def visible(rows: pa.Table) -> int:

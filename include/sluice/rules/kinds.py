@@ -180,9 +180,9 @@ def without(rows: pa.Table, failed: Mapping[int, Any], unknown: Collection[int] 
     if not failed and not unknown:
         return rows
     numbers = rows["_source_row"].to_numpy()
-    gone = np.isin(numbers, np.fromiter(failed, np.int64))
-    gone |= np.isin(numbers, np.fromiter(unknown, np.int64)) & (rows["_image"].to_numpy() == images.SHADOW)
-    return rows.filter(pa.array(~gone)) if gone.any() else rows
+    is_removed = np.isin(numbers, np.fromiter(failed, np.int64))
+    is_removed |= np.isin(numbers, np.fromiter(unknown, np.int64)) & (rows["_image"].to_numpy() == images.SHADOW)
+    return rows.filter(pa.array(~is_removed)) if is_removed.any() else rows
 
 
 def _row(work: Run, rows: pa.Table) -> Tables:
@@ -248,9 +248,9 @@ def _columns(
 ) -> pa.Table:
     """Convert dicts back to Arrow. A column is gone if all rows lack it; it is an error if only some rows lack it."""
     rule = work.rule
-    taken = rows.take(pa.array(origin, pa.int64()))
+    source_rows = rows.take(pa.array(origin, pa.int64()))
     if not results:
-        return taken
+        return source_rows
     names = dict.fromkeys(name for row in results for name in row)
     ordered = [name for name in fields if name in names] + [name for name in names if name not in fields]
     columns: list[Any] = []
@@ -270,21 +270,21 @@ def _columns(
             ) from None
         try:
             if name in fields:
-                array, made = from_python(values, fields[name]), fields[name]
+                array, column_field = from_python(values, fields[name]), fields[name]
             else:
                 array = inferred(values)
-                made = made_field(str(name), array.type)
+                column_field = made_field(str(name), array.type)
         except ValueError as error:
-            told = "(the value is withheld: the table has masked columns)" if work.hidden else str(error)
+            reason = "(the value is withheld: the table has masked columns)" if work.hidden else str(error)
             raise RuleError(
-                f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit: {told}",
+                f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit: {reason}",
                 where=rule.home,
             ) from None
         columns.append(array)
-        schema.append(made)
-    for index, internal in enumerate(taken.schema):
+        schema.append(column_field)
+    for index, internal in enumerate(source_rows.schema):
         if internal.name in images.INTERNAL:
-            columns.append(taken.column(index))
+            columns.append(source_rows.column(index))
             schema.append(internal)
     return pa.table(columns, schema=pa.schema(schema))
 
@@ -317,9 +317,9 @@ def _pandas(work: Run, rows: pa.Table) -> Tables:
         raise _failed(work, error) from (None if work.hidden else error)
     if not isinstance(result, pd.DataFrame):
         raise _not_a(work, result, "a DataFrame")
-    ours = [name for name in result.columns if name in images.INTERNAL and name not in {"_row", "_table"}]
+    internal = [name for name in result.columns if name in images.INTERNAL and name not in {"_row", "_table"}]
     try:
-        back = pa.Table.from_pandas(result.drop(columns=ours), preserve_index=False)
+        back = pa.Table.from_pandas(result.drop(columns=internal), preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise _failed(work, error) from (None if work.hidden else error)
     return _restored(work, rows, back)
@@ -329,10 +329,10 @@ def _sql(work: Run, rows: pa.Table) -> Tables:
     """Run one SELECT over the table ``rows``. The result must have ``_row``."""
     from sluice.rules import sql  # DuckDB is loaded by those who need it
 
-    given = work.rule.params()
+    params = work.rule.params()
     try:
         result = sql.select(
-            work.rule.text, views.view(rows), given, {n: lookup.table for n, lookup in work.lookups.items()}
+            work.rule.text, views.view(rows), params, {n: lookup.table for n, lookup in work.lookups.items()}
         )
     except Exception as error:
         raise _failed(work, error) from (None if work.hidden else error)
@@ -350,7 +350,7 @@ def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
         )
     origin = result["_row"].combine_chunks()
     try:
-        taken = rows.take(origin)
+        source_rows = rows.take(origin)
     except (pa.ArrowException, IndexError) as error:
         raise RuleError(
             f"rule {rule.name!r} changed the values of column _row of {work.table}",
@@ -361,26 +361,26 @@ def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
     for name in images.user_columns(result.schema):
         if name == "_row":
             continue
-        known = _declared(result.schema.field(name), rows.schema)
+        declared_field = _declared(result.schema.field(name), rows.schema)
         try:
-            column = fitted(result[name], known.type if known is not None else None)
+            column = fitted(result[name], declared_field.type if declared_field is not None else None)
         except (pa.ArrowException, ValueError) as error:
-            told = "(the value is withheld: the table has masked columns)" if work.hidden else str(error)
+            reason = "(the value is withheld: the table has masked columns)" if work.hidden else str(error)
             raise RuleError(
-                f"rule {rule.name!r} returned a value for column {name!r} of {work.table} that does not fit: {told}",
+                f"rule {rule.name!r} returned a value for column {name!r} of {work.table} that does not fit: {reason}",
                 where=rule.home,
             ) from None
         columns.append(column)
-        schema.append(known if known is not None else made_field(name, column.type))
-    revived = _revived(taken, result)
-    for index, internal in enumerate(taken.schema):
+        schema.append(declared_field if declared_field is not None else made_field(name, column.type))
+    revived = _revived(source_rows, result)
+    for index, internal in enumerate(source_rows.schema):
         if internal.name in images.INTERNAL:
-            columns.append(revived.get(internal.name, taken.column(index)))
+            columns.append(revived.get(internal.name, source_rows.column(index)))
             schema.append(internal)
-    whole = pa.table(columns, schema=pa.schema(schema))
+    restored = pa.table(columns, schema=pa.schema(schema))
     if "_table" not in result.schema.names:
-        return {work.table: whole}
-    return views.by_table(whole, result["_table"], work.table)
+        return {work.table: restored}
+    return views.by_table(restored, result["_table"], work.table)
 
 
 def _declared(given: pa.Field, schema: pa.Schema) -> pa.Field | None:
@@ -388,26 +388,26 @@ def _declared(given: pa.Field, schema: pa.Schema) -> pa.Field | None:
 
     A rule does so by ``sluice.*`` metadata.
     """
-    known = schema.field(given.name) if given.name in schema.names else None
-    if known is not None and declared_type(given) in {"", declared_type(known)}:
-        return known
+    before = schema.field(given.name) if given.name in schema.names else None
+    if before is not None and declared_type(given) in {"", declared_type(before)}:
+        return before
     return given if any(key.startswith(b"sluice.") for key in given.metadata or {}) else None
 
 
-def _revived(taken: pa.Table, result: pa.Table) -> dict[str, pa.Array]:
+def _revived(source_rows: pa.Table, result: pa.Table) -> dict[str, pa.Array]:
     """Find deletes that the rule returned with ``_op`` u: from here on the row stays.
 
     ``_image`` says which of its images a row is.
     """
     if "_op" not in result.schema.names or "_image" not in result.schema.names:
         return {}
-    stays = pc.and_(pc.equal(taken["_image"], images.DELETED), pc.equal(result["_op"], "u")).combine_chunks()
+    stays = pc.and_(pc.equal(source_rows["_image"], images.DELETED), pc.equal(result["_op"], "u")).combine_chunks()
     if not pc.any(stays).as_py():
         return {}
     kind = pc.if_else(
         pc.equal(result["_image"], "before"), pa.scalar(images.SHADOW, pa.int8()), pa.scalar(images.AFTER, pa.int8())
     )
-    return {"_image": pc.if_else(stays, kind, taken["_image"]), "_op": pc.if_else(stays, "u", taken["_op"])}
+    return {"_image": pc.if_else(stays, kind, source_rows["_image"]), "_op": pc.if_else(stays, "u", source_rows["_op"])}
 
 
 def _failed(work: Run, error: BaseException) -> SluiceError:

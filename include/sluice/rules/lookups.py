@@ -27,10 +27,10 @@ class Lookup:
     def get(self, *key: Any) -> dict[str, Any] | None:
         """Return the row of that key, None if there is none. The first of several wins."""
         if self._rows is None:
-            found: dict[Any, dict[str, Any]] = {}
+            by_key: dict[Any, dict[str, Any]] = {}
             for row in self.table.to_pylist():
-                found.setdefault(tuple(row[name] for name in self.key), row)
-            self._rows = found
+                by_key.setdefault(tuple(row[name] for name in self.key), row)
+            self._rows = by_key
         return self._rows.get(key)
 
     def __contains__(self, key: Any) -> bool:

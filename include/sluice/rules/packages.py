@@ -24,21 +24,21 @@ def file_of(name: str, where: str) -> Path:
     points = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
     point = points.get(name)
     if point is None:
-        known = ", ".join(sorted(points)) or "none"
+        names = ", ".join(sorted(points)) or "none"
         raise ConfigError(
             f"no installed package has the rule {name!r}{meant(name, points)}",
             where=where,
-            hint=f"known: {known}; a package names its rules under the entry point {GROUP}",
+            hint=f"known: {names}; a package names its rules under the entry point {GROUP}",
         )
     package = package_of(point)
     try:
-        found = importlib.util.find_spec(point.module)
+        spec = importlib.util.find_spec(point.module)
     except ImportError as error:
         raise ConfigError(f"the rule {name!r} of {package} cannot be found: {error}", where=where) from error
-    if found is None or not found.origin or not found.has_location:
+    if spec is None or not spec.origin or not spec.has_location:
         raise ConfigError(
             f"the rule {name!r} of {package} is {point.module}, which is no module with a file",
             where=where,
             hint=f"reinstall {package}",
         )
-    return Path(found.origin)
+    return Path(spec.origin)

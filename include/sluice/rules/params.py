@@ -96,20 +96,20 @@ def _value(text: str, line: int) -> Any:
         raise ValueError(f"line {line}: {text[:100]!r} is no value: {str(error).splitlines()[0][:200]}") from error
 
 
-def checked(model: type[BaseModel] | None, given: Mapping[str, Any]) -> tuple[Params, list[tuple[str, str]]]:
+def checked(model: type[BaseModel] | None, values: Mapping[str, Any]) -> tuple[Params, list[tuple[str, str]]]:
     """Return the values with defaults filled in, and problems as (parameter, what is wrong)."""
     if model is None:
-        return Params(given), []
+        return Params(values), []
     try:
-        value = model.model_validate(dict(given))
+        value = model.model_validate(dict(values))
     except ValidationError as error:
-        found = problems_of(
+        problems = problems_of(
             error.errors(include_url=False, include_input=False),
             unknown=f"the rule has no such parameter; it has {', '.join(model.model_fields)}",
             required="this parameter is required",
         )
-        found.sort(key=lambda one: not one.unknown)  # a misspelt name explains a missing one
-        return Params(), [(one.field or "params", one.why) for one in found]
+        problems.sort(key=lambda problem: not problem.unknown)  # a misspelt name explains a missing one
+        return Params(), [(problem.field or "params", problem.why) for problem in problems]
     return Params({name: getattr(value, name) for name in model.model_fields}), []
 
 
@@ -131,9 +131,9 @@ def described(model: type[BaseModel] | None) -> list[str]:
 
 
 def _model(fields: dict[str, Any]) -> type[BaseModel]:
-    taken = sorted(name for name in fields if hasattr(dict, name))
-    if taken:
-        raise ValueError(f"a parameter cannot be called {taken[0]!r}: every dict has that")
+    reserved = sorted(name for name in fields if hasattr(dict, name))
+    if reserved:
+        raise ValueError(f"a parameter cannot be called {reserved[0]!r}: every dict has that")
     model: type[BaseModel] = create_model(
         "Params", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_default=True), **fields
     )

@@ -182,14 +182,14 @@ class RuleSet:
             matched = [place for place in tables if matches(rule, place)]
             rows_in = rows_out = changed = 0
             failed: dict[int, RuleError] = {}
-            held = resolved(rule.config.lookups, (lookups or {}).get(rule.name)) if matched else {}
+            dimensions = resolved(rule.config.lookups, (lookups or {}).get(rule.name)) if matched else {}
             for place in matched:
                 hidden = _hidden(tables[place], place, masking, secret)
-                work = Run(rule, place, held, hidden)
-                seen, came, other = _apply_to(work, tables)
-                rows_in += seen
+                work = Run(rule, place, dimensions, hidden)
+                visible, came, differing = _apply_to(work, tables)
+                rows_in += visible
                 rows_out += came
-                changed += other
+                changed += differing
                 failed |= work.failed
             if dumped and matched:
                 tables = _with_cleared(before, tables, failed)
@@ -203,16 +203,16 @@ class RuleSet:
         revived: dict[TableId, pa.Array] = {}
         cleared: dict[TableId, pa.Array] = {}
         for place, rows in tables.items():
-            kept = pc.and_(
+            is_revived = pc.and_(
                 pc.equal(rows["_image"], images.AFTER), pc.equal(merged["_op"].take(rows["_source_row"]), "d")
             )
-            if not pc.any(kept).as_py():
+            if not pc.any(is_revived).as_py():
                 folded[place] = images.fold(rows, key_columns(rows.schema), each=each)
                 continue
-            marked = rows.append_column(images.REVIVED, kept)
-            whole = images.fold(marked, key_columns(rows.schema), each=each)
-            revived[place] = whole[images.REVIVED].combine_chunks()
-            folded[place] = whole.drop_columns([images.REVIVED])
+            marked = rows.append_column(images.REVIVED, is_revived)
+            merged_rows = images.fold(marked, key_columns(rows.schema), each=each)
+            revived[place] = merged_rows[images.REVIVED].combine_chunks()
+            folded[place] = merged_rows.drop_columns([images.REVIVED])
         for place, rows in folded.items():
             if images.CLEARED in rows.schema.names:
                 cleared[place] = pc.and_(rows[images.CLEARED], pc.equal(rows["_op"], "d")).combine_chunks()
@@ -226,13 +226,13 @@ def _with_cleared(before: Tables, after: Tables, failed: Mapping[int, RuleError]
     A rule that changes keys does not tell which key such a row had at the target: its rows are left out.
     """
     rest = np.concatenate([np.fromiter(failed, np.int64), *(rows["_source_row"].to_numpy() for rows in after.values())])
-    made = dict(after)
+    completed = dict(after)
     for place, rows in before.items():
         lost = ~np.isin(rows["_source_row"].to_numpy(), rest)
         if lost.any() and images.same_keys(rows, after[place]):
             left_out = images.cleared_images(rows.filter(pa.array(lost)), after[place].schema)
-            made[place] = pa.concat_tables([after[place], left_out]).combine_chunks()
-    return made
+            completed[place] = pa.concat_tables([after[place], left_out]).combine_chunks()
+    return completed
 
 
 def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: bool) -> frozenset[str]:
@@ -244,8 +244,8 @@ def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: boo
         return frozenset()
     users = [field for field in rows.schema if field.name not in images.INTERNAL]
     marked = {true_name(f) for f in filter(is_masked, users)}
-    made = {true_name(f) for f in users if secret and not declared_type(f)}
-    return masking.hidden(table.schema, table.table, map(true_name, users)) | marked | made
+    undeclared = {true_name(f) for f in users if secret and not declared_type(f)}
+    return masking.hidden(table.schema, table.table, map(true_name, users)) | marked | undeclared
 
 
 def _apply_to(work: Run, tables: Tables) -> tuple[int, int, int]:
@@ -259,15 +259,15 @@ def _apply_to(work: Run, tables: Tables) -> tuple[int, int, int]:
     mask = sees(rule, rows)
     if not mask.any():
         return 0, 0, 0
-    seen = rows if mask.all() else rows.filter(pa.array(mask))
+    visible_rows = rows if mask.all() else rows.filter(pa.array(mask))
     came = changed = 0
-    results = kinds.run(work, seen)
+    results = kinds.run(work, visible_rows)
     for table, out in results.items():
         out = emitted(rule, out, table, place, key)
         _refuse_doubles(work, out, table)
         visible = images.visible(out)
         came += visible
-        changed += images.differing(seen, out) if table == place else visible
+        changed += images.differing(visible_rows, out) if table == place else visible
         if table == place:
             rest = rows.filter(pa.array(~mask)) if not mask.all() else None
             tables[table] = out if rest is None else _together([out, kinds.without(rest, work.failed)], rule, table)
@@ -275,7 +275,7 @@ def _apply_to(work: Run, tables: Tables) -> tuple[int, int, int]:
             tables[table] = _together([tables[table], out], rule, table)
         else:
             tables[table] = out
-    return images.visible(seen), came, changed
+    return images.visible(visible_rows), came, changed
 
 
 def emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Sequence[str]) -> pa.Table:
@@ -312,9 +312,9 @@ def _refuse_doubles(work: Run, rows: pa.Table, table: TableId) -> None:
     odd = np.flatnonzero(contents != contents[first[of]])
     if odd.size:
         values = rows.select(key).slice(int(odd[0]), 1).to_pylist()[0]
-        shown = work.key_text({true_name(rows.schema.field(name)): value for name, value in values.items()})
+        key_text = work.key_text({true_name(rows.schema.field(name)): value for name, value in values.items()})
         raise RuleError(
-            f"rule {work.rule.name!r} made several rows of one key of {table} out of one row: {shown}",
+            f"rule {work.rule.name!r} made several rows of one key of {table} out of one row: {key_text}",
             where=work.rule.home,
             hint="a target stores one row per key: name the columns that identify them in engine.yaml: emits: "
             f"{{{table}: [column, …]}}",

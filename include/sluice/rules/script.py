@@ -88,14 +88,14 @@ class Rule:
         """See :class:`Loaded`. Raises RuleError with file and line."""
         key = (self.path, self.digest)
         with _lock:
-            found = _cache.get(key)
-        if found is None:  # without the lock: what is loaded may never return
+            cached = _cache.get(key)
+        if cached is None:  # without the lock: what is loaded may never return
             loaded = self._load_sql() if self.kind is RuleKind.SQL else self._load()
             with _lock:
                 if len(_cache) >= _CACHE_LIMIT:
                     _cache.clear()
-                found = _cache.setdefault(key, loaded)
-        return found
+                cached = _cache.setdefault(key, loaded)
+        return cached
 
     @property
     def limit_s(self) -> float:
@@ -209,13 +209,13 @@ class Rule:
                 hint=f"correct the rule, or give it more time in engine.yaml (`timeout: 30m`); {RETRIED}",
             )
         text = str(error).split("\n\nLINE ")[0] if self.kind is RuleKind.SQL else str(error)
-        told = f"{type(error).__name__}: {text}"
+        reason = f"{type(error).__name__}: {text}"
         if isinstance(error, SystemExit):
-            told = f"it called sys.exit({text})"
+            reason = f"it called sys.exit({text})"
         if withheld:
-            told = f"{type(error).__name__} (its text is withheld: the table has masked columns)"
+            reason = f"{type(error).__name__} (its text is withheld: the table has masked columns)"
         return RuleError(
-            f"rule {self.name!r} {what}: {told}",
+            f"rule {self.name!r} {what}: {reason}",
             where=self.line_of(error),
             hint=f"fix the rule; {RETRIED}"
             + ("; `sluice rules test` shows values on your own data" if withheld else ""),

@@ -34,14 +34,14 @@ def select(text: str, rows: pa.Table, params: Mapping[str, Any], lookups: Mappin
         for name, table in tables.items():
             _refuse_nan(text, table)
             connection.register(name, _narrow(table))
-        given = {n: v for n, v in params.items() if n in named} or None
+        parameters = {n: v for n, v in params.items() if n in named} or None
         try:
             try:
-                return connection.sql(text, params=given).to_arrow_table()
+                return connection.sql(text, params=parameters).to_arrow_table()
             except duckdb.InterruptException:
                 raise  # a second try would run on without a limit
             except duckdb.Error:
-                connection.execute(text, given)  # says the line, which a relation's error lacks
+                connection.execute(text, parameters)  # says the line, which a relation's error lacks
                 raise
         finally:
             for name in tables:

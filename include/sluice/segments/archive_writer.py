@@ -42,14 +42,14 @@ def write_archive(store: SegmentStore, batches: Sequence[BatchFiles]) -> Archive
     Raises:
         StorageUnavailable: it cannot be written, there is no space. SegmentError: a file is gone.
     """
-    store.check_space(sum(one.size_bytes for one in batches))
+    store.check_space(sum(batch.size_bytes for batch in batches))
     name = ArchiveName(batches[0].batch, batches[-1].batch, uuid.uuid4().hex[:12])
     temporary = f"{name.path}{UNFINISHED}"
-    found: list[ArchivedBatch] = []
+    archived: list[ArchivedBatch] = []
     with store.open_output(temporary) as sink:
-        for one in batches:
+        for batch in batches:
             files: list[ArchivedFile] = []
-            for info in one.kept:
+            for info in batch.kept:
                 start, crc = sink.size_bytes, 0
                 for piece in store.pieces(info.path):
                     crc = zlib.crc32(piece, crc)
@@ -57,8 +57,8 @@ def write_archive(store: SegmentStore, batches: Sequence[BatchFiles]) -> Archive
                 files.append(
                     ArchivedFile(path=info.path, start=start, size_bytes=sink.size_bytes - start, crc32=f"{crc:08x}")
                 )
-            found.append(ArchivedBatch(batch=one.batch, written_s=one.written_s, files=tuple(files)))
-        sink.write(ArchiveIndex(batches=tuple(found)).ending())
+            archived.append(ArchivedBatch(batch=batch.batch, written_s=batch.written_s, files=tuple(files)))
+        sink.write(ArchiveIndex(batches=tuple(archived)).ending())
     store.publish(temporary, name.path)
     return name
 

@@ -55,9 +55,9 @@ class Archives:
     def names(self) -> tuple[ArchiveName, ...]:
         """List the archives there are now, by their first batch."""
         infos = self._fs.get_file_info(fs.FileSelector(posixpath.join(self._base, FOLDER), allow_not_found=True))
-        found = tuple(sorted(name for info in infos if (name := ArchiveName.parse(info.base_name)) is not None))
-        _listed[self._store] = found
-        return found
+        archives = tuple(sorted(name for info in infos if (name := ArchiveName.parse(info.base_name)) is not None))
+        _listed[self._store] = archives
+        return archives
 
     def contents(self, name: ArchiveName) -> Contents:
         """Return the contents of an archive."""
@@ -68,12 +68,12 @@ class Archives:
                 return _contents[key]
         with self._fs.open_input_file(posixpath.join(self._base, name.path)) as source:
             index = read_index(source, name.path)
-        made = Contents({b.batch: b for b in index.batches}, {f.path: f for b in index.batches for f in b.files})
+        contents = Contents({b.batch: b for b in index.batches}, {f.path: f for b in index.batches for f in b.files})
         with _lock:
-            _contents[key] = made
+            _contents[key] = contents
             while len(_contents) > _KEPT_INDEXES:
                 _contents.popitem(last=False)
-        return made
+        return contents
 
     def of_batch(self, batch: int, *, listed: bool = False) -> Iterator[tuple[ArchiveName, Contents]]:
         """Return the archives that have a batch.
@@ -102,8 +102,8 @@ class Archives:
         """Return True for a file of an archive, and for a folder that has one."""
         batch = batch_of(path)
         return batch is not None and any(
-            path in found.files or any(file.startswith(f"{path}/") for file in found.files)
-            for _, found in self.of_batch(batch)
+            path in contents.files or any(file.startswith(f"{path}/") for file in contents.files)
+            for _, contents in self.of_batch(batch)
         )
 
     def below(self, folder: str) -> list[str]:
@@ -112,4 +112,4 @@ class Archives:
         if folder and batch is None:
             return []
         archives = self._there(self.names()) if batch is None else self.of_batch(batch)
-        return [p for _, found in archives for p in found.files if not folder or p.startswith(f"{folder}/")]
+        return [p for _, contents in archives for p in contents.files if not folder or p.startswith(f"{folder}/")]

@@ -242,10 +242,10 @@ def damage(store: SegmentStore, files: Iterable[ChangesetFile | SegmentFile]) ->
 def changeset_damage(store: SegmentStore, path: str) -> str:
     """Check a whole changeset with its manifest as :func:`damage` checks files."""
     try:
-        found = read_changeset(store, path)
+        changeset = read_changeset(store, path)
     except SegmentError:
         return path
-    return damage(store, (file for table in found.manifest.tables for file in table.files))
+    return damage(store, (file for table in changeset.manifest.tables for file in table.files))
 
 
 def write_changeset_file(
@@ -290,15 +290,17 @@ def write_manifest_with(store: SegmentStore, path: str, manifest: _Manifest, ima
     names = list(images)
 
     def addressed(places: Sequence[str]) -> _Manifest:
-        known = dict(zip(names, places, strict=True))
+        address_of = dict(zip(names, places, strict=True))
         tables = [
             table.model_copy(
-                update={"files": tuple(f.model_copy(update={"path": known.get(f.path, f.path)}) for f in table.files)}
+                update={
+                    "files": tuple(f.model_copy(update={"path": address_of.get(f.path, f.path)}) for f in table.files)
+                }
             )
             for table in manifest.tables
         ]
-        made: _Manifest = manifest.model_copy(update={"tables": tuple(tables)})
-        return made
+        moved: _Manifest = manifest.model_copy(update={"tables": tuple(tables)})
+        return moved
 
     data, places = packed(
         path, lambda at: addressed(at).model_dump_json(by_alias=True, indent=1) + "\n", list(images.values())

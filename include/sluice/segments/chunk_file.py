@@ -115,5 +115,5 @@ def read_keys(store: SegmentStore, chunk: Chunk, identity: tuple[str, ...] = ())
         )
     file = pq.ParquetFile(pa.BufferReader(data))
     schema = schema_from_json(file.schema_arrow.metadata[_DEFINITION])
-    wanted = [stored_name(name) for name in identity or schema.primary_key]
-    return schema, file.read(columns=[*wanted, "_row"], use_threads=False)
+    key_columns = [stored_name(name) for name in identity or schema.primary_key]
+    return schema, file.read(columns=[*key_columns, "_row"], use_threads=False)

@@ -80,8 +80,8 @@ def note_conflicts(store: SegmentStore, batch: int, count: int, listed: Sequence
     """Keep what a batch met, and forget the oldest. A batch that is merged again is noted anew."""
     earlier = [path for path in _paths(store) if _number(path) < batch]
     before = _read(store, earlier[-1]).total if earlier else 0
-    made = ConflictsOfBatch(batch=batch, count=count, total=before + count, listed=tuple(listed[:LISTED]))
-    store.write_bytes(f"{_FOLDER}/{batch:010d}.json", made.model_dump_json(by_alias=True).encode())
+    record = ConflictsOfBatch(batch=batch, count=count, total=before + count, listed=tuple(listed[:LISTED]))
+    store.write_bytes(f"{_FOLDER}/{batch:010d}.json", record.model_dump_json(by_alias=True).encode())
     for path in earlier[: max(len(earlier) - KEPT + 1, 0)]:
         store.delete(path)
 

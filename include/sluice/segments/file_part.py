@@ -39,8 +39,8 @@ class _Part(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        left = max(self._size - self._at, 0)
-        wanted = left if size is None or size < 0 else min(size, left)
-        data = bytes(self._source.read_at(wanted, self._start + self._at)) if wanted else b""
+        remaining = max(self._size - self._at, 0)
+        length = remaining if size is None or size < 0 else min(size, remaining)
+        data = bytes(self._source.read_at(length, self._start + self._at)) if length else b""
         self._at += len(data)
         return data

@@ -50,13 +50,13 @@ def copy_path(path: str, table_folder: str) -> str:
 
 def fitting(sizes: Sequence[int], most: int = SMALL_BYTES) -> frozenset[int]:
     """Return the indexes of the smallest of ``sizes``: as many as together are not more than ``most``."""
-    found, total = [], 0
+    indexes, total = [], 0
     for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):
         total += sizes[index]
         if total > most:
             break
-        found.append(index)
-    return frozenset(found)
+        indexes.append(index)
+    return frozenset(indexes)
 
 
 def packed(path: str, manifest: Callable[[Sequence[str]], str], parts: Sequence[bytes]) -> tuple[bytes, list[str]]:

@@ -82,21 +82,21 @@ def read_pieces(
     Yields at least one piece.
     """
     lo, hi = bucket_range
-    whole = _is_whole(file, bucket_range)
+    all_buckets = _is_whole(file, bucket_range)
     try:
         with store.open_input(file.path) as source:
-            if verify and whole:
+            if verify and all_buckets:
                 source = _intact(store, file, source)
-            reader = opened(source, file.footer_crc32, verify=verify and not whole)
-            wanted = None if columns is None else list(columns)
-            if wanted is not None and not whole and "_bucket" not in wanted:
-                wanted.append("_bucket")
-            if wanted is not None and file.place and file.place.left_out and "_row" not in wanted:
-                wanted.append("_row")
-            groups = range(reader.num_row_groups) if whole else _groups(reader, lo, hi)
+            reader = opened(source, file.footer_crc32, verify=verify and not all_buckets)
+            names = None if columns is None else list(columns)
+            if names is not None and not all_buckets and "_bucket" not in names:
+                names.append("_bucket")
+            if names is not None and file.place and file.place.left_out and "_row" not in names:
+                names.append("_row")
+            groups = range(reader.num_row_groups) if all_buckets else _groups(reader, lo, hi)
             for run in _runs(reader.metadata, groups):
-                table = reader.read_row_groups(run, columns=wanted, use_threads=False)
-                if not whole:
+                table = reader.read_row_groups(run, columns=names, use_threads=False)
+                if not all_buckets:
                     bucket = table.column("_bucket")
                     keep = pc.and_(
                         pc.greater_equal(bucket, pa.scalar(lo, pa.uint8())), pc.less(bucket, pa.scalar(hi, pa.uint8()))
@@ -125,8 +125,8 @@ def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.F
         raise _damaged(store, file, str(error).splitlines()[0]) from error
     if rows.num_rows != file.rows:
         raise _damaged(store, file, f"it holds {rows.num_rows} rows, and the manifest says {file.rows}")
-    whole = rows if wants is None else _with_unread(rows, schema)
-    return whole if file.place is None else _placed(whole, file.place, None)
+    complete = rows if wants is None else _with_unread(rows, schema)
+    return complete if file.place is None else _placed(complete, file.place, None)
 
 
 def first_seq(store: SegmentStore, file: SegmentFile) -> int:
@@ -142,10 +142,10 @@ def first_seq(store: SegmentStore, file: SegmentFile) -> int:
     except (pa.ArrowException, OSError) as error:
         raise _damaged(store, file, str(error).splitlines()[0]) from error
     leaf = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == "_seq"), -1)
-    known = [footer.row_group(group).column(leaf).statistics for group in range(footer.num_row_groups)]
-    if leaf < 0 or any(one is None or not one.has_min_max for one in known):
+    statistics = [footer.row_group(group).column(leaf).statistics for group in range(footer.num_row_groups)]
+    if leaf < 0 or any(group_statistics is None or not group_statistics.has_min_max for group_statistics in statistics):
         return 0
-    return min((int(one.min) for one in known), default=0)
+    return min((int(group_statistics.min) for group_statistics in statistics), default=0)
 
 
 def _paths(schema: pa.Schema, wants: Callable[[pa.Field], bool]) -> list[str]:
@@ -154,9 +154,9 @@ def _paths(schema: pa.Schema, wants: Callable[[pa.Field], bool]) -> list[str]:
     At least one column of ``_before`` is among them: it tells where there was a row.
     """
     users = [field for field in schema if field.name not in META_COLUMNS]
-    wanted = [field.name for field in users if wants(field)]
-    before = [f"_before.{name}" for name in wanted or [field.name for field in users[:1]]]
-    return [*wanted, *(name for name in schema.names if name in META_COLUMNS and name != "_before"), *before]
+    selected = [field.name for field in users if wants(field)]
+    before = [f"_before.{name}" for name in selected or [field.name for field in users[:1]]]
+    return [*selected, *(name for name in schema.names if name in META_COLUMNS and name != "_before"), *before]
 
 
 def _with_unread(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -202,8 +202,8 @@ def _runs(footer: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]
 def _placed(table: pa.Table, place: PlaceRecord, columns: Sequence[str] | None) -> pa.Table:
     """Add the position in the log to rows that a dump read."""
     if place.left_out:
-        gone = pc.is_in(table.column("_row"), value_set=pa.array(place.left_out, pa.uint32()))
-        table = table.filter(pc.invert(gone))
+        superseded = pc.is_in(table.column("_row"), value_set=pa.array(place.left_out, pa.uint32()))
+        table = table.filter(pc.invert(superseded))
     values = {
         "_seq": place.seq, "_file": place.file, "_offset": place.offset, "_commit_ts": place.commit_time_us,
         "_origin": place.origin,
@@ -265,12 +265,12 @@ def batch_changes(file: OfTable, batch: pa.RecordBatch) -> Iterator[Change]:
         for name in ("_op", "_seq", "_file", "_offset", "_row", "_gtid", "_txn", "_origin")
     }
     commit = batch.column("_commit_ts").view(pa.int64()).to_pylist()
-    known = batch.column("_present").to_pylist() if "_present" in batch.schema.names else [None] * batch.num_rows
+    presence = batch.column("_present").to_pylist() if "_present" in batch.schema.names else [None] * batch.num_rows
     for i in range(batch.num_rows):
         op = meta["_op"][i]
         row = dict(zip(names, rows[i], strict=True))
         old = dict(zip(names, olds[i], strict=True)) if before_valid[i] else None
-        bits = known[i]
+        bits = presence[i]
         if bits is not None:  # the log lacks some columns (binlog_row_image)
             half = (len(names) + 7) >> 3
             row = _only(row, bits[:half])

@@ -110,24 +110,24 @@ class SchemaStore:
         """Return the files of this log whose position is not after ``position``, newest first."""
         order = position.order
         return sorted(
-            (found for found in self.every(position) if found.order <= order), key=lambda f: f.order, reverse=True
+            (file for file in self.every(position) if file.order <= order), key=lambda f: f.order, reverse=True
         )
 
     def every(self, position: Offset) -> list[StoredSchema]:
         """Return all files of the log that ``position`` belongs to."""
         folder = self._store.full_path(self._folder(position))
         infos = self._store.filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        found = []
+        files = []
         for info in infos:
             match = _NAME.match(info.base_name)
             if match:
-                found.append(StoredSchema(f"{self._folder(position)}/{info.base_name}", (int(match[1]), int(match[2]))))
-        return found
+                files.append(StoredSchema(f"{self._folder(position)}/{info.base_name}", (int(match[1]), int(match[2]))))
+        return files
 
     def forget(self, position: Offset) -> None:
         """Remove all files of the log that ``position`` belongs to: the server has another one in its place now."""
-        for found in self.every(position):
-            self._store.delete(found.path)
+        for file in self.every(position):
+            self._store.delete(file.path)
 
     def position(self, path: str) -> Offset:
         """Return the position that a file belongs to."""
@@ -135,12 +135,12 @@ class SchemaStore:
 
     def parents(self, path: str) -> list[str]:
         """Return the files that ``path`` builds on."""
-        found = []
+        ancestors = []
         following = self._read(path)["parent"]
         while following:
-            found.append(following)
+            ancestors.append(following)
             following = self._read(following)["parent"]
-        return found
+        return ancestors
 
     def prune(self, current: str, position: Offset, older_than_s: float, *, dry_run: bool = False) -> list[str]:
         """Remove files written before ``older_than_s`` (seconds since 1970) that nothing kept builds on.
@@ -157,13 +157,13 @@ class SchemaStore:
             for info in self._store.filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         }
         old = [f.path for f in files if written.get(f.path.rsplit("/", 1)[-1], 0.0) < older_than_s]
-        kept = {f.path for f in files} - set(old[:-1]) | {current}
-        for path in list(kept):
-            kept.update(self.parents(path))
-        gone = [path for path in old if path not in kept]
-        for path in gone if not dry_run else []:
+        needed = {f.path for f in files} - set(old[:-1]) | {current}
+        for path in list(needed):
+            needed.update(self.parents(path))
+        unneeded = [path for path in old if path not in needed]
+        for path in unneeded if not dry_run else []:
             self._store.delete(path)
-        return gone
+        return unneeded
 
     def _folder(self, position: Offset) -> str:
         server, log = position.log_names
@@ -184,12 +184,12 @@ class SchemaStore:
             raise damaged from error
         if zlib.crc32(text) != int.from_bytes(data[:4], "big"):
             raise damaged
-        found: dict[str, Any] = json.loads(text)
-        if found.get("format_version") != FORMAT_VERSION:
+        content: dict[str, Any] = json.loads(text)
+        if content.get("format_version") != FORMAT_VERSION:
             raise SegmentError(
-                f"a file of the schema history has format {found.get('format_version')}; this version reads "
+                f"a file of the schema history has format {content.get('format_version')}; this version reads "
                 f"{FORMAT_VERSION}",
                 where=path,
                 hint="was it written by a newer version?",
             )
-        return found
+        return content

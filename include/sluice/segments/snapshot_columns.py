@@ -56,14 +56,14 @@ class SnapshotColumns:
         Columns that rows had before stay noted: a rule may give a column to some rows only. A column that a rule made
         keeps its first type, since its type depends on the rows of a batch. Raises SegmentError.
         """
-        known = self._newest(batch)
+        newest = self._newest(batch)
         for way, schema in made.items():
             table = _hash(way)
             fields = user_schema(schema)
             data = _packed(way, fields)
-            if table in known and known[table].crc != _crc(data):
-                data = _packed(way, _joined(self._read(known[table])[1], fields))
-            if table not in known or known[table].crc != _crc(data):
+            if table in newest and newest[table].crc != _crc(data):
+                data = _packed(way, _joined(self._read(newest[table])[1], fields))
+            if table not in newest or newest[table].crc != _crc(data):
                 name = f"{table}-{batch:010d}-{epoch:06d}-{self._identity}-{_crc(data)}.arrow"
                 self._store.write_bytes(posixpath.join(_FOLDER, name), data)
 
@@ -72,12 +72,12 @@ class SnapshotColumns:
         return dict(map(self._read, self._newest(batch).values()))
 
     def _newest(self, batch: int) -> dict[str, _Noted]:
-        found: dict[str, _Noted] = {}
-        for one in self._listed():
-            before = found.get(one.table)
-            if one.batch <= batch and (before is None or (before.epoch, before.batch) < (one.epoch, one.batch)):
-                found[one.table] = one
-        return found
+        newest: dict[str, _Noted] = {}
+        for entry in self._listed():
+            before = newest.get(entry.table)
+            if entry.batch <= batch and (before is None or (before.epoch, before.batch) < (entry.epoch, entry.batch)):
+                newest[entry.table] = entry
+        return newest
 
     def _listed(self) -> Iterator[_Noted]:
         for file in self._store.folder_files(_FOLDER):
@@ -115,8 +115,8 @@ def _names(way: Way) -> tuple[str, ...]:
 def _joined(before: pa.Schema, now: pa.Schema) -> pa.Schema:
     fields = []
     for field in now:
-        known = before.field(field.name) if field.name in before.names else field
-        fields.append(field if declared_type(field) else field.with_type(known.type))
+        earlier = before.field(field.name) if field.name in before.names else field
+        fields.append(field if declared_type(field) else field.with_type(earlier.type))
     return pa.schema([*fields, *(field for field in before if field.name not in now.names)])
 
 

@@ -89,11 +89,11 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
 
     S3 gets a small file in one request, not in the three of an upload in parts, as far as pyarrow can (20 and later).
     """
-    found: tuple[fs.FileSystem, str] | None = None
+    location: tuple[fs.FileSystem, str] | None = None
     if uri.startswith("s3://") and "allow_delayed_open" not in uri:
         with suppress(pa.ArrowInvalid):
-            found = fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true")
-    return found or fs.FileSystem.from_uri(uri)
+            location = fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true")
+    return location or fs.FileSystem.from_uri(uri)
 
 
 class SegmentStore:
@@ -154,14 +154,14 @@ class SegmentStore:
 
     def read_text(self, path: str) -> bytes:
         """Read the text of a manifest, without the data files that are packed after it."""
-        found: list[bytes] = []
+        texts: list[bytes] = []
         with self._errors(f"reading {path}"), self._opened(path) as opened:
             for piece in _pieces(*opened, _TEXT_BYTES):
                 text, nul, _ = piece.partition(b"\0")
-                found.append(text)
+                texts.append(text)
                 if nul:
                     break
-        return b"".join(found)
+        return b"".join(texts)
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Return (size in bytes, CRC32) of a file or of a part of one, read in pieces."""
@@ -209,10 +209,10 @@ class SegmentStore:
             return self._open(path, mapped=mapped), None
         except FileNotFoundError:
             for listed in (True, False):
-                found = self._archives.place(path, listed=listed)
-                if found is not None:
+                archived = self._archives.place(path, listed=listed)
+                if archived is not None:
                     with suppress(FileNotFoundError):
-                        return self._open(found[0].path, mapped=mapped), found[1]
+                        return self._open(archived[0].path, mapped=mapped), archived[1]
             raise
 
     def _open(self, path: str, *, mapped: bool) -> Any:
@@ -261,12 +261,12 @@ class SegmentStore:
 
     def files(self, batch: int) -> list[tuple[str, int]]:
         """Return (path, size in bytes) of every file of a batch, orphans of older epochs too."""
-        found = {info.path: info.size_bytes for info in self.folder_files(self.batch_path(batch))}
+        size_of = {info.path: info.size_bytes for info in self.folder_files(self.batch_path(batch))}
         with self._errors(f"listing batch {batch}"):
             for _, contents in self._archives.of_batch(batch):
                 for file in contents.batches[batch].files:
-                    found.setdefault(file.path, file.size_bytes)
-        return list(found.items())
+                    size_of.setdefault(file.path, file.size_bytes)
+        return list(size_of.items())
 
     def written_s(self, batch: int) -> float:
         """Return when the newest file of a batch was written, seconds since 1970; 0 if there is none."""
@@ -274,13 +274,15 @@ class SegmentStore:
         if newest:
             return newest
         with self._errors(f"listing batch {batch}"):
-            return max((found.batches[batch].written_s for _, found in self._archives.of_batch(batch)), default=0.0)
+            return max(
+                (contents.batches[batch].written_s for _, contents in self._archives.of_batch(batch)), default=0.0
+            )
 
     def list_files(self, folder: str) -> list[str]:
         """Return the paths of all files below a folder, sorted; none if the folder does not exist."""
-        found = {info.path for info in self.folder_files(folder)}
+        paths = {info.path for info in self.folder_files(folder)}
         with self._errors(f"listing {folder}"):
-            return sorted(found.union(self._archives.below(folder)))
+            return sorted(paths.union(self._archives.below(folder)))
 
     @property
     def archives(self) -> Archives:

@@ -216,8 +216,8 @@ class SegmentWriter:
         names = [file.path for file, _ in self._packed]
 
         def addressed(places: Sequence[str]) -> SegmentManifest:
-            known = dict(zip(names, places, strict=True))
-            moved = [f.model_copy(update={"path": known.get(f.path, f.path)}) for f in manifest.files]
+            address_of = dict(zip(names, places, strict=True))
+            moved = [f.model_copy(update={"path": address_of.get(f.path, f.path)}) for f in manifest.files]
             return manifest.model_copy(update={"files": tuple(moved)})
 
         data, places = packed(path, lambda at: addressed(at).to_json(), [image for _, image in self._packed])
@@ -258,22 +258,22 @@ class SegmentWriter:
         ``pack``: no rows follow, and many small tables are written with the manifest.
         """
         with self._lock:
-            left = [self._take(key) for key in list(self._pending)]
+            pending = [self._take(key) for key in list(self._pending)]
         if pack:
-            small = fitting([item.bytes for _, item in left])
+            small = fitting([item.bytes for _, item in pending])
             for index in sorted(small):
-                self._pack(*left[index])
-            left = [one for index, one in enumerate(left) if index not in small]
+                self._pack(*pending[index])
+            pending = [entry for index, entry in enumerate(pending) if index not in small]
             if len(self._packed) <= self._small_files:
                 self.unpack()
-        if len(left) <= _FILES_AT_ONCE:
-            for key, item in left:
+        if len(pending) <= _FILES_AT_ONCE:
+            for key, item in pending:
                 self._write(key, item)
             return
         with ThreadPoolExecutor(
             _FILES_AT_ONCE, thread_name_prefix="write"
         ) as pool:  # the disk takes several syncs at once
-            for _ in pool.map(lambda one: self._write(*one), left):
+            for _ in pool.map(lambda entry: self._write(*entry), pending):
                 pass
 
     def abort(self) -> None:
@@ -309,10 +309,10 @@ class SegmentWriter:
 
     def _add_digest(self, table: str, digest: DigestRecord) -> None:
         """Add what some rows of the batch do to the digest of a table."""
-        known = self._digests.get(table, DigestRecord())
-        checksum = int(known.checksum, 16) ^ int(digest.checksum, 16)
+        digest_before = self._digests.get(table, DigestRecord())
+        checksum = int(digest_before.checksum, 16) ^ int(digest.checksum, 16)
         self._digests[table] = DigestRecord(
-            rows=known.rows + digest.rows, checksum=f"{checksum:016x}", gap=known.gap or digest.gap
+            rows=digest_before.rows + digest.rows, checksum=f"{checksum:016x}", gap=digest_before.gap or digest.gap
         )
 
     def unpack(self) -> None:
@@ -438,5 +438,5 @@ def uneven(buckets: np.ndarray[Any, Any], sizes: Sizes) -> tuple[int, ...]:
     total = int(sizes.sum())
     if first == last or total < ROW_GROUP_BYTES:
         return ()
-    found = np.bincount(buckets - first, weights=sizes, minlength=last - first + 1).astype(np.int64)
-    return tuple(found.tolist()) if found.max() * len(found) > _UNEVEN * total else ()
+    by_bucket = np.bincount(buckets - first, weights=sizes, minlength=last - first + 1).astype(np.int64)
+    return tuple(by_bucket.tolist()) if by_bucket.max() * len(by_bucket) > _UNEVEN * total else ()

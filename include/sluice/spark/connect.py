@@ -236,11 +236,11 @@ class ConnectRunner:
                     return result
                 except PySparkException as error:
                     _clients.drop(self.key, client)
-                    said = str(error)
-                    if any(word in said for word in _CLOSED):
+                    message = str(error)
+                    if any(word in message for word in _CLOSED):
                         generation = _clients.rotate(client)
                         _log.info("spark_session_rotated", server=self._endpoint.address, generation=generation)
-                    elif not (client.worked and _AWAY in said):
+                    elif not (client.worked and _AWAY in message):
                         raise
                 except grpc.RpcError as error:
                     _clients.drop(self.key, client)
@@ -259,9 +259,11 @@ class ConnectRunner:
     @property
     def key(self) -> str:
         """Tells servers, and logins there, apart."""
-        one = self._endpoint
+        endpoint = self._endpoint
         return json.dumps(
-            (self._host, self._port, one.user, one.password, dict(one.extra)), sort_keys=True, default=str
+            (self._host, self._port, endpoint.user, endpoint.password, dict(endpoint.extra)),
+            sort_keys=True,
+            default=str,
         )
 
     def url(self, session_id: str) -> str:

@@ -59,8 +59,8 @@ def run_frames(session: Any, tables: Sequence[FrameTable]) -> list[bytes]:
         ]
     if not reports:
         return []
-    found: list[bytes] = reports[0].toArrow().column(0).to_pylist()
-    return found
+    written: list[bytes] = reports[0].toArrow().column(0).to_pylist()
+    return written
 
 
 def local_session() -> Any:

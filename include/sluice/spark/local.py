@@ -26,28 +26,28 @@ class _Room:
         self._changed = threading.Condition()
 
     @contextmanager
-    def of(self, wanted: int, most: int) -> Iterator[None]:
+    def of(self, size: int, most: int) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._taken or self._taken + wanted <= most)
-            self._taken += wanted
+            self._changed.wait_for(lambda: not self._taken or self._taken + size <= most)
+            self._taken += size
         try:
             yield
         finally:
             with self._changed:
-                self._taken -= wanted
+                self._taken -= size
                 self._changed.notify_all()
 
 
 _ROOM = _Room()
 
 
-def _at_once(wanted: Sequence[int], room: int) -> int:
+def _at_once(sizes: Sequence[int], room: int) -> int:
     """Return how many units can be at work at the same time, at most, in a room of this many bytes.
 
     Decision: more threads than that would take turns, and allocators keep for each thread what it freed. A merge of
     10 GB, which has one unit at work at a time, had a peak of 611 MB in four threads and of 427 MB in one.
     """
-    ends = accumulate(sorted(wanted))
+    ends = accumulate(sorted(sizes))
     return max(sum(end <= room for end in ends), 1)
 
 

@@ -108,20 +108,22 @@ def run_statement(
     try:
         session.addTag(tag)
         for name, value in required.items():
-            if (there := session.conf.get(name, "")) != value:
+            if (actual := session.conf.get(name, "")) != value:
                 raise ConfigError(
                     f"{description or 'a statement'} needs a Spark server that was started with {name} = {value}; "
-                    f"this one has {there or 'nothing'} there"
+                    f"this one has {actual or 'nothing'} there"
                 )
         for name, value in settings.items():
             session.conf.set(name, value)
         session.sql(text)
     except PySparkException as error:
         words = str(error).partition("JVM stacktrace")[0].strip()
-        said = f"{description or 'a statement'} on Spark: {words[:_SAID]}"
-        if any(word in said for word in _NOT_REFUSED):
-            raise SparkUnavailable(said, hint="the server's log has the details; the batch is tried again") from error
-        raise LoadError(said) from error
+        message = f"{description or 'a statement'} on Spark: {words[:_SAID]}"
+        if any(word in message for word in _NOT_REFUSED):
+            raise SparkUnavailable(
+                message, hint="the server's log has the details; the batch is tried again"
+            ) from error
+        raise LoadError(message) from error
     finally:
         session.removeTag(tag)
 

@@ -89,11 +89,11 @@ class Gate:
 
 def _endpoint(signal: Signal) -> tuple[str, str]:
     """Return the endpoint for the log, without a login, and the login with its ``@``."""
-    given = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
-    where = given or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "the default")
-    scheme, found, rest = where.partition("://")
+    configured = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+    where = configured or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "the default")
+    scheme, separator, rest = where.partition("://")
     login, at, host = rest.rpartition("@")
-    return (f"{scheme}://{host}" if found else where), login + at
+    return (f"{scheme}://{host}" if separator else where), login + at
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _Reasons(logging.Handler):
 
 def _listen() -> None:
     logger = logging.getLogger(_EXPORTERS)
-    if not any(isinstance(one, _Reasons) for one in logger.handlers):
+    if not any(isinstance(handler, _Reasons) for handler in logger.handlers):
         logger.addHandler(_Reasons())
         logger.propagate = False
 
@@ -267,8 +267,8 @@ class Tracer:
 
 def tracer() -> Tracer | None:
     """Return the tracer of this process; made at first use. None: there is none, and that was logged."""
-    found: Tracer | None = provider("traces", _make_tracer)
-    return found
+    cached: Tracer | None = provider("traces", _make_tracer)
+    return cached
 
 
 def _make_tracer() -> tuple[Tracer, Callable[[], Any]]:
@@ -283,6 +283,6 @@ def _make_tracer() -> tuple[Tracer, Callable[[], Any]]:
         def generate_span_id(self) -> int:
             return _next.ids[1] if _next.ids else super().generate_span_id()
 
-    made = TracerProvider(resource=resource(), id_generator=Ids(), shutdown_on_exit=False)
-    made.add_span_processor(BatchSpanProcessor(exporter("traces")))
-    return Tracer(made.get_tracer("sluice", __version__), made.sampler), made.force_flush
+    tracers = TracerProvider(resource=resource(), id_generator=Ids(), shutdown_on_exit=False)
+    tracers.add_span_processor(BatchSpanProcessor(exporter("traces")))
+    return Tracer(tracers.get_tracer("sluice", __version__), tracers.sampler), tracers.force_flush

@@ -14,7 +14,7 @@ def is_wanted(signal: Signal) -> bool:
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     if chosen := env.get(f"OTEL_{name}_EXPORTER", "").strip():
-        return "otlp" in {one.strip().lower() for one in chosen.split(",")}
+        return "otlp" in {exporter.strip().lower() for exporter in chosen.split(",")}
     return bool(env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or env.get(f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT"))
 
 

@@ -50,5 +50,5 @@ def spending(server: Server) -> Iterator[None]:
         yield
     finally:
         _mine.under_way.discard(server)
-        known = _mine.sums.get(server, Spent())
-        _mine.sums[server] = Spent(known.calls + 1, known.seconds + time.perf_counter() - began)
+        total = _mine.sums.get(server, Spent())
+        _mine.sums[server] = Spent(total.calls + 1, total.seconds + time.perf_counter() - began)

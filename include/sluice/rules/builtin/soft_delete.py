@@ -33,10 +33,10 @@ def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
     The row before a delete is kept with the mark unset, so that the target still finds it.
     """
     p = context.params
-    gone = pc.equal(rows["_op"], "d")
-    removed = rows.filter(gone)
+    is_delete = pc.equal(rows["_op"], "d")
+    removed = rows.filter(is_delete)
     existed = pc.is_valid(removed["_before"])
-    parts = [_flagged(rows.filter(pc.invert(gone)), p, deleted=False), _flagged(removed, p, deleted=True)]
+    parts = [_flagged(rows.filter(pc.invert(is_delete)), p, deleted=False), _flagged(removed, p, deleted=True)]
     was = _flagged(removed.filter(existed), p, deleted=False)
     parts.append(_set(_set(was, "_op", "u"), "_image", "before"))
     return pa.concat_tables(parts)
