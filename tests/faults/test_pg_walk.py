@@ -178,7 +178,7 @@ def crash_in_large_transaction(world: PgWorld, choose: random.Random) -> str:
 
 # -- the slot ----------------------------------------------------------------------------------------------------------
 def drop_slot(world: PgWorld, choose: random.Random) -> str:
-    """The pipeline stops with LostPosition; `sluice check --apply` and `sluice recover` lead back to equal tables."""
+    """The pipeline stops with LogPurged; `sluice check --apply` and `sluice recover` lead back to equal tables."""
     since, slot = time.monotonic(), world.case.slot
 
     def dropped() -> bool:
@@ -193,11 +193,11 @@ def drop_slot(world: PgWorld, choose: random.Random) -> str:
 
     world.wait_until(dropped, "the end of the slot")
     before = world.acknowledged()
-    world.wait_until(lambda: any("was dropped" in text for text in world.said("LostPosition", since)), "LostPosition")
+    world.wait_until(lambda: any("was dropped" in text for text in world.said("LogPurged", since)), "LogPurged")
     pipeline = str(world.case.path)
     control.pause(world.case.runtime(), by="walk", reason="the slot is gone")
     world.case.cli("check", pipeline, "--apply", "--yes")  # not zero: the position is lost all the same
-    assert world.said("LostPosition", since), "it went on by itself"
+    assert world.said("LogPurged", since), "it went on by itself"
     said = world.sluice("recover", pipeline, "--apply", "--yes", "--choose", "source=dump")
     control.resume(world.case.runtime(), by="walk")
     time.sleep(choose.uniform(0, 2.0))
