@@ -120,7 +120,7 @@ function notes() {
     ...silent.map((one) => note("bad", `The ${one.part.replace("zookeeper", "ZooKeeper").replace("store", "segment store")} has not answered since ${minute(one.since)}`, ...said(one.text))),
     ...(status.errors || []).filter((text) => !silent.some((one) => one.text === text)).map((text) => note("bad", HEADS[status.state] || "Cannot read the state", ...said(text))),
     ...tasks.map((task) => el("li", { class: task.state === "failed" ? "bad" : "warn", "data-task": task.task_id },
-      el("b", {}, task.state === "failed" ? `Stopped at ${task.task_id}: the attempts are used up` : `${task.task_id}: attempt ${task.attempt} failed; ${task.next_at ? `the next one starts at ${new Date(task.next_at).toLocaleTimeString([], { hour12: false })}` : "it tries again by itself"}`),
+      el("b", {}, task.state === "failed" ? `Stopped at ${task.task_id}: the attempts are used up` : `${task.task_id}: attempt ${task.attempt} failed; ${new Date(task.next_at) > new Date() ? `the next one starts at ${new Date(task.next_at).toLocaleTimeString([], { hour12: false })}` : "it tries again by itself"}`),
       ...said(task.message || "Its log has no message."),
       el("div", { class: "buttons" },
         airflow(`/dags/${encodeURIComponent(task.dag_id)}/runs/${encodeURIComponent(task.run_id)}`, "The run"), taskLink(task, task.host ? `Log of the failed task (on ${task.host})` : "Log of the failed task"),
