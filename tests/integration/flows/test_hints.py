@@ -73,7 +73,8 @@ def commands(made: Case, error: SluiceError, **words: str) -> list[list[str]]:
 
 def does(made: Case, command: list[str]) -> str:
     """Run it in this process, by the command line's own parser; returns what it printed."""
-    command = [*command, "--yes"] if command[0] in ASKS else command
+    asks = command[0] in ASKS or "--replace" in command or "--repair" in command
+    command = [*command, "--yes"] if asks else command
     done = CliRunner().invoke(all_commands(), command, env=dict(os.environ))
     assert done.exit_code == 0, (command, done.output, done.exception)
     return done.output
