@@ -74,6 +74,7 @@ class RunView:
         is_alone: bool = False,
     ) -> None:
         stages, workers = stages_of(runtime.pipeline, runtime.rules_folder), runtime.pipeline.workers
+        self.runtime = runtime
         self.state = state
         self.stages = {stage.name: stage for stage in stages}
         self.claim = claim
@@ -459,23 +460,22 @@ class Board:
             self.view.state.runs.write(self.view.claim, self.stage.name, progress)
 
 
-def work(board: Board, do: Callable[[Stage, int], Done]) -> int:
-    """Run the stage of ``board`` for every batch of the run, in order. Returns how many there were.
+def work(board: Board, do: Callable[[Stage, int], Done]) -> None:
+    """Run the stage of ``board`` for every batch of the run, in order.
 
     Raises:
         NeverReady: an earlier stage failed.
         What ``do`` raises: the batch stays, and the stage ends.
     """
-    after, count = 0, 0
+    after = 0
     try:
         while (batch := board.next_batch(after)) is not None:
             later = board.skip_reason(batch)
             board.done(Done(batch, later=later) if later else do(board.stage, batch))
-            after, count = batch, count + 1
+            after = batch
     except BaseException as error:
         board.failed(error)
         raise
-    return count
 
 
 __all__ = ["Board", "GivenBack", "NeverReady", "RunView", "work"]

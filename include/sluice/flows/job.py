@@ -132,8 +132,6 @@ class _Capture:
         last: the last batch that was captured.
     """
 
-    runtime: Runtime
-    view: RunView
     board: Board
     others: _Substitutes
     source: KeptSource
@@ -149,6 +147,11 @@ class _Capture:
     _asked_at: float = field(default_factory=time.monotonic)
     _marked: str = ""
 
+    @property
+    def view(self) -> RunView:
+        """The run."""
+        return self.board.view
+
     def run(self) -> str:
         """Capture batch after batch; return why no further one is captured."""
         while True:
@@ -157,7 +160,7 @@ class _Capture:
             self.board.require_same_run()  # a restart ends the work of this process, too
             began = time.monotonic()
             outcome = drain(
-                self.runtime,
+                self.view.runtime,
                 claim=self.view.claim,
                 idle_wait_s=self.idle_wait_s,
                 another=True,
@@ -186,7 +189,7 @@ class _Capture:
         def look() -> bool:
             self.others.require_life()
             ended_by[0] = self._limit()
-            return bool(ended_by[0]) or len(self.view.under_way) < self.runtime.pipeline.window
+            return bool(ended_by[0]) or len(self.view.under_way) < self.view.runtime.pipeline.window
 
         while not self.board.wait(look):
             pass
@@ -203,7 +206,7 @@ class _Capture:
             if cursor is not None and cursor.next_batch - 1 > max(numbers, default=0):
                 return "another run has made batches since"
         seconds = time.monotonic() - self.began
-        limit = limit_of_run(self.runtime.pipeline.run, len(numbers), seconds, self._share)
+        limit = limit_of_run(self.view.runtime.pipeline.run, len(numbers), seconds, self._share)
         return limit or ("a dump is due" if self.due else self.stop())
 
     def is_busy(self) -> bool:
@@ -225,12 +228,10 @@ class _Substitutes:
 
     def __init__(
         self,
-        runtime: Runtime,
         view: RunView,
         do: Callable[[Stage, int], Done],
         on_done: Callable[[Stage, Done], None] = lambda stage, done: None,
     ) -> None:
-        self._runtime = runtime
         self._view = view
         self._do = do
         self._grace_ends = time.monotonic() + (0.0 if view.is_alone else GRACE_S)
@@ -259,10 +260,10 @@ class _Substitutes:
 
     def __enter__(self) -> _Substitutes:
         loaded = {board.stage.subject for board in self._boards.values() if board.stage.kind is StageKind.LOAD}
-        for target in self._runtime.pipeline.targets:
+        for target in self._view.runtime.pipeline.targets:
             for server in target.servers if target.name in loaded else ():
                 with suppress(SluiceError):  # the load meets it again
-                    self._runtime.resolver(server)  # resolved once, by this thread
+                    self._view.runtime.resolver(server)  # resolved once, by this thread
         for thread in self._threads.values():
             thread.start()
         return self
@@ -337,9 +338,8 @@ class _Substitutes:
             return
         except Exception as error:  # its own task meets and shows it again
             if not self._view.is_alone:
-                _log.warning(
-                    "stage_left_to_task", pipeline=self._runtime.name, stage=board.stage.name, error=str(error)
-                )
+                name = self._view.runtime.name
+                _log.warning("stage_left_to_task", pipeline=name, stage=board.stage.name, error=str(error))
         except BaseException as error:  # this process is about to end: no stage begins another batch
             self._death, self._is_stopped = error, True
             self._view.wake()
@@ -408,16 +408,9 @@ def run_capture(
         before = view.progress(stage.name)
         has_ended = before is not None and before.state is StageState.ENDED
         try:
-            with board.at_work(), _Substitutes(runtime, view, lambda stage, batch: do(runtime, stage, batch)) as others:
+            with board.at_work(), _Substitutes(view, lambda stage, batch: do(runtime, stage, batch)) as others:
                 capture = _Capture(
-                    runtime=runtime,
-                    view=view,
-                    board=board,
-                    others=others,
-                    source=source,
-                    idle_wait_s=idle_wait_s,
-                    stop=stop,
-                    gone=gone,
+                    board=board, others=others, source=source, idle_wait_s=idle_wait_s, stop=stop, gone=gone
                 )
                 try:
                     ended_by = "the run has ended before" if has_ended else capture.run()
@@ -542,10 +535,8 @@ def run_microbatches(
             _require_first_turn(runtime, state, first)
             stage = view.stages[StageKind.CAPTURE]
             board = Board(view, stage, worker=Worker.DRAIN, on_done=lambda done: deliveries.add(stage, done))
-            with _Substitutes(runtime, view, _do_unless_slow(runtime, view), deliveries.add) as others:
+            with _Substitutes(view, _do_unless_slow(view), deliveries.add) as others:
                 capture = _Capture(
-                    runtime=runtime,
-                    view=view,
                     board=board,
                     others=others,
                     source=source,
@@ -623,10 +614,11 @@ def _needs_tasks(runtime: Runtime, outcome: DrainOutcome) -> str:
     return "a large batch" if is_large else ""
 
 
-def _do_unless_slow(runtime: Runtime, view: RunView) -> Callable[[Stage, int], Done]:
+def _do_unless_slow(view: RunView) -> Callable[[Stage, int], Done]:
     """Return a function that does a stage of a batch, and raises _LeftToTasks before the last rules where rules are
     slow.
     """
+    runtime = view.runtime
     transforms = [stage.name for stage in view.stages.values() if stage.transforms]
 
     def rules_s(batch: int) -> float:

@@ -145,7 +145,7 @@ class Run:
         self.capture = Board(
             self.view, drain, worker=Worker.DRAIN, on_done=lambda done: self.deliveries.add(drain, done)
         )
-        self.loops = _Substitutes(runtime, self.view, do, self.deliveries.add)
+        self.loops = _Substitutes(self.view, do, self.deliveries.add)
 
     def captured(self, batch: int) -> None:
         self.deliveries.captured(DrainOutcome(batch, Offset("memory", ("", 0), 0, {})))
