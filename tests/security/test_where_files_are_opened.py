@@ -59,7 +59,7 @@ def editor(tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> Edito
 
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the page asks of Airflow, which has one run under way."""
+    """Answer the page as an Airflow does that has one run under way."""
     asked = list[Any]()
 
     async def call(self: AirflowSelf, method: str, path: str, body: Any = None) -> Any:

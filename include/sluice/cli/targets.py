@@ -103,8 +103,8 @@ def write_starter(
     if as_json:
         print_json({key: name, "file": str(path)})
         return
-    told = f"`{key}: {name}` in a pipeline file uses it; docs/{page} says how to test it"
-    console().print(escape(f"wrote {path}: {told}"))
+    hint = f"`{key}: {name}` in a pipeline file uses it; docs/{page} says how to test it"
+    console().print(escape(f"wrote {path}: {hint}"))
 
 
 @targets_app.command()

@@ -66,8 +66,12 @@ class ZooKeeperNode:
 
     def swap(self, record: Record | None, token: int) -> bool:
         """Change the node, unless it has another version by now."""
-        held = record.checkpoint if record is not None else None
-        stored = TargetRecord(held.epoch, held.batch, held.position, held.identity) if held is not None else None
+        checkpoint = record.checkpoint if record is not None else None
+        stored = (
+            TargetRecord(checkpoint.epoch, checkpoint.batch, checkpoint.position, checkpoint.identity)
+            if checkpoint is not None
+            else None
+        )
         return self.records.swap(stored, token)
 
 

@@ -55,7 +55,7 @@ def limit_of_run(limits: RunConfig, made: int, seconds: float, share: float) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageType:
-    """What the stages of one kind have in common.
+    """The properties that all stages of one kind share.
 
     Attributes:
         doing: the work as a phase of a run.

@@ -60,9 +60,9 @@ def named(name: str, more: tuple[str, ...] = ()) -> str:
             f"the message format {name!r} does not exist{meant(name, known)}",
             hint=f"known formats: {', '.join(known)}; docs/formats.md says how to add one",
         )
-    made = OwnFormat(name)
-    made.kind = own[name]
-    return made
+    own_format = OwnFormat(name)
+    own_format.kind = own[name]
+    return own_format
 
 
 def format_of(name: str) -> Format:
@@ -84,12 +84,12 @@ def _checked(kind: Kind) -> Format:
         try:
             texts = make(given, source)
         except Exception as error:  # its text may have a value of the row, which may be masked
-            told = f"{name} failed at {what}: {type(error).__name__}"
+            message = f"{name} failed at {what}: {type(error).__name__}"
             hint = "docs/formats.md has the suite to try it with"
-            raise LoadError(told, where=kind.line_of(error), hint=hint) from None
+            raise LoadError(message, where=kind.line_of(error), hint=hint) from None
         if not isinstance(texts, tuple) or len(texts) not in sizes or not all(isinstance(one, str) for one in texts):
-            wanted = f"a tuple of {sizes.start} to {sizes.stop - 1} texts"
-            raise LoadError(f"{name} did not return {wanted} for {what}", where=home)
+            expected = f"a tuple of {sizes.start} to {sizes.stop - 1} texts"
+            raise LoadError(f"{name} did not return {expected} for {what}", where=home)
         return texts
 
     def row(change: Change, source: str) -> tuple[str, ...]:

@@ -353,7 +353,7 @@ def old_rows_whole(rows: pa.Table, key: Sequence[str]) -> bool:
         return True
     names = [true_name(field) for field in rows.schema if field.name not in META_COLUMNS]
     now, then = masks(rows["_present"], len(names))
-    gone = pc.equal(_whole(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
+    is_deleted = pc.equal(_whole(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
     existed = _whole(rows["_before"]).is_valid().to_numpy(zero_copy_only=False)
     key_alone = ~then[:, [name not in key for name in names]].any(axis=1) & ~moved(rows, key)
-    return bool(now[gone].all() and then[existed & ~key_alone].all())
+    return bool(now[is_deleted].all() and then[existed & ~key_alone].all())

@@ -77,8 +77,8 @@ def value_schema(
     """
     fields = []
     for name, (column, kind) in _columns(rows).items():
-        made = _field(column, kind, required=whole and column.required)
-        fields.append(made | _default(column, kind, made["type"], defaults.get(name)) | {"field": name})
+        field = _field(column, kind, required=whole and column.required)
+        fields.append(field | _default(column, kind, field["type"], defaults.get(name)) | {"field": name})
     place = _place(table, source)
     image = _struct(fields, name=f"{place}.Value", optional=True)
     times = [_plain("int64", field=name) for name in ("ts_ms", "ts_us", "ts_ns")]

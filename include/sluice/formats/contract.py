@@ -57,7 +57,7 @@ _STATEMENTS = (
 def documents_are_json(form: Format) -> None:
     """Require JSON on one line, whatever the values, and which columns of a row the log has."""
     texts = [text for change in copy.deepcopy(_CHANGES) for text in form.row(change, "shop")]
-    for text in (*texts, *(text for made in _STATEMENTS for text in form.statement(made, "shop"))):
+    for text in (*texts, *(text for statement in _STATEMENTS for text in form.statement(statement, "shop"))):
         assert "\n" not in text, "a document is one line"
         json.loads(text)
 

@@ -369,13 +369,15 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
 
 def _keys_left_out(tables: list[SourceTable]) -> list[Finding]:
     """Return an error for each table whose key ``capture.columns.exclude`` keeps out of storage."""
-    found = []
+    findings = []
     for table in tables:
         names = [name for name in table.schema.primary_key or table.unique_not_null if name in table.left_out]
         if names:
             error = key_left_out(table.id, names)
-            found.append(_finding("error", "source", "capture.columns", str(table.id), error.message, error.hint or ""))
-    return found
+            findings.append(
+                _finding("error", "source", "capture.columns", str(table.id), error.message, error.hint or "")
+            )
+    return findings
 
 
 def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
@@ -414,7 +416,7 @@ def _unknown_in_options(runtime: Runtime, copies: list[PlannedCopy]) -> list[Fin
     """
     from sluice.rules import RuleSet
 
-    found, routes = [], Mapping.of(runtime.pipeline)
+    findings, routes = [], Mapping.of(runtime.pipeline)
     sent = [TableId(*name.split(".", 1)) for rule in RuleSet.of(runtime.rules_path) for name in rule.config.emits]
     for config in runtime.pipeline.targets:
         known = [str(copy.plan.target) for copy in copies if copy.target == config.name]
@@ -424,8 +426,8 @@ def _unknown_in_options(runtime: Runtime, copies: list[PlannedCopy]) -> list[Fin
                 near = meant_table(table, known)
                 why = f"no captured table goes to {table}, so that the option changes nothing{did_you_mean(near)}"
                 fix = "write schema.table as at the target, or leave it out"
-                found.append(_finding("warning", f"target {config.name}", f"options.{option}", table, why, fix))
-    return found
+                findings.append(_finding("warning", f"target {config.name}", f"options.{option}", table, why, fix))
+    return findings
 
 
 def _unknown_unique(pipeline: PipelineConfig, found: list[PlannedCopy]) -> list[Finding]:

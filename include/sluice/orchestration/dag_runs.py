@@ -60,7 +60,7 @@ def open_run(pipeline: str, dump: str) -> str:
     try:
         from airflow.sdk.execution_time.comms import DagResult, GetDag
 
-        found = SUPERVISOR_COMMS.send(GetDag(dag_id=dag_id))
+        answer = SUPERVISOR_COMMS.send(GetDag(dag_id=dag_id))
     except (ImportError, AirflowRuntimeError):  # this Airflow does not say
         return ""
-    return f"DAG {dag_id} {UNPAUSE}" if isinstance(found, DagResult) and found.is_paused else ""
+    return f"DAG {dag_id} {UNPAUSE}" if isinstance(answer, DagResult) and answer.is_paused else ""

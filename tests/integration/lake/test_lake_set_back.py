@@ -51,7 +51,7 @@ def versions(found: Any) -> list[Any]:
 
 
 def restore(found: Any, version: Any) -> None:
-    """As Delta's RESTORE, or Iceberg's set_current_snapshot, of another program does it."""
+    """Set a table back as another program does: Delta's RESTORE, or Iceberg's set_current_snapshot."""
     if isinstance(found, deltalake.DeltaTable):
         found.restore(version)
     else:
@@ -87,7 +87,7 @@ def delivered(kind: str, folder: Path, changes: str) -> Pipe:
 
 
 def again(pipe: Pipe, first: int) -> None:
-    """What ``sluice redeliver`` does to the target: batches from ``first`` on are to come again."""
+    """Rewind the target as ``sluice redeliver`` does: batches from ``first`` on are to come again."""
     checkpoints = pipe.checkpoints
     held = checkpoints.read()
     assert held is not None

@@ -212,6 +212,6 @@ def test_names_as_after_a_change_do_not_stand_for_the_rest(alter: str, columns: 
     ],
 )
 def test_the_hint_names_the_kinds_that_stop(policy: Any, said: str) -> None:
-    """Of a statement with several kinds, the file may have some at apply already."""
+    """The file may have some kinds of a statement at apply already."""
     change = planned("ALTER TABLE t ADD c INT, MODIFY a VARCHAR(9)", policy)
     assert said in stops(change, WAS)

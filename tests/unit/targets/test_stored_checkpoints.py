@@ -192,7 +192,7 @@ UNSEALED = ("kafka", "lake", "sql")
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, dict[str, Any]]:
-    """What version 0.2.0 stored, by kind and case."""
+    """Return the records that version 0.2.0 stored, by kind and case."""
     stored: dict[str, dict[str, Any]] = json.loads(GOLDEN.read_text())
     return stored
 

@@ -56,15 +56,15 @@ def why_not(
     tell.
     """
     rules, whole, tables = RuleSet.of(rules_path), set(keyless), list(tables)
-    found = why_not_cleared(pipeline, rules, tables, captured)
+    reasons = why_not_cleared(pipeline, rules, tables, captured)
     for table in tables:
-        if table not in found and table not in whole and rules.matching(table).rules:
-            found[table] = (
+        if table not in reasons and table not in whole and rules.matching(table).rules:
+            reasons[table] = (
                 "rules apply to it, and only they know which rows of the target come from which key (without "
                 "`replace`, a dump deletes the keys for which they give nothing, and so does "
                 f"`sluice verify run {pipeline.pipeline} --repair`)"
             )
-    return found
+    return reasons
 
 
 # -- the capture's side ------------------------------------------------------------------------------------------------

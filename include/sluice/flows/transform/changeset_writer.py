@@ -222,18 +222,18 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
         mapped = known_columns(rows, route.apply(rows), route)
         layout.require(mapped.schema, where=str(route.target))
         pieces = [(mapped, part.name, part.revived, part.dumped)]
-        kept, cleared = ruled.revived.get(table), ruled.cleared.get(table)
+        revived, cleared = ruled.revived.get(table), ruled.cleared.get(table)
         if cleared is not None and part.dumped == "read":
             stays = pc.invert(cleared)
             pieces = [
                 (mapped.filter(stays), part.name, part.revived, part.dumped),
                 (mapped.filter(cleared), f"{part.name}-cleared", part.revived, "cleared"),
             ]
-            mapped, kept = mapped.filter(stays), kept.filter(stays) if kept is not None else None
-        if kept is not None and not part.revived:
+            mapped, revived = mapped.filter(stays), revived.filter(stays) if revived is not None else None
+        if revived is not None and not part.revived:
             pieces[:1] = [
-                (mapped.filter(pc.invert(kept)), part.name, False, part.dumped),
-                (mapped.filter(kept), f"{part.name}-kept", True, part.dumped),
+                (mapped.filter(pc.invert(revived)), part.name, False, part.dumped),
+                (mapped.filter(revived), f"{part.name}-kept", True, part.dumped),
             ]
         for piece, stem, marked, dumped in pieces:
             for version, same in enumerate(_by_version(piece, route, part.added if stage.routes is not None else ())):

@@ -104,8 +104,8 @@ class FileWork:
         letters = merged.filter(_rejectable(merged, seqs))
         reasons, places = zip(*(rejected[seq] for seq in letters["_seq"].to_pylist()), strict=True)
         lost = Rejected(FILES, letters, reasons, places)
-        made = replace(ruled, tables=tables, revived=revived, cleared=cleared, rejected=[*ruled.rejected, lost])
-        return made, replace(totals, rejected=letters.num_rows)
+        outcome = replace(ruled, tables=tables, revived=revived, cleared=cleared, rejected=[*ruled.rejected, lost])
+        return outcome, replace(totals, rejected=letters.num_rows)
 
 
 def _rejectable(rows: pa.Table, seqs: pa.Array) -> Any:

@@ -114,17 +114,17 @@ def why_not_cleared(
     ways: dict[TableId, set[TableId]] = {}
     for table in captured:
         ways.setdefault(routes.route(table).target, set()).add(table)
-    found = {}
+    reasons = {}
     for table in tables:
         route = routes.route(table)
         sharing = ways.get(route.target, set()) - {table}
         if not {Event.DELETE, Event.INSERT} <= set(pipeline.capture.events):
-            found[table] = "the pipeline does not capture deletes and inserts: the targets hold other rows on purpose"
+            reasons[table] = "the pipeline does not capture deletes and inserts: the targets hold other rows on purpose"
         elif sharing or route.shared:
-            found[table] = f"{route.target} is written from other source tables, too"
+            reasons[table] = f"{route.target} is written from other source tables, too"
         elif any(str(table) in rule.config.emits for rule in rules):
-            found[table] = "rules send rows of other tables to it"
-    return found
+            reasons[table] = "rules send rows of other tables to it"
+    return reasons
 
 
 def cleared_tables(

@@ -65,8 +65,8 @@ def _lost(
     between = f"the changes between {position} and the log's end that the source does not have any more"
     missing = (f"{', '.join(streams)} (changes: all): {between}",) if streams else ()
     moved = f"the captured position moves to the log's end, now {source.head}"
-    if isinstance(source, PreparesSource) and (made := source.missing()):
-        moved = f"at the source: {'; '.join(made)}; then {moved}"
+    if isinstance(source, PreparesSource) and (statements := source.missing()):
+        moved = f"at the source: {'; '.join(statements)}; then {moved}"
     tables = rows_of(runtime.pipeline, source)
     removal = replacement(runtime, source, tables)
     copied = Measure(

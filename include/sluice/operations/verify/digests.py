@@ -370,8 +370,8 @@ class _Side:
         if self.asked.source or reading.kept.source.why:
             lost = self._read_source(reader, schema, columns)
             found += [lost] if lost else []
-        [told] = _kept(self.runtime, self.config, self.store, [str(table)], whole=False)
-        result = replace(told, found=tuple(found))
+        [digest] = _kept(self.runtime, self.config, self.store, [str(table)], whole=False)
+        result = replace(digest, found=tuple(found))
         _log.info(
             "digest_read",
             pipeline=self.runtime.name,

@@ -228,8 +228,8 @@ class RowComparer:
             return {}
         item = KeyRange(loaded.plan.key, listed=self._values(wanted))
         differs = self.comparer.compare(loaded.plan, loaded.rows.slice(0, 0), item)
-        held = set(self.literals(differs.extra))
-        return {key: DifferingRow(key, "extra") for key in wanted if key in held}
+        extra = set(self.literals(differs.extra))
+        return {key: DifferingRow(key, "extra") for key in wanted if key in extra}
 
     def hashes(self, pieces: Sequence[pa.Table]) -> bytes:
         """Return the hashes of the keys of source rows if they are needed."""

@@ -218,8 +218,8 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         """
         path = await served.file(pipeline, user, Right.CHECK)
         text = await served.own.run(partial(refused, partial(read_text, path)))
-        found = await served.read(path, "the last check", lambda runtime: last_check(runtime.store))
-        plain = found.model_dump(mode="json") if found is not None else None
+        check = await served.read(path, "the last check", lambda runtime: last_check(runtime.store))
+        plain = check.model_dump(mode="json") if check is not None else None
         if plain is not None:
             plain["report"]["findings"] = [_lined(text, one) for one in plain["report"]["findings"]]
         return JSONResponse({"last": plain, "run": await _newest_check(AirflowSelf(request), pipeline)})
@@ -378,8 +378,8 @@ def _checked(user: BaseUser, order: Text, path: Path | None) -> list[dict[str, A
         raise HTTPException(403, f"you may not ask about {pipeline.pipeline}: that needs the right to edit its DAG")
     _require_rights(user, pipeline, load_pipeline(path) if path is not None else None)
     findings = [Finding("ok", "file", "", "the file is valid", part="pipeline")]
-    asked = ["zookeeper", "source", "store", *(f"target {one.name}" for one in pipeline.targets)]
-    asked += ["rules"] if pipeline.rules else []
+    parts = ["zookeeper", "source", "store", *(f"target {one.name}" for one in pipeline.targets)]
+    parts += ["rules"] if pipeline.rules else []
     for target in pipeline.targets:
         options = _options_of(target.type)
         try:
@@ -388,7 +388,7 @@ def _checked(user: BaseUser, order: Text, path: Path | None) -> list[dict[str, A
         except ConfigError as error:
             findings.append(Finding("error", "options", "", str(error), part=f"target {target.name}"))
     later = f"a worker asks it once the file is saved: Check of the page, or `sluice check {pipeline.pipeline}`"
-    findings += [Finding("not asked", "", "", later, part=part) for part in asked]
+    findings += [Finding("not asked", "", "", later, part=part) for part in parts]
     return [_lined(order.text, one.to_json()) for one in findings]
 
 

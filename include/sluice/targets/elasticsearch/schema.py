@@ -164,20 +164,20 @@ class ElasticsearchSchema:
                 client.acknowledged("changing an index", "PUT", path, body)
 
 
-def _unread(made: ColumnType, mapping: Mapping[str, Any]) -> str:
+def _unread(kind: ColumnType, mapping: Mapping[str, Any]) -> str:
     """Return why the format of a field refuses a document's dates, as far as it is one that the server has by name."""
-    text = _DATES.get(made.kind, "")
+    text = _DATES.get(kind.kind, "")
     if (
         mapping.get("type") not in {"date", "date_nanos"}
         or mapping.get("ignore_malformed") in {True, "true"}
         or not text
     ):
         return ""
-    given = str(mapping.get("format", _DEFAULT_FORMAT))
-    takes = _DAYS | _TIMES if made.kind is ColumnKind.DATE else _TIMES
-    if takes & set(given.split("||")):
+    formats = str(mapping.get("format", _DEFAULT_FORMAT))
+    takes = _DAYS | _TIMES if kind.kind is ColumnKind.DATE else _TIMES
+    if takes & set(formats.split("||")):
         return ""
-    return f"its format {given} refuses the document's values, which are written as {text}"
+    return f"its format {formats} refuses the document's values, which are written as {text}"
 
 
 def _seconds(text: str) -> float:

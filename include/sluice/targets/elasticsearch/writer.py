@@ -140,14 +140,14 @@ class ElasticsearchWork(TableWork):
             refused.add(rows, number, ids[number], why, "key too long")
         for number in np.flatnonzero((lengths == 0) & (sizes <= limit)).tolist():
             refused.add(rows, number, ids[number], "its key is empty, and a document's id is not", "empty key")
-        kept = np.flatnonzero((sizes <= limit) & (lengths > 0) & (lengths <= ID_BYTES))
-        some = pa.array(kept)
+        accepted = np.flatnonzero((sizes <= limit) & (lengths > 0) & (lengths <= ID_BYTES))
+        some = pa.array(accepted)
         sender = self._sender(hidden=any(map(is_masked, rows.schema)))
         lines = index_lines(
             ids.take(some), routings.take(some) if routings is not None else None, documents.take(some), self.version
         )
         for number, (status, why) in sorted(sender.send(lines).items()):
-            place = int(kept[number])
+            place = int(accepted[number])
             refused.add(rows, place, ids[place], why or f"the server answers {status}", status)
         return self._sent(sender)
 

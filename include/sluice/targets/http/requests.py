@@ -134,7 +134,7 @@ class Sending:
         resource than that of its row.
         """
         template, path = (one.partition("?")[0].split("/") for one in (self.options.path, url))
-        return any(given in {"", ".", ".."} and given != was for was, given in zip(template, path, strict=True))
+        return any(part in {"", ".", ".."} and part != was for was, part in zip(template, path, strict=True))
 
     def key_of(self, part: Sequence[Document]) -> str:
         """Return the idempotency key of these documents: what they are, and not how many requests there are,

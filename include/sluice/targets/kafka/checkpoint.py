@@ -31,8 +31,8 @@ class KafkaCheckpoints(RecordCheckpoints[Place, KafkaCheckpoint]):
         """Remove a topic from the record, so that the next load takes the one that is there. Raises TargetUnavailable
         if another producer begins meanwhile.
         """
-        held = AckTopic(self._place).read()
-        if held is None or topic not in held.topics.partitions:
+        record = AckTopic(self._place).read()
+        if record is None or topic not in record.topics.partitions:
             return
         with slot(self._place) as mine:
             mine.channel = channel = _begun(self._place)

@@ -54,9 +54,9 @@ class Topics:
         """
         asked = client or place.client("AdminClient")
         with errors(place.endpoint, "reading the list of topics", asked=asked):
-            found = asked.list_topics(timeout=ANSWER_S)
-        counts = {name: len(one.partitions) for name, one in found.topics.items() if one.error is None}
-        return cls(place, counts, broker=str(next(iter(found.brokers), "")))
+            listed = asked.list_topics(timeout=ANSWER_S)
+        counts = {name: len(one.partitions) for name, one in listed.topics.items() if one.error is None}
+        return cls(place, counts, broker=str(next(iter(listed.brokers), "")))
 
     def topic_of(self, table: TableId) -> str:
         """Return the topic of a table of the target."""
@@ -74,9 +74,9 @@ class Topics:
         wanted = [topic for topic in topics if topic in self.counts]
         if not wanted:
             return
-        asked = client or self.place.client("AdminClient")
-        with errors(self.place.endpoint, "reading the ids of topics", asked=asked):
-            for topic, answer in asked.describe_topics(TopicCollection(wanted), request_timeout=ADMIN_S).items():
+        admin = client or self.place.client("AdminClient")
+        with errors(self.place.endpoint, "reading the ids of topics", asked=admin):
+            for topic, answer in admin.describe_topics(TopicCollection(wanted), request_timeout=ADMIN_S).items():
                 try:
                     number = answer.result(ADMIN_S).topic_id
                 except library().KafkaException as error:
@@ -231,8 +231,8 @@ def configs_of(place: Place, names: Sequence[str], *, brokers: bool = False) -> 
     found: dict[str, dict[str, str]] = {}
     kind = ConfigResource.Type.BROKER if brokers else ConfigResource.Type.TOPIC
     resources = [ConfigResource(kind, name) for name in names]
-    asked = place.client("AdminClient")  # it lives until its answers are there
-    answers: Mapping[Any, Any] = asked.describe_configs(resources, request_timeout=ADMIN_S)
+    admin = place.client("AdminClient")  # it lives until its answers are there
+    answers: Mapping[Any, Any] = admin.describe_configs(resources, request_timeout=ADMIN_S)
     for resource, answer in answers.items():
         with errors(place.endpoint, f"reading the settings of {resource.name}"):
             try:

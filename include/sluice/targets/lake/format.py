@@ -72,19 +72,19 @@ class Commit:
     owner: str = ""
     """The pipeline/target that made it, "" for another program."""
     scope: str = ""
-    """What it is noted under; "" if it does not say."""
+    """The key under which the commit is noted, "" if it does not say."""
     replay: bool = False
     """True if it delivers a dead letter, whose ``batch`` is an earlier one."""
     undone: bool = False
     """True if the table was set back to a version before it."""
 
     @classmethod
-    def of(cls, version: int, said: Mapping[str, str], *, begins: bool, undone: bool = False) -> Commit:
+    def of(cls, version: int, properties: Mapping[str, str], *, begins: bool, undone: bool = False) -> Commit:
         """Build it from the commit's words."""
-        batch = int(said.get("sluice.batch") or said.get(HOLDS) or 0)
-        first = int(said.get("sluice.first_batch", batch))
-        time, owner, scope = (said.get(f"sluice.{word}", "") for word in ("commit_time", "owner", "scope"))
-        return cls(version, batch, time, first, begins, owner, scope, "sluice.replay" in said, undone)
+        batch = int(properties.get("sluice.batch") or properties.get(HOLDS) or 0)
+        first = int(properties.get("sluice.first_batch", batch))
+        time, owner, scope = (properties.get(f"sluice.{word}", "") for word in ("commit_time", "owner", "scope"))
+        return cls(version, batch, time, first, begins, owner, scope, "sluice.replay" in properties, undone)
 
     def has_within(self, batch: int) -> bool:
         """Return True if the commit contains ``batch`` and later ones."""
@@ -92,8 +92,8 @@ class Commit:
 
     def tells(self, owner: str, scope: str) -> bool:
         """Return True if it tells which batch of ``owner`` the table held after it under ``scope``."""
-        mine = self.owner == owner and self.batch > 0 and not self.replay
-        return mine and (not self.scope or self.scope.split("#")[0] == scope.split("#")[0])
+        is_own = self.owner == owner and self.batch > 0 and not self.replay
+        return is_own and (not self.scope or self.scope.split("#")[0] == scope.split("#")[0])
 
     def ended_by(self, time_us: int) -> bool:
         """Return True if its batch ended at the source at ``time_us`` or before."""

@@ -37,13 +37,13 @@ class LakeSchema:
     def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, types that do not fit, and losses."""
         held = self.tables.checkpoints.held()
-        found = []
+        findings = []
         for plan in tables:
             table = self.tables.open(plan.target) if held is not None else None
             scope = SCOPE if self.tables.every else str(plan.source)
             back = self.tables.set_back(plan.target, table, scope, held.delivery) if held and table else None
-            found += [_error(plan, "", back.message, back.hint or "")] if back is not None else self._compare(plan)
-        return found
+            findings += [_error(plan, "", back.message, back.hint or "")] if back is not None else self._compare(plan)
+        return findings
 
     def require(self, plan: PlannedTable) -> None:
         """Raise MappingError unless the table can hold the planned rows."""

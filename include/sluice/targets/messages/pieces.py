@@ -72,19 +72,19 @@ def holding(piece: ChangePiece) -> ChangePiece:
         elif one.name == "_before" and any(pa.types.is_decimal(child.type) for child in one.type):
             struct = one_chunk(rows[one.name])
             children = [without_nan(member(struct, child.name))[0] for child in one.type]
-            made = pa.StructArray.from_arrays(children, fields=list(one.type), mask=pc.is_null(struct))
-            rows = rows.set_column(number, one, made)
+            filled = pa.StructArray.from_arrays(children, fields=list(one.type), mask=pc.is_null(struct))
+            rows = rows.set_column(number, one, filled)
     return replace(piece, rows=rows)
 
 
 def nan_rows(piece: ChangePiece) -> dict[int, str]:
     """Return why rows are refused, by number: NaN in a decimal of a row that stays, or of its key."""
-    gone = np.asarray(pc.equal(piece.rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False))
+    is_deleted = np.asarray(pc.equal(piece.rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False))
     refused: dict[int, str] = {}
     for one in piece.rows.schema:
         if pa.types.is_decimal(one.type) and one.name not in META_COLUMNS:
             odd = is_nan(one_chunk(piece.rows[one.name]))
-            for number in np.flatnonzero(odd if true_name(one) in piece.key else odd & ~gone).tolist():
+            for number in np.flatnonzero(odd if true_name(one) in piece.key else odd & ~is_deleted).tolist():
                 refused.setdefault(number, f"column {true_name(one)}: NaN, which a decimal of a message cannot hold")
     return refused
 
@@ -94,9 +94,9 @@ def without_refused(piece: ChangePiece) -> tuple[ChangePiece, list[Rejection]]:
     refused = nan_rows(piece)
     if not refused:
         return piece, []
-    kept = np.setdiff1d(np.arange(piece.rows.num_rows), list(refused))
+    accepted = np.setdiff1d(np.arange(piece.rows.num_rows), list(refused))
     letters = [Rejection(piece.rows.slice(number, 1), why, "NaN") for number, why in sorted(refused.items())]
-    return merged_piece(piece.table, piece.key, piece.rows.take(pa.array(kept))), letters
+    return merged_piece(piece.table, piece.key, piece.rows.take(pa.array(accepted))), letters
 
 
 def merged_parts(reader: RowReader, files: Sequence[RowFile], rows: int) -> Iterator[pa.Table]:

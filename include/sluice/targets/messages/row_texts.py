@@ -149,14 +149,14 @@ def iso_texts(values: pa.Array, made: ColumnType) -> pa.Array:
     return joined(found, "Z") if made.kind is K.TIMESTAMP else found
 
 
-def read_text(made: ColumnType, text: str) -> Any:
+def read_text(kind: ColumnType, text: str) -> Any:
     """Return a value as Arrow stores it, from its text in a key or from that of :func:`iso_texts`.
 
     Raises ValueError, ArithmeticError.
     """
-    read = own_type(made).read
+    read = own_type(kind).read
     assert read is not None  # asked before
-    if made.kind in {K.DATETIME, K.TIMESTAMP}:
+    if kind.kind in {K.DATETIME, K.TIMESTAMP}:
         text = text.removesuffix("Z").replace("T", " ", 1)
     return read(text)
 

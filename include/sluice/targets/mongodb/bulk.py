@@ -51,9 +51,9 @@ class BulkSender:
         self.missing = []
         for part in self._parts(writes):
             refused |= self._written(writes, part)
-        held = [n for n, (code, _) in refused.items() if code == str(DUPLICATE) and writes[n].whole]
-        if len(held) > 1:
-            refused |= dict.fromkeys(held, ("", "")) | self._exchanged(writes, held)
+        duplicates = [n for n, (code, _) in refused.items() if code == str(DUPLICATE) and writes[n].whole]
+        if len(duplicates) > 1:
+            refused |= dict.fromkeys(duplicates, ("", "")) | self._exchanged(writes, duplicates)
             refused = {number: why for number, why in refused.items() if why != ("", "")}
         if self._newer:
             self._judge_newer()
@@ -70,8 +70,12 @@ class BulkSender:
         refused: dict[int, tuple[str, str]] = {}
         for part in self._parts([writes[number] for number in numbers]):
             refused |= self._written(writes, [numbers[place] for place in part])
-        old = [(key, there) for key, number, there in zip(ids, numbers, before, strict=True) if number in refused]
-        back = [write_of(key, older(key, self.version), bson.encode(there)) for key, there in old if there is not None]
+        old = [(key, document) for key, number, document in zip(ids, numbers, before, strict=True) if number in refused]
+        back = [
+            write_of(key, older(key, self.version), bson.encode(document))
+            for key, document in old
+            if document is not None
+        ]
         for part in self._parts(back):
             self._written(back, part)
         return refused

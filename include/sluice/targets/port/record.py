@@ -172,28 +172,29 @@ def reading(place: RecordPlace, *, owner: str = "", where: str = "") -> Iterator
 
 
 # -- the decisions -----------------------------------------------------------------------------------------------------
-def require_no_newer(held: Checkpoint, epoch: int, where: str) -> None:
+def require_no_newer(checkpoint: Checkpoint, epoch: int, where: str) -> None:
     """Raise Fenced if a higher epoch wrote to the target."""
-    if held.epoch > epoch:
+    if checkpoint.epoch > epoch:
         raise Fenced(
-            f"epoch {held.epoch} took this target over from epoch {epoch}",
+            f"epoch {checkpoint.epoch} took this target over from epoch {epoch}",
             where=where,
             hint="a newer run is at work; this one must not write any more",
         )
 
 
-def require_own(held: Checkpoint, epoch: int, where: str) -> None:
+def require_own(checkpoint: Checkpoint, epoch: int, where: str) -> None:
     """Raise Fenced unless ``epoch`` took the target over, and none did after it."""
-    require_no_newer(held, epoch, where)
-    if held.epoch != epoch:
+    require_no_newer(checkpoint, epoch, where)
+    if checkpoint.epoch != epoch:
         raise Fenced(f"epoch {epoch} did not take this target over", where=where)
 
 
-def require_batch(held: int, fence: Fence, where: str) -> None:
+def require_batch(delivered: int, fence: Fence, where: str) -> None:
     """Raise Fenced unless the target holds the batch after which ``fence`` writes."""
-    if held != fence.held:
+    if delivered != fence.held:
         raise Fenced(
-            f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {held} by now",
+            f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch "
+            f"{delivered} by now",
             where=where,
             hint="another run delivered it; this one has nothing left to do",
         )
@@ -216,25 +217,25 @@ def require_present(record: R | None, place: RecordPlace) -> R:
 
 def require_record(record: R | None, place: RecordPlace, epoch: int) -> R:
     """Return the record of a target that ``epoch`` took over. Raises Fenced."""
-    held = require_present(record, place)
-    require_own(held.checkpoint, epoch, place.record_place)
-    return held
+    present = require_present(record, place)
+    require_own(present.checkpoint, epoch, place.record_place)
+    return present
 
 
 def require_guarded(record: R | None, place: RecordPlace, fence: Fence) -> R:
     """Return the record; raise Fenced unless its epoch and batch are those of ``fence``, CheckpointError if a person
     edited it.
     """
-    held = require_record(record, place, fence.epoch)
-    if held.checkpoint.edited:
+    current = require_record(record, place, fence.epoch)
+    if current.checkpoint.edited:
         raise CheckpointError(
             "the target's checkpoint was edited: its batch and its position were not written together; nothing was "
             "written",
             where=place.record_place,
             hint=f"`sluice recover {place.pipeline}` shows every choice with its cost",
         )
-    require_batch(held.checkpoint.batch, fence, place.record_place)
-    return held
+    require_batch(current.checkpoint.batch, fence, place.record_place)
+    return current
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
@@ -258,9 +259,9 @@ def change_record(store: RecordStore[R], decide: Decision[R], place: RecordPlace
     """Store what ``decide`` returns for the newest record; it decides again each time another process was faster."""
     for attempt in range(_ATTEMPTS):
         record, token = store.read()
-        wanted = decide(record)
-        if wanted == record or store.swap(wanted, token):
-            return wanted
+        decided = decide(record)
+        if decided == record or store.swap(decided, token):
+            return decided
         time.sleep(min(0.01 * 2**attempt, 1.0))
     raise TargetUnavailable(
         "other processes changed the checkpoint again and again",
@@ -310,9 +311,9 @@ class RecordCheckpoints(CheckpointStore, ABC, Generic[P, R]):
             if agrees is not None:
                 agrees(record.checkpoint if record is not None else None)
             record = record if record is not None else self._kind.first(first)
-            held = record.checkpoint
-            require_no_newer(held, epoch, self.place)
-            return record.taken_over(replace(held, epoch=epoch, identity=identity or held.identity))
+            checkpoint = record.checkpoint
+            require_no_newer(checkpoint, epoch, self.place)
+            return record.taken_over(replace(checkpoint, epoch=epoch, identity=identity or checkpoint.identity))
 
         record = self._change(Move.TAKE_OVER, epoch, decide)
         assert record is not None
@@ -323,11 +324,11 @@ class RecordCheckpoints(CheckpointStore, ABC, Generic[P, R]):
         """Record a later batch; a batch that is not later changes nothing. ``tables``: the tables that it wrote."""
 
         def decide(record: R | None) -> R:
-            held = require_record(record, self._place, to.epoch)
-            if held.checkpoint.batch >= to.batch:
-                return held
-            moved = replace(held.checkpoint, batch=to.batch, position=to.position, edited=False)
-            return held.advanced(moved, tables)
+            current = require_record(record, self._place, to.epoch)
+            if current.checkpoint.batch >= to.batch:
+                return current
+            moved = replace(current.checkpoint, batch=to.batch, position=to.position, edited=False)
+            return current.advanced(moved, tables)
 
         self._change(Move.ADVANCE, to.epoch, decide)
 

@@ -238,10 +238,10 @@ _NAN = np.frombuffer(b"\0\0\0\0\xc0\0\0\0", np.uint8)
 def _decimal(values: pa.Array, target: PgType) -> Column:
     plain, nan = without_nan(values)
     if nan is not None:
-        made = _decimal(plain, target)
-        made.lengths[nan] = len(_NAN)
-        made.data[made.starts[nan][:, None] + np.arange(len(_NAN))] = _NAN
-        return made
+        decimals = _decimal(plain, target)
+        decimals.lengths[nan] = len(_NAN)
+        decimals.data[decimals.starts[nan][:, None] + np.arange(len(_NAN))] = _NAN
+        return decimals
     kind, valid = values.type, _valid(values)
     if target.numbers:
         scale = (*target.numbers, 0)[1]

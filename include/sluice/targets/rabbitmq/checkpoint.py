@@ -121,8 +121,8 @@ class CheckpointStream:
         end = time.monotonic() + place.options.timeout.total_seconds()
         while True:
             data = self._client.last_message(place.ack_stream)
-            if data is not None and (found := record_of(place, data))[1] >= newest:
-                return found
+            if data is not None and (newest_record := record_of(place, data))[1] >= newest:
+                return newest_record
             if time.monotonic() > end:
                 raise TargetUnavailable(
                     f"RabbitMQ did not give record {newest} of the checkpoint", where=place.record_place
@@ -130,12 +130,12 @@ class CheckpointStream:
             time.sleep(_PAUSE_S)
 
 
-def why_lost(client: StreamClient, place: Place, found: StreamCheckpoint | None, stream: str) -> LoadError | None:
+def why_lost(client: StreamClient, place: Place, record: StreamCheckpoint | None, stream: str) -> LoadError | None:
     """Return why a stream lacks what the target wrote to it, None if it has it.
 
     A stream that was made anew holds no publishing id of this target.
     """
-    if found is None or stream not in found.streams:
+    if record is None or stream not in record.streams:
         return None
     if not client.exists(stream):
         why, first = "is gone, and with it what the target wrote to it", ""
@@ -165,10 +165,10 @@ def begin(client: StreamClient, place: Place, fence: Fence, contents: str, newes
     """
 
     def decide(record: StreamCheckpoint | None) -> StreamCheckpoint:
-        held = require_guarded(record, place, fence)
-        if held.begun == contents:
-            return held
-        return replace(held, begun=contents, slot=max(fence.batch, held.slot + 1, (newest_id >> 32) + 1))
+        current = require_guarded(record, place, fence)
+        if current.begun == contents:
+            return current
+        return replace(current, begun=contents, slot=max(fence.batch, current.slot + 1, (newest_id >> 32) + 1))
 
     record = change_record(CheckpointStream(client, place), decide, place)
     assert record is not None
@@ -195,5 +195,9 @@ def record_of(place: Place, text: bytes) -> tuple[StreamCheckpoint, int, str]:
         data = json.loads(text)
         if data["owner"] != place.owner:
             raise ValueError(f"it is of {data['owner']}; each target needs an ack_stream of its own")
-        held = checkpoint_of(data, place.owner)
-        return StreamCheckpoint(held, int(data["slot"]), str(data["begun"])), int(data["number"]), str(data["nonce"])
+        checkpoint = checkpoint_of(data, place.owner)
+        return (
+            StreamCheckpoint(checkpoint, int(data["slot"]), str(data["begun"])),
+            int(data["number"]),
+            str(data["nonce"]),
+        )

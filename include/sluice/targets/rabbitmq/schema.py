@@ -58,8 +58,8 @@ class RabbitMQSchema:
         """Return what is not there of what is needed, and why streams lack what was sent, over one connection."""
         if self.place.options.streams:
             with stream_connected(self.place, _DOING) as streams:
-                held, _ = CheckpointStream(streams, self.place).read()
-                lost = {name: why_lost(streams, self.place, held, name) for _, name in needed}
+                record, _ = CheckpointStream(streams, self.place).read()
+                lost = {name: why_lost(streams, self.place, record, name) for _, name in needed}
                 missing = {key for key in needed if not streams.exists(key[1])}
                 return missing, {name: error for name, error in lost.items() if error is not None}
         with connected(self.place, _DOING) as client:

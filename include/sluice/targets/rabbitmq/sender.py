@@ -105,11 +105,11 @@ def opened(place: Place, fence: Fence, tables: Sequence[TableId], contents: str,
             yield QueueChannel(client)
         return
     with stream_connected(place, doing) as streams:
-        held = guarded(streams, place, fence)
+        record = guarded(streams, place, fence)
         publisher = place.publisher(replay)
         routes = [*dict.fromkeys([*map(place.route_of, tables), *place.side_routes().values()])]
         for route in routes:
-            if (lost := why_lost(streams, place, held, route)) is not None:
+            if (lost := why_lost(streams, place, record, route)) is not None:
                 raise lost
         newest = max((_last_id(place, streams, route, publisher) for route in routes), default=0)
         slot = 0 if replay else begin(streams, place, fence, contents, newest)

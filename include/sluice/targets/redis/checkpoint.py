@@ -44,8 +44,10 @@ class RedisCheckpoint(WriterRecord):
 
     @override
     def rewound(self, checkpoint: Checkpoint, *, anew: bool) -> Self:
-        gone = {name for name in self.notes if name in {SENT, STATEMENTS} or (anew and name.startswith(_OF_BATCHES))}
-        return replace(self, checkpoint=checkpoint, notes=self.notes - gone)
+        forgotten = {
+            name for name in self.notes if name in {SENT, STATEMENTS} or (anew and name.startswith(_OF_BATCHES))
+        }
+        return replace(self, checkpoint=checkpoint, notes=self.notes - forgotten)
 
     def to_fields(self, place: Place) -> dict[str, Any]:
         """Return the fields of the hash, without notes."""
@@ -144,8 +146,8 @@ def parsed(words: list[bytes], place: Place, key: str = "") -> RedisCheckpoint |
     owner = key.removeprefix(place.checkpoints)
     with reading(place, owner=owner, where=f"key {key} at {place.endpoint.address}"):
         tables = frozenset(json.loads(data.get("tables", "[]")))
-        held, at = checkpoint_of(data, owner), float(data.get("at", 0))
-        return RedisCheckpoint(held, tables, at, frozenset(data.keys() - _OWN))
+        checkpoint, at = checkpoint_of(data, owner), float(data.get("at", 0))
+        return RedisCheckpoint(checkpoint, tables, at, frozenset(data.keys() - _OWN))
 
 
 def guarded(client: Client, place: Place, fence: Fence) -> RedisCheckpoint:

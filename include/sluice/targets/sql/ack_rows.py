@@ -93,20 +93,20 @@ class AckRows:
         Raises:
             Fenced: a higher epoch was here. What ``agrees`` raises.
         """
-        found = self._checkpoint(cursor, self.EXCLUSIVE)
+        checkpoint = self._checkpoint(cursor, self.EXCLUSIVE)
         if agrees is not None:
-            agrees(found)
-        if found is None:
+            agrees(checkpoint)
+        if checkpoint is None:
             self._begin(cursor, began)
             begun = self._checkpoint(cursor, self.EXCLUSIVE)
-            found = require_present(Record(begun) if begun is not None else None, self).checkpoint
-        require_no_newer(found, epoch, self.record_place)
-        if found.epoch < epoch or (identity and found.identity != identity):
+            checkpoint = require_present(Record(begun) if begun is not None else None, self).checkpoint
+        require_no_newer(checkpoint, epoch, self.record_place)
+        if checkpoint.epoch < epoch or (identity and checkpoint.identity != identity):
             cursor.execute(
                 f"UPDATE {self.name} SET epoch = %s, identity = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
-                (epoch, identity or found.identity, *self._who, self.WHOLE),
+                (epoch, identity or checkpoint.identity, *self._who, self.WHOLE),
             )
-        return found.batch
+        return checkpoint.batch
 
     def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> bool:
         """Raise Fenced if a newer process writes or something later was acknowledged.

@@ -110,10 +110,10 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
         raise DecodeError(f"the server sends {count} columns, {len(columns)} were asked for", where=where)
     connection._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
     connection._read_packet()  # the number of columns
-    told = [connection._read_packet()._data for _ in range(count)]
-    kinds = [one[-6] for one in told]
+    packets = [connection._read_packet()._data for _ in range(count)]
+    kinds = [one[-6] for one in packets]
     if not all(
-        _is_planned(column, one[-6], bool(one[-5] & _UNSIGNED)) for column, one in zip(columns, told, strict=True)
+        _is_planned(column, one[-6], bool(one[-5] & _UNSIGNED)) for column, one in zip(columns, packets, strict=True)
     ):
         raise DecodeError("the server sends columns of other types than were planned", where=where)
     connection._read_packet()

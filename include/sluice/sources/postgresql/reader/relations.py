@@ -498,9 +498,9 @@ def _plan(
             hint="the publication may have no column list for a captured table, and publish no generated columns",
         )
     columns = tuple(by_name[name] for name in sent)
-    kept = selection.kept(replace(schema, columns=columns))
-    captured = tuple(at for at, column in enumerate(columns) if column in kept.columns)
-    plan = TablePlan(kept, np.ones(len(columns), np.uint8), captured)
+    stored = selection.kept(replace(schema, columns=columns))
+    captured = tuple(at for at, column in enumerate(columns) if column in stored.columns)
+    plan = TablePlan(stored, np.ones(len(columns), np.uint8), captured)
     return _masked(relation, plan, logged, where)
 
 
