@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import pickle
@@ -26,6 +25,7 @@ from sluice.targets.contract import Bench, Pipe, changed, gone, new, people
 from sluice.targets.http.options import HttpOptions
 from tests.support.benches.http_bench import HttpBench
 from tests.support.pipelines.subscribing import by_http, documents, shop_case, write
+from tests.support.running.packages import install
 from tests.support.servers.http_receiver import Receiver
 from tests.support.tables.product_changes import OLD, ROW, change
 
@@ -218,16 +218,11 @@ def test_naming_a_format_runs_none_of_it(folder: Path) -> None:
 
 def test_a_package_brings_a_format_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_FORMATS", str(tmp_path / "none"))
-    site = tmp_path / "site"
-    info = site / "my_format-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-format\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[sluice.formats]\nmine = my_format:MINE\n")
-    (site / "my_format.py").write_text(
+    code = (
         "from sluice.formats import Format\n\nMINE = Format(lambda change, source: ('{}',), lambda made, source: ())\n"
     )
-    monkeypatch.syspath_prepend(str(site))
-    importlib.invalidate_caches()
+    points = "[sluice.formats]\nmine = my_format:MINE\n"
+    install(monkeypatch, tmp_path / "site", "my-format", entry_points=points, modules={"my_format": code})
     assert kinds()["mine"].origin == "package my-format"
     assert format_of("mine").row(change("i", None, ROW), "shop") == ("{}",)
 

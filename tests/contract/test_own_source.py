@@ -5,7 +5,6 @@ What such a kind has to do is in ``test_sources.py``.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from sluice.errors import ConfigError
 from sluice.sources import Kind, executed, kinds, open_source, reads_marks
+from tests.support.running.packages import install
 from tests.support.twins.pipes import Pipe, pipe
 from tests.support.twins.source_kinds import pipeline
 
@@ -76,14 +76,8 @@ def test_what_it_says_of_marks_and_transactions(one: Pipe) -> None:
 
 def test_a_package_brings_a_kind_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_SOURCES", str(tmp_path / "none"))
-    site = tmp_path / "site"
-    info = site / "my_feed-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-feed\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[sluice.sources]\nmyfeed = my_feed:Feed\n")
-    (site / "my_feed.py").write_text("class Feed:\n    pass\n")
-    monkeypatch.syspath_prepend(str(site))
-    importlib.invalidate_caches()
+    points, code = "[sluice.sources]\nmyfeed = my_feed:Feed\n", "class Feed:\n    pass\n"
+    install(monkeypatch, tmp_path / "site", "my-feed", entry_points=points, modules={"my_feed": code})
     found = kinds()["myfeed"]
     assert found == Kind("myfeed", "package my-feed", "my_feed:Feed", family="sources")
     assert found.load().__name__ == "Feed"

@@ -4,7 +4,6 @@ a line of ours.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import pickle
@@ -26,6 +25,7 @@ from sluice.targets import KINDS, open_target
 from sluice.targets.port import BatchInput, Guarantee, Input, TableInput, Target
 from sluice.targets.registry import Kind, kind_of, kinds
 from sluice.testing.targets import CHECKS, Bench, Check, Pipe, Received, new, people
+from tests.support.running.packages import install
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -110,16 +110,9 @@ def test_an_unknown_type_names_the_known_ones(folder: Path) -> None:
 
 def test_a_package_brings_a_kind_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_TARGETS", str(tmp_path / "none"))
-    site = tmp_path / "site"
-    info = site / "my_store-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-store\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[sluice.targets]\nmystore = my_store:Store\n")
-    (site / "my_store.py").write_text(
-        "from sluice.targets.starter import JsonLines\n\n\nclass Store(JsonLines):\n    pass\n"
-    )
-    monkeypatch.syspath_prepend(str(site))
-    importlib.invalidate_caches()
+    code = "from sluice.targets.starter import JsonLines\n\n\nclass Store(JsonLines):\n    pass\n"
+    points = "[sluice.targets]\nmystore = my_store:Store\n"
+    install(monkeypatch, tmp_path / "site", "my-store", entry_points=points, modules={"my_store": code})
     found = kinds()["mystore"]
     assert found == Kind("mystore", "package my-store", "my_store:Store")
     assert found.load().__name__ == "Store"

@@ -20,6 +20,7 @@ from sluice.coordination.shared_session import SharedSessions
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
 from sluice.testing.position_stores import CHECKS, Check, Open
+from tests.support.running.packages import install
 from tests.support.twins.source_kinds import pipeline
 
 
@@ -69,15 +70,8 @@ def connect(endpoint, *, session_timeout_s, connect_timeout_s=15.0):
 def test_the_type_of_the_connection_chooses_a_store_of_a_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "my_tree-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-tree\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[sluice.coordination]\nmytree = my_coordination_tree:connect\nbroken = my_coordination_tree:nothing\n"
-    )
-    (tmp_path / "my_coordination_tree.py").write_text(PACKAGE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
+    points = "[sluice.coordination]\nmytree = my_coordination_tree:connect\nbroken = my_coordination_tree:nothing\n"
+    install(monkeypatch, tmp_path, "my-tree", entry_points=points, modules={"my_coordination_tree": PACKAGE})
     connecting._of.cache_clear()
     connections: dict[str, Any] = {"nowhere": {"conn_type": "mytree", "host": "a"}}
 

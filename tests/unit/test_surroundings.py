@@ -20,6 +20,7 @@ from sluice.orchestration.api_service import ServeVariables
 from sluice.orchestration.dags.retention import DEFAULTS
 from sluice.orchestration.provider import connection_types
 from tests.support.documents import surroundings_tables
+from tests.support.running.packages import install
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {one.name for one in VARIABLES}
@@ -103,10 +104,7 @@ def test_doctor_tries_every_connection_and_goes_on_after_what_is_wrong(
 
 def test_two_versions_of_spark_in_one_environment_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [one for one in packages() if one.severity == "error"]
-    metadata = tmp_path / "pyspark_client-4.1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-client\nVersion: 4.1.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    install(monkeypatch, tmp_path, "pyspark-client", version="4.1.0")
     [wrong] = [one for one in packages() if one.severity == "error"]
     assert (wrong.setting, wrong.value) == ("pyspark-client", "4.1.0")
     assert wrong.fix.endswith("pyspark==4.1.0 pyspark-client==4.1.0")

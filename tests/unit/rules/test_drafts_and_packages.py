@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ from sluice.cli import all_commands
 from sluice.errors import ConfigError, RuleError
 from sluice.operations.ruledev.testing import run_rule
 from sluice.rules import RuleSet
+from tests.support.running.packages import install
 
 REPOSITORY = Path(__file__).parents[3]
 SHOUT = "def transform(row, context):\n    return {**row, 'note': row['note'].upper()}\n"
@@ -73,13 +73,8 @@ def test_a_package_brings_a_rule_by_its_entry_point(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path_factory.mktemp("site")
-    info = site / "acme_rules-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-rules\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[sluice.rules]\nloud = acme_loud\ngone = acme_gone\n")
-    (site / "acme_loud.py").write_text("raise_if_imported = 1\n" + SHOUT)
-    monkeypatch.syspath_prepend(str(site))
-    importlib.invalidate_caches()
+    points, code = "[sluice.rules]\nloud = acme_loud\ngone = acme_gone\n", "raise_if_imported = 1\n" + SHOUT
+    install(monkeypatch, site, "acme-rules", entry_points=points, modules={"acme_loud": code})
     engine = folder / "engine.yaml"
     engine.write_text("version: 1\nrules:\n  - name: loud\n    package: loud\n")
     [rule] = RuleSet.load(engine)
