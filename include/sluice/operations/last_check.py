@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
+    from sluice.operations.check import CheckReport
     from sluice.segments.store import SegmentStore
 
 FOLDER = "check"
@@ -46,20 +47,18 @@ def check_and_keep(runtime: Runtime, *, apply: bool, by: str, run: str, reason: 
     """
     from sluice.operations.check import check, make_missing
 
-    def checked(applied: tuple[str, ...] = ()) -> LastCheck:
+    def checked(applied: tuple[str, ...] = ()) -> tuple[CheckReport, LastCheck]:
         began_ms, report = _now_ms(), check(runtime)
         plain = report.to_json()
-        last = LastCheck(by=by, run=run, began_ms=began_ms, ended_ms=_now_ms(), applied=applied, report=plain)
-        if apply and not applied and last.missing:
-            make_missing(runtime, report)
-            with runtime.state() as state:
-                state.audit.note(
-                    by=by, what="check --apply", details={"statements": len(last.missing), "reason": reason}
-                )
-            return checked(tuple(last.missing))
-        return last
+        return report, LastCheck(by=by, run=run, began_ms=began_ms, ended_ms=_now_ms(), applied=applied, report=plain)
 
-    last = checked()
+    report, last = checked()
+    if apply and last.missing:
+        make_missing(runtime, report)
+        details = {"statements": len(last.missing), "reason": reason}
+        with runtime.state() as state:
+            state.audit.note(by=by, what="check --apply", details=details)
+        _, last = checked(tuple(last.missing))
     runtime.store.write_bytes(PATH, (last.model_dump_json(indent=1) + "\n").encode())
     return last
 
