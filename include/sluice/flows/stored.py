@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
@@ -21,6 +22,7 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import DefinitionsReader, SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.sources.port import Source
+from sluice.sources.table_filter import Selection
 
 OpenState = Callable[[], AbstractContextManager[PipelineState]]
 """Opens the state of the pipeline in ZooKeeper for as long as a block needs it."""
@@ -146,6 +148,17 @@ def tables_at(store: SegmentStore, source: Source, state: PipelineState, first: 
         if at.log_epoch == first.log_epoch and at.order <= first.order:
             return tables
     return _names(definitions_at(store, source, state, first))
+
+
+def captured_tables_at_cursor(
+    pipeline: PipelineConfig, store: SegmentStore, source: Source, state: PipelineState
+) -> frozenset[TableId]:
+    """Return the captured tables by the definitions at the captured position, none before the first capture. The source
+    is not asked. Raises SegmentError.
+    """
+    cursor, selection = state.cursor(), Selection.compile(pipeline.capture)
+    known = tables_at(store, source, state, cursor.position) if cursor is not None else ()
+    return frozenset(table for table in known if selection.wants(table))
 
 
 @lru_cache(maxsize=8)

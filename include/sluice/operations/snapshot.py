@@ -12,12 +12,11 @@ from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.columns import noted_columns
 from sluice.flows.snapshot.versions import snapshot_reader, whole_batch
-from sluice.flows.stored import tables_at
+from sluice.flows.stored import captured_tables_at_cursor
 from sluice.mapping import Mapping
 from sluice.model.nearest import meant
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
-from sluice.sources.table_filter import Selection
 from sluice.targets.port import TableVersion, VersionReader
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -98,13 +97,12 @@ def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
     cursor = state.cursor()
     if cursor is None:
         return []
-    pipeline = runtime.pipeline
-    selection, routes = Selection.compile(pipeline.capture), Mapping.of(pipeline)
-    known = tables_at(runtime.store, runtime.source, state, cursor.position)
+    routes = Mapping.of(runtime.pipeline)
+    captured = captured_tables_at_cursor(runtime.pipeline, runtime.store, runtime.source, state)
     emitted = {
         target for _, target in noted_columns(runtime.store, state, cursor.next_batch, RuleSet.of(runtime.rules_path))
     }
-    return sorted(emitted | {routes.route(table).target for table in known if selection.wants(table)})
+    return sorted(emitted | {routes.route(table).target for table in captured})
 
 
 def _wanted(reader: VersionReader, tables: list[TableId], at: dt.datetime) -> int:

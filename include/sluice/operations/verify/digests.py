@@ -27,7 +27,7 @@ from sluice.flows.dump.reconcile import why_not
 from sluice.flows.dump.start import captured_tables, named_tables
 from sluice.flows.log_digests import deltas_of, redefined, require_digests, target_refuses
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored import kept_manifest, tables_at
+from sluice.flows.stored import captured_tables_at_cursor, kept_manifest
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
 from sluice.model.offset import Offset
@@ -45,7 +45,6 @@ from sluice.sources.port import (
     SnapshotDigestReader,
     SourceSession,
 )
-from sluice.sources.table_filter import Selection
 from sluice.targets.port import Target, comparer_of
 from sluice.targets.port.digests import DigestReading, DigestStore, KeptDigest, KeptDigests, LogDelta, keeping_digests
 
@@ -157,11 +156,8 @@ def read_digests(runtime: Runtime, *, tables: Sequence[str] = (), targets: Seque
 
 def _captured(runtime: Runtime) -> list[str]:
     """Return the names of the captured tables, by the definitions that are stored. Raises SegmentError."""
-    selection = Selection.compile(runtime.pipeline.capture)
     with runtime.state() as state:
-        cursor = state.cursor()
-        known = tables_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else ()
-    return sorted(str(table) for table in known if selection.wants(table))
+        return sorted(map(str, captured_tables_at_cursor(runtime.pipeline, runtime.store, runtime.source, state)))
 
 
 def _keeping(runtime: Runtime, names: Sequence[str]) -> Iterator[tuple[TargetConfig, Target, DigestStore]]:
