@@ -157,8 +157,8 @@ def captured_tables_at_cursor(
     is not asked. Raises SegmentError.
     """
     cursor, selection = state.cursor(), Selection.compile(pipeline.capture)
-    known = tables_at(store, source, state, cursor.position) if cursor is not None else ()
-    return frozenset(table for table in known if selection.wants(table))
+    tables = tables_at(store, source, state, cursor.position) if cursor is not None else ()
+    return frozenset(table for table in tables if selection.wants(table))
 
 
 @lru_cache(maxsize=8)
