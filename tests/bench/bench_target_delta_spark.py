@@ -23,7 +23,7 @@ from devstack import delta_spark, processes  # noqa: E402
 from devstack.spark import SparkConnectServer  # noqa: E402
 from sluice.config.connections import Endpoint, parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.flows.load.statements import SparkStatements  # noqa: E402
+from sluice.flows.load.load import SparkStatements  # noqa: E402
 from sluice.spark.connect import ConnectRunner  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.rows_in_memory import planned_table  # noqa: E402

@@ -28,7 +28,7 @@ from devstack import delta_spark, processes  # noqa: E402
 from devstack.spark import SparkConnectServer  # noqa: E402
 from sluice.config.connections import Endpoint, parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.flows.load.statements import SparkStatements  # noqa: E402
+from sluice.flows.load.load import SparkStatements  # noqa: E402
 from sluice.model.changes import Change  # noqa: E402
 from sluice.model.offset import Offset  # noqa: E402
 from sluice.model.tables import TableId, TableSchema  # noqa: E402

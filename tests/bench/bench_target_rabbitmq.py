@@ -23,9 +23,12 @@ from devstack.rabbitmq import RabbitMQServer  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.targets.rabbitmq.client import Outgoing, connected  # noqa: E402
-from sluice.targets.rabbitmq.sender import QueueChannel, StreamChannel  # noqa: E402
+from sluice.targets.rabbitmq.sender import (  # noqa: E402
+    QueueChannel,
+    StreamChannel,
+    encoded,
+)
 from sluice.targets.rabbitmq.stream_client import stream_connected  # noqa: E402
-from sluice.targets.rabbitmq.stream_message import encoded  # noqa: E402
 from sluice.targets.rabbitmq.target import RabbitMQTarget  # noqa: E402
 from tests.bench.bench_target_postgresql import loaded, rows_of  # noqa: E402
 from tests.bench.figures import figure, measured, save, size  # noqa: E402

@@ -198,7 +198,7 @@ flows/board flows/capture/watch flows/checkpoints flows/dump/automatic flows/dum
 flows/dump/progress flows/dump/reconcile flows/dump/start flows/dump/worker flows/incomplete_tables
 flows/load/ack flows/load/batch_changes flows/load/copies flows/load/isolation flows/load/load
 flows/job flows/load/redelivery flows/log_digests flows/mapped_names flows/run flows/runtime flows/snapshot/lost_batches
-flows/snapshot/rows flows/snapshot/start flows/stage_work flows/standby flows/submit flows/transform/merge
+flows/snapshot/rows flows/stage_work flows/standby flows/submit flows/transform/merge
 flows/transform/read_back flows/transform/stages operations/actions operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
 operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store operations/groups operations/last_check

@@ -7,14 +7,15 @@ happens as a whole or not at all. Paths and formats: :mod:`sluice.coordination.l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 from sluice.coordination.acknowledgements import Acknowledgement, Acknowledgements
 from sluice.coordination.alerts import Alerts
 from sluice.coordination.announcements import Announcements
-from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
 from sluice.coordination.bundles import Bundles, WaitingBatches
 from sluice.coordination.channel_side import (
@@ -32,12 +33,11 @@ from sluice.coordination.failures import StageFailure, StageFailures
 from sluice.coordination.group_member import GroupMember
 from sluice.coordination.identity import Identity
 from sluice.coordination.incomplete import IncompleteTables
-from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
+from sluice.coordination.layout import AUDIT, LEASE, MAPPED, Layout, lease_epoch, lease_node
 from sluice.coordination.leader_election import LeaderElection
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
-from sluice.coordination.mapped_names import MappedNames
 from sluice.coordination.pause_switch import PauseSwitch
-from sluice.coordination.port import Remove, Step, Znodes, committed
+from sluice.coordination.port import Create, Put, Remove, Step, Znodes, committed
 from sluice.coordination.quarantine import Quarantine
 from sluice.coordination.read_cache import ReadCache
 from sluice.coordination.run_progress import RunProgress, WaitingTasks
@@ -46,6 +46,73 @@ from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.errors import OutOfOrder, SluiceError
 from sluice.model.batches import Batch, BatchNumber, BatchState
 from sluice.model.offset import Offset
+
+
+class MappedNames:
+    """Column names of the mapping that one pipeline has looked up."""
+
+    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+        self._z = znodes
+        self._path = layout.mapped_names
+
+    def read(self) -> frozenset[str]:
+        """Return all names that were found."""
+        return self._read()[0]
+
+    def add(self, names: Iterable[str]) -> None:
+        """Remember more."""
+        new = frozenset(names)
+        while True:
+            remembered, version = self._read()
+            if new <= remembered:
+                return
+            if version == -1:
+                self._z.ensure(self._path)
+                version = 0
+            if committed(self._z, Put(self._path, MAPPED.encode({"names": sorted(remembered | new)}), version)):
+                return
+
+    def _read(self) -> tuple[frozenset[str], int]:
+        node = self._z.get(self._path)
+        if node is None or not node.data:
+            return frozenset(), node.version if node else -1
+        return frozenset(MAPPED.decode(self._path, node.data)["names"]), node.version
+
+
+KEPT_AUDIT = 1000
+"""Entries that are kept."""
+
+
+class Audit:
+    """The audit log of one pipeline."""
+
+    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+        self._z = znodes
+        self._at = layout
+
+    def note(self, *, by: str, what: str, details: dict[str, Any]) -> None:
+        """Add an entry. Entries sort by time; the oldest beyond a thousand go."""
+        self._z.ensure(self._at.audit)
+        now = time.time_ns()
+        entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "by": by, "what": what, **details}
+        self._z.transact([Create(self._at.audit_entry(now), AUDIT.encode(entry))])
+        self._remove(self._z.children(self._at.audit)[:-KEPT_AUDIT])
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return all entries, oldest first."""
+        paths = [f"{self._at.audit}/{name}" for name in self._z.children(self._at.audit)]
+        return [AUDIT.decode(path, node.data) for path in paths if (node := self._z.get(path))]
+
+    def forget(self, *, before_s: float, dry_run: bool = False) -> int:
+        """Remove the entries that were made before that time (seconds since 1970); returns how many."""
+        old = [name for name in self._z.children(self._at.audit) if int(name) < before_s * 1e9]
+        self._remove([] if dry_run else old)
+        return len(old)
+
+    def _remove(self, names: list[str]) -> None:
+        for name in names:
+            committed(self._z, Remove(f"{self._at.audit}/{name}"))
+
 
 KEPT_BATCHES = 200
 """Batch nodes kept below the last one that every target has acknowledged: a retried run still finds its batch there."""

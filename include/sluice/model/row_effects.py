@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sluice.model.definitions import ColumnDefinition
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import StatementSession
 from sluice.model.tables import TableId
 
 

@@ -25,7 +25,7 @@ from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition, may_be_cut
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import StatementSession
 from sluice.mysql.charsets import decode_bytes, decoded, has_character
 from sluice.mysql.column_types import NUMERIC, Literal, type_named
 from sluice.mysql.ddl.lexer import Dialect, Kind, Token, tokens

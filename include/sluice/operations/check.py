@@ -30,7 +30,7 @@ from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
 from sluice.flows.log_digests import source_refuses, target_refuses
 from sluice.flows.mapped_names import known_tables
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.rows import noted_columns
 from sluice.flows.snapshot.versions import snapshot_reader
 from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs

@@ -17,7 +17,7 @@ from sluice.flows.incomplete_tables import with_definitions
 from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.planned_columns import planned_columns, planned_table, wanted_type
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.rows import noted_columns
 from sluice.flows.stored import definitions_at
 from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns
 from sluice.flows.transform.stage_rules import StageRules

@@ -10,7 +10,7 @@ from sluice.config.pipeline import SNAPSHOT, PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.rows import noted_columns
 from sluice.flows.snapshot.versions import snapshot_reader, whole_batch
 from sluice.flows.stored import captured_tables_at_cursor
 from sluice.mapping import Mapping

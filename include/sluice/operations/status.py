@@ -29,7 +29,6 @@ from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
 from sluice.model.batches import Batch
 from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
-from sluice.model.restart_position import Queue, restart_position
 from sluice.model.stored_fields import known_fields
 from sluice.operations.alert_rules import holding, switched_off
 from sluice.operations.conflicts import counted
@@ -41,6 +40,53 @@ from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
 from sluice.segments.store import SegmentStore
 from sluice.sources.port import RetainedLog, RetainsForUs, Source, TellsRetention
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The batches on their way to one consumer.
+
+    Attributes:
+        enqueued: end of the last batch that was made for it; None: none ever was.
+        delivered: what it has acknowledged; None: nothing yet.
+        intact: what lies between the two is stored, and can still be delivered from there.
+    """
+
+    enqueued: Offset | None
+    delivered: Offset | None
+    intact: bool = False
+
+    @property
+    def holds_back(self) -> bool:
+        """A queue that is empty, or was never used, or is stored, is no reason to read anything again, however old its
+        position is.
+        """
+        return not self.intact and self.enqueued is not None and self.enqueued != self.delivered
+
+
+def restart_position(captured: Offset, began: Offset, queues: Sequence[Queue]) -> Offset:
+    """Return the latest position from which reading again loses nothing.
+
+    It is the smallest delivered position of the queues that hold back; a queue that has delivered nothing at all counts
+    with ``began``, where the pipeline started. If none holds back, it is ``captured``, or a delivered position that was
+    written after it.
+
+    Raises:
+        ConfigError: positions of two different logs.
+    """
+    behind = [queue.delivered or began for queue in queues if queue.holds_back]
+    if behind:
+        earliest = behind[0]
+        for position in behind[1:]:
+            if earliest.follows(position):
+                earliest = position
+        return earliest
+    earliest = captured
+    for queue in queues:
+        if queue.delivered is not None and queue.delivered.follows(earliest):
+            earliest = queue.delivered
+    return earliest
+
 
 _log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 from sluice.errors import ConfigError, SegmentError
 from sluice.model.dialects import Dialect
 from sluice.model.offset import Offset
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import StatementSession
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.segments.sealed import unsealed
 

@@ -12,6 +12,7 @@ are written go to the folder.
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
 import re
@@ -33,9 +34,47 @@ from sluice.errors import ConfigError, SegmentError, SluiceError, StorageUnavail
 from sluice.segments.archive import ArchivedFile
 from sluice.segments.archives import Archives
 from sluice.segments.checksums import ChecksumSink
-from sluice.segments.file_part import part_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.packed import file_of, parted
+
+
+def part_of(source: Any, start: int, size: int, *, mapped: bool) -> Any:
+    """Return ``size`` bytes of ``source`` from ``start`` on, as a ``pyarrow.NativeFile``.
+
+    A file that is mapped into memory is not copied; of others, what is read is.
+    """
+    if mapped:
+        source.seek(start)
+        return pa.BufferReader(source.read_buffer(size))
+    return pa.PythonFile(_Part(source, start, size), mode="r")
+
+
+class _Part(io.RawIOBase):
+    def __init__(self, source: Any, start: int, size: int) -> None:
+        super().__init__()
+        self._source, self._start, self._size, self._at = source, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        remaining = max(self._size - self._at, 0)
+        length = remaining if size is None or size < 0 else min(size, remaining)
+        data = bytes(self._source.read_at(length, self._start + self._at)) if length else b""
+        self._at += len(data)
+        return data
+
 
 _BATCH = re.compile(r"batch=(\d{10,})$")
 _SYNCS_AT_ONCE = 8

@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.serve.ahead import ahead
-from sluice.serve.batch_wait import TIMED_OUT, BatchWait
 from sluice.serve.client_messages import ClientMessages
 from sluice.serve.feed import LOOK_S
+from sluice.serve.read import TIMED_OUT, BatchWait
 from sluice.serve.session import Session
 
 _PATIENCE_S = 0.5

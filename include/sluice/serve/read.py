@@ -25,15 +25,76 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches, is_gone, missing_batch, read_manifest
 from sluice.serve.batch_rows import BatchRows, Following, nothing_follows
-from sluice.serve.batch_wait import TIMED_OUT_MESSAGE, BatchWait
-from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
-from sluice.serve.piece_size import PieceSize
 from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import StreamShape, stored
 from sluice.serve.snapshot_start import SnapshotStart
-from sluice.serve.table_index import TableIndex
+from sluice.serve.table_index import TableIndex, defined_tables
 from sluice.sources import executed
+
+TIMED_OUT = {"timed_out": True}
+"""Why a read ended: no batch was stored for as long as its reader wanted to wait."""
+
+TIMED_OUT_MESSAGE = json.dumps({"end": TIMED_OUT}, separators=(",", ":")).encode()
+
+
+class BatchWait:
+    """The clock of one read. It runs while the read waits for a batch, and not while the reader takes one.
+
+    ``limit_s``: after this time without a batch the wait is over; ``math.inf`` for never.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._until: float | None = None
+
+    def begin(self) -> None:
+        """Start the clock, unless it runs."""
+        if self._until is None:
+            self._until = time.monotonic() + self._limit_s
+
+    def reset(self) -> None:
+        """Stop the clock: a batch came, or something else than a batch is waited for."""
+        self._until = None
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if the clock has run for the whole time."""
+        return self._until is not None and time.monotonic() >= self._until
+
+
+@dataclass(frozen=True)
+class PieceSize:
+    """The most that one piece has. None: as the service likes."""
+
+    rows: int | None = None
+    size_bytes: int | None = None
+
+    def split(self, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield a record batch in pieces that are no larger, in order. A row that is larger is a piece of its own."""
+        if self.rows is None and self.size_bytes is None:
+            yield piece
+            return
+        start = 0
+        while start < piece.num_rows:
+            count = self._fitting(piece, start)
+            yield piece.slice(start, count)
+            start += count
+
+    def _fitting(self, piece: pa.RecordBatch, start: int) -> int:
+        """Return how many rows from ``start`` on fit, at least one."""
+        left: int = piece.num_rows - start
+        low, high = 1, min(left, self.rows or left)
+        if self.size_bytes is None or piece.slice(start, high).nbytes <= self.size_bytes:
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if piece.slice(start, middle).nbytes <= self.size_bytes:
+                low = middle
+            else:
+                high = middle
+        return low
+
 
 _log = structlog.get_logger()
 

@@ -19,13 +19,12 @@ from sluice.operations.server_questions import NoAnswer, server_questions
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches
 from sluice.serve.batch_rows import BatchRows
-from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
 from sluice.serve.read import Reading, Shaping
 from sluice.serve.requests import ReadRequest, SubscribeRequest
 from sluice.serve.row_shapes import StreamShape
 from sluice.serve.session import Session, connected
-from sluice.serve.table_index import TableIndex
+from sluice.serve.table_index import TableIndex, defined_tables
 
 _log = structlog.get_logger()
 

@@ -9,11 +9,36 @@ from contextlib import suppress
 import pyarrow as pa
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import BatchesGone, SegmentError
-from sluice.model.tables import TableId
+from sluice.errors import BatchesGone, MappingError, SegmentError
+from sluice.flows.runtime import Runtime
+from sluice.flows.stored import definitions_at
+from sluice.flows.transform.made_columns import mapped_columns
+from sluice.model.tables import TableId, user_schema
 from sluice.segments.manifest import SegmentFile
 from sluice.serve.batch_range import StoredBatches, read_manifest
 from sluice.serve.batch_rows import BatchRows, Wants
+from sluice.sources.table_filter import Selection
+
+
+def defined_tables(
+    runtime: Runtime, state: PipelineState, rows: BatchRows, wants: Wants
+) -> Iterator[tuple[TableId, pa.Schema]]:
+    """Yield the user's columns of captured tables that are wanted, as readers get them. Raises SegmentError, RuleError.
+
+    A table for which only rows tell what rules make of it is not among them.
+    """
+    cursor = state.cursor()
+    known = definitions_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else None
+    selection = Selection.compile(runtime.pipeline.capture)
+    for source, definition in sorted(known.tables.items() if known is not None else ()):
+        route = rows.routes.whole_route(source)
+        if not selection.wants(source) or not wants(route.target):
+            continue
+        with suppress(MappingError):
+            empty = mapped_columns(rows.ruling, route, runtime.source.stored_table(definition))
+            shown = rows.without_hidden(empty, source).schema
+            yield route.target, user_schema(shown)
+
 
 LOOK_BACK = 1_000
 """Batches that are looked through for tables: the newest ones when the service first hears of the pipeline, then those

@@ -16,7 +16,7 @@ import pytest
 
 from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError, Fenced, LoadError, SluiceError
-from sluice.flows.load.statements import SparkStatements
+from sluice.flows.load.load import SparkStatements
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.spark.connect import ConnectRunner

@@ -23,7 +23,7 @@ from devstack.spark import SparkConnectServer
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, SluiceError
-from sluice.flows.load.statements import SparkStatements
+from sluice.flows.load.load import SparkStatements
 from sluice.spark.connect import ConnectRunner
 from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.crashes.strikes import At, children, start, twice_arrived

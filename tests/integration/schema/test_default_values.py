@@ -18,7 +18,7 @@ import pytest
 
 from sluice.config.connections import parse_connection
 from sluice.errors import LoadError, UnsupportedType
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import StatementSession
 from sluice.model.tables import TableId
 from sluice.mysql.column_defaults import Statement, default_scalar
 from sluice.mysql.ddl.catalog import Session

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from kazoo.handlers.utils import selector_select
 
-from sluice.coordination.poll_handler import PollHandler
+from sluice.coordination.zookeeper import PollHandler
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -353,7 +353,7 @@ def test_forget_keeps_what_a_retry_may_ask_for() -> None:
 def test_old_entries_of_the_audit_go_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     state = PipelineState(MemoryTree().session(), ROOT, "p", TARGETS, lease_wait_s=0)
     for at_s in (100, 200, 300):
-        monkeypatch.setattr("sluice.coordination.audit.time.time_ns", lambda at_s=at_s: at_s * 10**9)
+        monkeypatch.setattr("sluice.coordination.state.time.time_ns", lambda at_s=at_s: at_s * 10**9)
         state.audit.note(by="me", what=f"pause {at_s}", details={})
     assert state.audit.forget(before_s=250, dry_run=True) == 2
     assert len(state.audit.entries()) == 3

@@ -15,8 +15,7 @@ from sluice.operations.verify import table_check, units
 from sluice.operations.verify import verify as flow
 from sluice.operations.verify.progress import Pace, Progress
 from sluice.operations.verify.result import KEPT_RESULTS, VerifyResult, keep, kept, named
-from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
-from sluice.operations.verify.table_check import ahead
+from sluice.operations.verify.table_check import SeenKeys, ahead, hashes_of
 from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.spark.local import LocalRunner
 from sluice.targets.memory import compare

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.errors import ConfigError
 from sluice.model.offset import Offset
-from sluice.model.restart_position import Queue, restart_position
+from sluice.operations.status import Queue, restart_position
 
 
 def at(offset: int, file: int = 1, server: str = "a") -> Offset:

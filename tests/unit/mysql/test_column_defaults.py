@@ -11,7 +11,7 @@ from sluice.errors import UnsupportedType
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.labels import labels_of
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import StatementSession
 from sluice.model.tables import Column
 from sluice.mysql.column_defaults import Statement, default_scalar
 from sluice.mysql.type_loss import SqlType

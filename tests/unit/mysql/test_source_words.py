@@ -11,8 +11,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.row_effects import Ran
-from sluice.model.schema_changes import ChangeKind, TableChange
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import ChangeKind, StatementSession, TableChange
 from sluice.model.source_words import StatementMeaning
 from sluice.model.tables import TableId
 from sluice.sources.words import words_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import ConfigError
-from sluice.serve.ack_window import AckWindow
+from sluice.serve.session import AckWindow
 
 LAST = 12
 

@@ -21,7 +21,7 @@ from devstack.ports import free_port
 from sluice import client as sluice_client
 from sluice.client import StoredBatch, Subscription, subscribe
 from sluice.serve import feed
-from sluice.serve.piece_size import PieceSize
+from sluice.serve.read import PieceSize
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import Exchanger, by_http, documents, serving, shop_case, write
 from tests.support.running.waiting import counted, ended, wait_until

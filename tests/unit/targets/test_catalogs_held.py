@@ -13,7 +13,7 @@ from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange
 from sluice.model.tables import TableId
 from sluice.sources.words import words_of
-from sluice.targets.lake.held import LakeHeld
+from sluice.targets.lake.follower import LakeHeld
 from sluice.targets.lake.types import LakeColumn, TableInfo
 from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.postgresql.held import PostgresHeld

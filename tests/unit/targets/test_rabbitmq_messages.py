@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.targets.rabbitmq.stream_message import encoded
+from sluice.targets.rabbitmq.sender import encoded
 
 amqp = pytest.importorskip("rstream.amqp")
 

@@ -30,8 +30,7 @@ from sluice.flows.incomplete_tables import note_filled
 from sluice.flows.log_digests import log_digester
 from sluice.flows.released_log import release_delivered
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot.lost_batches import BY_ITSELF
-from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
+from sluice.flows.snapshot.lost_batches import BY_ITSELF, SnapshotStarts, snapshot_starts
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stored import record_of

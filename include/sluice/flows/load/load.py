@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 
@@ -23,17 +23,14 @@ from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.batch_rows import StoredRows
 from sluice.flows.load.copies import request_copies
 from sluice.flows.load.late_indexes import LateIndexes
-from sluice.flows.load.lossy_columns import require_known_losses
 from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
-from sluice.flows.load.statements import SparkStatements
 from sluice.flows.load.unique_keys import SourceKeys, changed_before_rows
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.log_digests import batch_digests, keeps_digests
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot.columns import note_columns
 from sluice.flows.snapshot.lost_batches import require_stored
-from sluice.flows.snapshot.rows import write_snapshot_rows
+from sluice.flows.snapshot.rows import note_columns, write_snapshot_rows
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import definitions_at, tables_at
 from sluice.flows.tracing import stage_trace
@@ -41,13 +38,17 @@ from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
 from sluice.model.default_values import DefaultValue
+from sluice.model.dialects import Dialect
 from sluice.model.dumps import DumpState
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import Changeset, read_changeset
 from sluice.segments.manifest import SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
+from sluice.spark.base import UnitRunner
+from sluice.targets.accepted_losses import require_accepted
 from sluice.targets.bundles import bundles, joined
 from sluice.targets.feature_check import require_features
 from sluice.targets.port import (
@@ -531,3 +532,45 @@ class _Facts:
                 if column.default is not None and name is not None:
                     found.setdefault(route.target, {})[name] = words.default_value(column)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStatements:
+    """See :class:`sluice.targets.port.StatementRunner`. ``description``: for errors."""
+
+    runner: UnitRunner
+    description: str
+
+    def run(self, statement: str, settings: Mapping[str, str], required: Mapping[str, str]) -> None:
+        """See :meth:`sluice.spark.base.UnitRunner.statement`."""
+        self.runner.statement(statement, settings, required, description=self.description)
+
+
+_MOST = 20_000
+_accepted: Final[dict[Hashable, None]] = {}
+"""The definitions that this process has found to lose nothing without consent; the oldest are forgotten first."""
+
+
+def require_known_losses(
+    pipeline: str, target: Target, plans: Sequence[PlannedTable], dialect: Dialect, *, again: bool
+) -> None:
+    """Raise MappingError for a column that would lose values without the pipeline file's accepting it.
+
+    The target is asked once for each definition of a table, and ``again`` after it followed a schema change.
+    """
+    keys = {_definition(pipeline, target, plan): plan for plan in plans}
+    new = {key: plan for key, plan in keys.items() if again or key not in _accepted}
+    schema = target.schema() if new else None
+    if schema is not None:
+        wanted = [replace(plan, dialect=dialect) for plan in new.values()]
+        require_accepted(target.config, wanted, schema.compare(wanted))
+    _accepted.update(dict.fromkeys(new))
+    while len(_accepted) > _MOST:
+        del _accepted[next(iter(_accepted))]
+
+
+def _definition(pipeline: str, target: Target, plan: PlannedTable) -> Hashable:
+    config = target.config
+    options = repr(sorted(config.options.items()))
+    columns = tuple((column.name, column.sql_type, column.type, column.key, column.nullable) for column in plan.columns)
+    return pipeline, config.name, config.servers, config.accept_loss, options, plan.source, plan.target, columns

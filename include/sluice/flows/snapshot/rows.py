@@ -26,12 +26,11 @@ from sluice.errors import MappingError, TargetUnavailable
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.dump.reconcile import why_not
 from sluice.flows.runtime import Runtime, attempt_id
-from sluice.flows.snapshot.columns import noted_columns
 from sluice.flows.snapshot.key_order import in_key_order as ordered
 from sluice.flows.snapshot.versions import snapshot_reader
 from sluice.flows.stored import definitions_at
 from sluice.flows.transform.changeset_writer import ChangesetPart, MergeResult, write_changeset_manifest
-from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns
+from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns, only_rows_tell
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
@@ -42,12 +41,44 @@ from sluice.model.layouts import CHANGESET_ROWS
 from sluice.model.offset import Offset
 from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, META_FIELDS, TableId, TableSchema
 from sluice.rules import RuleSet
-from sluice.segments.changeset import changeset_file_path, changeset_folder, columns_of, write_changeset_file
+from sluice.segments.changeset import (
+    Changeset,
+    ChangesetReader,
+    changeset_file_path,
+    changeset_folder,
+    columns_of,
+    write_changeset_file,
+)
 from sluice.segments.manifest import ReplaceRecord
-from sluice.segments.snapshot_columns import Way
+from sluice.segments.snapshot_columns import SnapshotColumns, Way
 from sluice.segments.store import SegmentStore, quoted
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import TableVersion, VersionReader
+
+
+def note_columns(store: SegmentStore, state: PipelineState, rules: RuleSet, changeset: Changeset, epoch: int) -> None:
+    """Record the columns of a batch's rows before the snapshot gets the batch. ``rules``: the pipeline's.
+
+    Raises SegmentError.
+    """
+    if not only_rows_tell(rules):
+        return
+    made = {}
+    for table in changeset.manifest.tables:
+        file = next(iter(table.files))  # of the newest definition, see write_part
+        way = (TableId(table.source_schema, table.source_table), table.target)
+        made[way] = ChangesetReader(store, file).schema
+    if made:
+        SnapshotColumns(store, state.identity()).note(changeset.manifest.batch, epoch, made)
+
+
+def noted_columns(store: SegmentStore, state: PipelineState, batch: int, rules: RuleSet) -> dict[Way, pa.Schema]:
+    """Return the user columns of the snapshot's tables after a batch. ``rules``: the pipeline's.
+
+    Raises SegmentError.
+    """
+    return SnapshotColumns(store, state.identity()).after(batch) if only_rows_tell(rules) else {}
+
 
 _WAIT_S = 60.0
 """Seconds to wait for the snapshot, which is about to have the batch before this one, or lags for its own reason."""

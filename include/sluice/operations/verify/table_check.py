@@ -19,12 +19,16 @@ So a row is reported after at least two looks, and during the last of them it ca
 from __future__ import annotations
 
 import itertools
+import json
 import queue
 import random
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from functools import cached_property
+from hashlib import blake2b
+from typing import IO, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,12 +38,86 @@ from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableSchema, stored_name
 from sluice.operations.verify.expected_rows import ExpectedRows, Loaded
-from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.lockstep import ahead, in_lockstep
 from sluice.operations.verify.log_window import LogWindow
-from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
 from sluice.sources.port import ChunkKey, ChunkReader, DigestReader, Key, KeyText, SharedDigestReader
 from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences, SharedComparer
+
+
+class KeySpool:
+    """A list of keys that only grows. Its file has no name and goes with the process."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile("w+", encoding="utf-8", prefix="sluice-verify-")  # noqa: SIM115
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, keys: Iterable[Key]) -> None:
+        """Append keys."""
+        self._file.seek(0, 2)
+        for key in keys:
+            self._file.write(json.dumps(key) + "\n")
+            self._count += 1
+
+    def pieces(self, size: int) -> Iterator[list[Key]]:
+        """Yield all keys, at most ``size`` at a time. No keys may be added meanwhile."""
+        self._file.seek(0)
+        piece: list[Key] = []
+        for line in self._file:
+            piece.append(tuple(json.loads(line)))
+            if len(piece) == size:
+                yield piece
+                piece = []
+        if piece:
+            yield piece
+
+
+_BYTES = 8
+
+
+def hashes_of(keys: Sequence[Key]) -> bytes:
+    """Return eight bytes for each key, the same in every process."""
+    return b"".join(blake2b("\0".join(key).encode(), digest_size=_BYTES).digest() for key in keys)
+
+
+class SeenKeys:
+    """A set that only grows.
+
+    Its file has no name and goes with the process; two keys of one hash are as rare as a fault of the memory.
+    """
+
+    def __init__(self) -> None:
+        self._sorted: np.ndarray[tuple[int], np.dtype[np.uint64]] | None = None
+
+    @cached_property
+    def _file(self) -> IO[bytes]:
+        """The temporary file; made at first use, as most tables need none."""
+        return tempfile.TemporaryFile(prefix="sluice-verify-")
+
+    def add(self, hashes: bytes) -> None:
+        """Add hashes that :func:`hashes_of` made."""
+        if not hashes:
+            return
+        self._sorted = None
+        self._file.seek(0, 2)
+        self._file.write(hashes)
+
+    def among(self, keys: Sequence[Key]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return a mask of the keys that were added. Sorts in the file, whose pages the system may write out."""
+        wanted = np.frombuffer(hashes_of(keys), np.uint64)
+        if self._sorted is None:
+            self._file.flush()
+            empty = not self._file.seek(0, 2)
+            self._sorted = np.zeros(0, np.uint64) if empty else np.memmap(self._file, np.uint64, "r+")
+            self._sorted.sort()
+        if not len(self._sorted):
+            return np.zeros(len(wanted), np.bool_)
+        at = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._sorted[at] == wanted
+        return found
+
 
 FEW_ROWS = 4_000
 """Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes
@@ -87,7 +165,7 @@ class RangeFound:
     """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to
     be compared here.
 
-    ``hashes``: of the rows' keys, see :mod:`sluice.operations.verify.seen_keys`; empty where they are not asked for.
+    ``hashes``: of the rows' keys, see :mod:`sluice.operations.verify.table_check`; empty where they are not asked for.
     """
 
     source_range: SourceRange

@@ -35,12 +35,11 @@ from sluice.model.verify_method import VerifyMethod
 from sluice.operations.verify.digested_columns import digested_columns
 from sluice.operations.verify.digests import SweepSpec, TableDigest, sweep
 from sluice.operations.verify.expected_rows import ExpectedRows
-from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.keyless_check import KeylessCheck
 from sluice.operations.verify.log_window import LogWindow, require_cursor
 from sluice.operations.verify.progress import Progress, Told
 from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
-from sluice.operations.verify.table_check import KEYS_A_LOOK, ComparisonPlan, DifferingRow, Found, TableCheck
+from sluice.operations.verify.table_check import KEYS_A_LOOK, ComparisonPlan, DifferingRow, Found, KeySpool, TableCheck
 from sluice.operations.verify.units import Spread
 from sluice.sources.port import ChunkKey, ChunkReader, SourceSession, SourceTable
 from sluice.targets.port import (

@@ -26,9 +26,8 @@ from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import MYSQL, Dialect
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
-from sluice.model.exact_values import table_of_keys
+from sluice.model.exact_values import literal, read_key, table_of_keys
 from sluice.model.findings import Finding
-from sluice.model.key_literals import literal, read_key
 from sluice.model.load_marks import MarkRules, PartnerLoads, Token
 from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
@@ -57,10 +56,10 @@ _BYTES = {ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB}
 
 
 class MemoryKeyText:
-    """Keys as :mod:`sluice.model.key_literals` writes them."""
+    """Keys as :mod:`sluice.model.exact_values` writes them."""
 
     def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
-        """Write each value of each row by :func:`sluice.model.key_literals.literal`."""
+        """Write each value of each row by :func:`sluice.model.exact_values.literal`."""
         values = [column.to_pylist() for column in keys.columns]
         return [tuple(map(literal, row)) for row in zip(*values, strict=True)]
 

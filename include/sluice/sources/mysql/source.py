@@ -55,7 +55,6 @@ from sluice.sources.mysql.reader.relocation import relocate
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server import table_list
-from sluice.sources.mysql.server.captured_schemas import captured_schemas
 from sluice.sources.mysql.server.connection import (
     ServerInfo,
     collations,
@@ -72,6 +71,7 @@ from sluice.sources.mysql.server.preflight import preflight, require_ready, righ
 from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
 from sluice.sources.mysql.server.settled import settled_end
+from sluice.sources.mysql.server.table_list import captured_schemas
 from sluice.sources.mysql.server.two_way import numbering, unique_keys
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
 from sluice.sources.mysql.snapshot.chunk_table import MySQLChunkTable

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import structlog
+from psycopg import pq
 
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig, StartPosition
-from sluice.errors import ConfigError, LostPosition, PreflightError
+from sluice.errors import ConfigError, LostPosition, PreflightError, SourceUnavailable
 from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import POSTGRESQL, Dialect
@@ -27,7 +28,7 @@ from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, TableSchema
-from sluice.postgresql.connection import Connection
+from sluice.postgresql.connection import Connection, connect
 from sluice.sources.port import (
     Asked,
     Blindness,
@@ -50,8 +51,7 @@ from sluice.sources.postgresql.catalog.table import read_table, schema_of
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.scanner import Scanner
 from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
-from sluice.sources.postgresql.log_watch import PostgreSQLLogWatch
-from sluice.sources.postgresql.position import Position, lsn_text
+from sluice.sources.postgresql.position import Position, lsn_number, lsn_text
 from sluice.sources.postgresql.preflight import (
     missing_statements,
     position_findings,
@@ -64,12 +64,11 @@ from sluice.sources.postgresql.preflight_ddl import DDL_SETTING, SHOWN
 from sluice.sources.postgresql.protocol.replication import ReplicationStream, released_here
 from sluice.sources.postgresql.reader.batch_reader import Lookups, OpenLog, capture
 from sluice.sources.postgresql.reader.relations import RelationPlans
-from sluice.sources.postgresql.server.connection import open_session, rows_of, source_errors
+from sluice.sources.postgresql.server.connection import SESSION, open_session, rows_of, source_errors
 from sluice.sources.postgresql.server.info import ServerInfo, log_end, server_info
 from sluice.sources.postgresql.server.publication import publication_name
 from sluice.sources.postgresql.server.settled import settled_end
 from sluice.sources.postgresql.server.slot import Slot, advance, read_slot, slot_name
-from sluice.sources.postgresql.server.timelines import ancestors
 from sluice.sources.postgresql.snapshot.chunk_reader import (
     PostgresChunkReader,
     PostgresLoad,
@@ -80,6 +79,73 @@ from sluice.sources.postgresql.snapshot.chunk_table import PostgresChunkTable, o
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText
 from sluice.sources.postgresql.snapshot.watermarks import after_low
 from sluice.sources.table_filter import Selection
+
+
+def ancestors(endpoint: Endpoint, timeline: int) -> dict[int, int]:
+    """Return the timelines that a server's log went along before this one, and the LSN at which each was left.
+
+    Raises what psycopg raises, and SourceUnavailable if the server does not have its history.
+    """
+    if timeline == 1:
+        return {}
+    connection = connect(endpoint, "sluice", settings=SESSION, replication=True)
+    try:
+        result = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+        content = result.get_value(0, 1) if result.status == pq.ExecStatus.TUPLES_OK and result.ntuples else None
+        if content is None:
+            raise SourceUnavailable(
+                f"the server does not say how timeline {timeline} began: {connection.pgconn.get_error_message()}",
+                where=endpoint.address,
+            )
+        return parse_history(bytes(content).decode("utf-8", "replace"))
+    finally:
+        connection.close()
+
+
+def parse_history(text: str) -> dict[int, int]:
+    """Read a history file: a timeline, the LSN at which it was left, and why, a line each."""
+    found = {}
+    for line in text.splitlines():
+        parts = line.split(maxsplit=2)
+        if len(parts) >= 2 and parts[0].isdigit() and "/" in parts[1]:
+            found[int(parts[0])] = lsn_number(parts[1])
+    return found
+
+
+class PostgreSQLLogWatch:
+    """See :class:`sluice.sources.port.LogWatch`. A slot is not read by two, so that only the end of the log is seen."""
+
+    fresh: set[TableId] | None = None
+    end: ClassVar[None] = None
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._connection: Connection | None = None
+        self._head = -1
+
+    def look(self, since: Offset | None = None) -> bool:
+        """Ask for the end of the log; True if it moved since the last look, and at the first one."""
+        before = self._head
+        if self._connection is None or self._connection.closed:
+            self._connection = open_session(self._endpoint, "sluice watch")
+        try:
+            with source_errors(self._endpoint, "looking at the log"):
+                self._head = log_end(self._connection)
+        except BaseException:
+            self.close()
+            raise
+        return self._head != before
+
+    def may_concern(self, since: Offset, wants: Callable[[TableId], bool]) -> bool:
+        """Return True if the log is longer than up to ``since``, whatever is in it."""
+        return self._head > Position.of(since).lsn
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
 
 _log = structlog.get_logger()
 

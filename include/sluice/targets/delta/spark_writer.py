@@ -27,9 +27,9 @@ from sluice.targets.delta.options import RESERVED
 from sluice.targets.delta.stored_rows import StoreChanges, Stored, StoreRows, files_of
 from sluice.targets.lake.commit import commit_batch
 from sluice.targets.lake.format import CommitNote, Raced
-from sluice.targets.lake.lockstep import run_lockstep
 from sluice.targets.lake.statements import quoted
 from sluice.targets.lake.tables import LakeTables
+from sluice.targets.lake.writer import run_lockstep
 from sluice.targets.port import (
     BatchInput,
     Fence,
@@ -68,7 +68,7 @@ _SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class DeltaSparkWriter:
-    """See :class:`sluice.targets.lake.spark_writer.LakeSparkWriter`."""
+    """See :class:`sluice.targets.lake.writer.LakeSparkWriter`."""
 
     format: DeltaFormat
 

@@ -5,7 +5,7 @@ At least once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,10 +15,12 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.config.receiver import Receiver
+from sluice.errors import LoadError
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.targets.feature_check import without_key
 from sluice.targets.http.options import HttpOptions
 from sluice.targets.http.options import Ordering as Ordered
-from sluice.targets.http.schema import HttpSchema
 from sluice.targets.http.writer import HttpPlace, HttpWriter
 from sluice.targets.messages.definitions import FOLLOWED
 from sluice.targets.options import options_of, require_connection
@@ -31,7 +33,41 @@ from sluice.targets.port import (
     Guarantee,
     Input,
     Ordering,
+    TableFinding,
 )
+
+
+@dataclass(frozen=True)
+class HttpSchema:
+    """See :class:`sluice.targets.port.TargetSchema`: a receiver has no tables."""
+
+    place: HttpPlace
+    input: Input
+
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
+        """Return a line for each table: its address, what goes into a request, the order and the guarantee."""
+        return [self._about(plan) for plan in tables]
+
+    def _about(self, plan: PlannedTable) -> TableFinding:
+        options = self.place.options
+        if self.input is Input.MERGED and not plan.key:
+            return without_key(plan)
+        if "key" in options.named and not plan.key:
+            return TableFinding("error", plan.target, "", "it has no key, and options.path or headers name {key}")
+        method = options.methods.insert
+        rows = "one row" if options.single else f"up to {options.batch.max_rows} rows"
+        return TableFinding(
+            "ok",
+            plan.target,
+            "",
+            f"{method} {self.place.receiver.base}{options.path}, {rows} of {options.format} a request, in order by "
+            f"{options.ordering}; at least once: a repeat has the same {options.idempotency_header}",
+        )
+
+    def apply(self, statement: str) -> None:
+        """Raise LoadError, as nothing is proposed."""
+        raise LoadError(f"this is no statement of an HTTP target: {statement[:300]}")
+
 
 _ORDER = {Ordered.KEY: Ordering.KEY, Ordered.TABLE: Ordering.TABLE, Ordered.GLOBAL: Ordering.GLOBAL}
 

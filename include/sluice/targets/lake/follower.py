@@ -15,13 +15,13 @@ import structlog
 from sluice.config.pipeline import SNAPSHOT
 from sluice.errors import LoadError, TargetUnavailable
 from sluice.model.definitions import ColumnDefinition, TableDefinition
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.feature_check import to_ignore
-from sluice.targets.lake.changelog import BEFORE, SCOPE, columns_of
+from sluice.targets.lake.changelog import BEFORE, SCOPE, column_name, columns_of
 from sluice.targets.lake.conversions import Refused
 from sluice.targets.lake.format import CommitNote, Edits, Raced
-from sluice.targets.lake.held import LakeHeld
 from sluice.targets.lake.schema import LakeSchema
 from sluice.targets.lake.tables import STATEMENTS, LakeTables
 from sluice.targets.lake.types import TOO_WIDE, LakeColumn, Shape, TableInfo, own_type, takes, widens
@@ -38,7 +38,53 @@ from sluice.targets.schema.plan import (
     name_taken,
     type_of,
 )
-from sluice.targets.schema.policy import Followed, followed, not_filled, not_followed, require_held
+from sluice.targets.schema.policy import (
+    Answer,
+    Followed,
+    OnlyColumns,
+    followed,
+    has,
+    not_filled,
+    not_followed,
+    require_held,
+)
+
+
+class LakeHeld(OnlyColumns):
+    """See :class:`sluice.targets.schema.policy.Held`."""
+
+    def __init__(self, change: SchemaChange, tables: LakeTables) -> None:
+        super().__init__(change)
+        self.tables = tables
+        self._infos: dict[TableId, TableInfo | None] = {}
+
+    def _info(self, table: TableId) -> TableInfo | None:
+        if table not in self._infos:
+            found = self.tables.open(table)
+            self._infos[table] = self.tables.format.info(found) if found is not None else None
+        return self._infos[table]
+
+    def column(self, one: TableChange, name: str) -> str | None:
+        """Return the name by the mapping, escaped in a table of changes if it is one of Sluice's columns."""
+        found = super().column(one, name)
+        return column_name(found) if found is not None and self.tables.every else found
+
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Return the columns of the table, case-folded name -> name; None if the table is missing."""
+        info = self._info(table)
+        return {one.name.casefold(): one.name for one in info.columns} if info is not None else None
+
+    def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        """Return HAS if the table's column takes the values of the new type; UNSEEN if its rows were converted."""
+        info, new = self._info(table), part.new
+        assert info is not None
+        assert new is not None
+        there, made = info.find(name), self.change.meaning.types.get(new)
+        if there is None or made is None or not isinstance(there.kind, str):
+            return Answer.UNSEEN
+        fits = takes(made, there.kind)
+        return has(fits) if effect is None or not fits else Answer.UNSEEN
+
 
 K = ChangeKind
 _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})

@@ -5,25 +5,52 @@ Its kind names the format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import BaseModel
 
 from sluice.config.pipeline import TargetConfig
+from sluice.errors import SluiceError
 from sluice.model.tables import TableId
 from sluice.targets.lake.checkpoint import LakeCheckpointStore
 from sluice.targets.lake.compare import LakeComparer
-from sluice.targets.lake.format import LakeFormat
-from sluice.targets.lake.maintain import LakeMaintainer
-from sluice.targets.lake.reconcile import LakeReconciler
+from sluice.targets.lake.format import LakeFormat, Raced
 from sluice.targets.lake.schema import LakeSchema
-from sluice.targets.lake.spark_writer import LakeSparkWriter
 from sluice.targets.lake.tables import LakeTables
 from sluice.targets.lake.versions import LakeVersions
-from sluice.targets.lake.writer import LakeSession, capabilities_of
-from sluice.targets.port import Capabilities, Input
+from sluice.targets.lake.writer import LakeReconciler, LakeSession, LakeSparkWriter, capabilities_of
+from sluice.targets.port import Capabilities, Input, Upkeep
+
+
+@dataclass(frozen=True)
+class LakeMaintainer:
+    """Makes small files larger ones, and deletes what no version within its retention needs.
+
+    Nothing here is fenced: a compaction or clustering changes no row. If its commit conflicts with a load's, the later
+    one of the two is refused.
+    """
+
+    tables: LakeTables
+
+    def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> list[Upkeep]:
+        """See :meth:`sluice.targets.port.Maintainer.maintain`."""
+        done = [self._maintain(table, dry_run) for table in tables]
+        return [one for one in done if one != Upkeep(one.table)]
+
+    def _maintain(self, table: TableId, dry_run: bool) -> Upkeep:
+        format_ = self.tables.format
+        try:
+            found = self.tables.open(table)
+            if found is None:
+                return Upkeep(table)
+            return format_.expire(format_.compact(table, found, self.tables.owner, dry_run=dry_run), dry_run=dry_run)
+        except Raced:
+            return Upkeep(table, error=f"loads of {table} came first; it is tried again at the next run")
+        except SluiceError as error:
+            return Upkeep(table, error=str(error))
 
 
 class LakeTarget:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.offset import Offset
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.lake.changelog import SCOPE, change_rows, changes_by_table
 from sluice.targets.lake.commit import commit_batch, holds
 from sluice.targets.lake.conversions import CONVERSIONS
 from sluice.targets.lake.follower import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
 from sluice.targets.lake.format import CommitNote
-from sluice.targets.lake.lockstep import run_lockstep
-from sluice.targets.lake.reconcile import removed_part
-from sluice.targets.lake.rows import MergedRows
+from sluice.targets.lake.keys import keys_of, listed_keys, not_listed
+from sluice.targets.lake.rows import MergedRows, Part
 from sluice.targets.lake.schema import LakeSchema
-from sluice.targets.lake.spark_writer import LakeSparkWriter
 from sluice.targets.lake.tables import LakeTables
+from sluice.targets.lake.types import TableInfo
+from sluice.targets.lake.values import converted, plain
 from sluice.targets.port import (
     BatchInput,
     Capabilities,
@@ -33,13 +39,99 @@ from sluice.targets.port import (
     Guarantee,
     Input,
     Ordering,
+    OtherWriter,
     RejectedRows,
     RowReader,
+    StatementRunner,
     StoredRange,
     TableInput,
     WriteResult,
     WriteUnit,
 )
+
+LOOKED_BACK = 1_000
+"""Commits that are searched for another pipeline."""
+
+
+@dataclass(frozen=True)
+class LakeReconciler:
+    """See :class:`sluice.targets.port.Reconciler` and :class:`sluice.targets.port.ListReconciler`."""
+
+    tables: LakeTables
+
+    def refuses(self, table: PlannedTable) -> str:
+        """Return why a range is always refused."""
+        return "ranges of a table's keys there are not those of the source"
+
+    def refuses_listed(self, table: PlannedTable) -> str:
+        """Return why listed keys cannot be removed: another pipeline writes to the table, too, or its keys are not the
+        source's. "" if they can.
+        """
+        there, format_ = self.tables.required(table.target), self.tables.format
+        commits = itertools.islice(format_.history(table.target, there), LOOKED_BACK)
+        others = sorted({commit.owner for commit in commits} - {self.tables.owner, ""})
+        return f"{table.target} is written by {others[0]}, too" if others else not_listed(table, format_.info(there))
+
+    def others(self) -> tuple[OtherWriter, ...]:
+        """Return nothing: other writers are known only for a given table, see :meth:`refuses_listed`."""
+        return ()
+
+
+def removed_part(info: TableInfo, reader: RowReader, stored: StoredRange) -> Part:
+    """Return the listed keys that are not kept, as the table has them. Raises LoadError, SegmentError."""
+    plan, item = stored.plan, reader.key_range(stored)
+    assert item.listed is not None  # ranges are refused
+    listed = listed_keys(plan, info, item.listed)
+    kept = {}
+    if item.kept is not None:
+        for column, name in zip(plan.key_columns, listed, strict=True):
+            there = info.find(name)
+            kind = str(there.kind) if there is not None else ""
+            kept[name], _ = converted(plain(item.kept[column.name]), column.sent_type, kind)
+    stay = set(keys_of(kept, list(kept))) if kept else set()
+    gone = np.array([key not in stay for key in keys_of(listed, list(listed))], bool)
+    return Part({name: values.filter(pa.array(gone)) for name, values in listed.items()}, np.ones(gone.sum(), bool))
+
+
+class LakeSparkWriter(Protocol):
+    """The way a format writes large tables through Spark. Picklable."""
+
+    def takes(self, rows: int) -> bool:
+        """Return True if this many rows are better written by Spark."""
+
+    def merged(
+        self, tables: LakeTables, fence: Fence, batch: BatchInput, scope: str, table: TableInput
+    ) -> Sequence[WriteUnit]:
+        """Return units that store the rows of one source table. Their results say where."""
+
+    def changes(self, tables: LakeTables, fence: Fence, batch: BatchInput) -> Sequence[WriteUnit]:
+        """Return units that store every change of the batch."""
+
+    def commit(self, tables: LakeTables, spark: StatementRunner, fence: Fence, stored: Sequence[WriteResult]) -> None:
+        """Let Spark make one commit per table. Raises what the port says, and SparkUnavailable."""
+
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_AT_ONCE = 8
+
+
+def run_lockstep(work: Callable[[_T], _R], items: Iterable[_T], at_once: int = _AT_ONCE) -> list[_R]:
+    """Run ``work`` on each item in threads; return the results in order.
+
+    Raises the first error in order, once all work that was started has ended; no further work is started after an
+    error.
+    """
+    given = list(items)
+    if len(given) < 2:
+        return [work(one) for one in given]
+    pool = ThreadPoolExecutor(min(at_once, len(given)), thread_name_prefix="table")
+    try:
+        return list(pool.map(work, given))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
 
 COPIES = 3
 """Copies of a unit's rows in memory: as they are read, as the table has them, and in the client's merge."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sluice.model.planned import PlannedTable
-from sluice.targets.memory.keys import is_in, key_table
-from sluice.targets.memory.rows import merged_rows
+from sluice.targets.memory.keys import is_in, key_table, merged_rows
 from sluice.targets.memory.schema import require
 from sluice.targets.memory.store import Key, MemoryStore
 from sluice.targets.port import MOST_EXTRA, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference

@@ -16,11 +16,9 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.compare import MemoryComparer
-from sluice.targets.memory.keys import is_in, keys_of
-from sluice.targets.memory.late_indexes import LateIndexes
-from sluice.targets.memory.rows import MergedRow, merged_rows
+from sluice.targets.memory.keys import MergedRow, is_in, keys_of, merged_rows
 from sluice.targets.memory.schema import MemorySchema, follow, require
-from sluice.targets.memory.store import Key, MemoryStore, Message, Row, Table, memory_store
+from sluice.targets.memory.store import Key, MemoryStore, Message, Owner, Row, Table, memory_store
 from sluice.targets.options import options_of
 from sluice.targets.port import (
     BatchInput,
@@ -43,6 +41,43 @@ from sluice.targets.port import (
     WriteResult,
 )
 from sluice.targets.schema.policy import FOLLOWED_BY_NAME
+
+
+class LateIndexes:
+    """See :class:`sluice.targets.port.indexes.LeavesOutIndexes`."""
+
+    def __init__(self, store: MemoryStore, owner: Owner) -> None:
+        self._store, self._owner = store, owner
+
+    def leave_out(self, fence: Fence, tables: Sequence[TableId]) -> tuple[TableId, ...]:
+        """Note the indexes of tables that are new and empty, and drop them."""
+        store = self._store
+        with store.lock:
+            MemoryCheckpoints(store, self._owner).guard(fence)
+            made, noted = store.made.get(self._owner, set()), store.left_out.setdefault(self._owner, {})
+            for table in tables:
+                held = store.tables[table]
+                if table in made and held.indexes and not held.all():
+                    noted[table] = held.indexes
+                    held.indexes = {}
+                    made.discard(table)
+            return tuple(table for table in tables if table in noted)
+
+    def noted(self) -> Mapping[TableId, tuple[str, ...]]:
+        """Return what is left out."""
+        found = self._store.left_out.get(self._owner, {})
+        return {table: tuple(indexes.values()) for table, indexes in found.items()}
+
+    def build(self, fence: Fence, tables: Sequence[TableId]) -> None:
+        """Build what is left out."""
+        store = self._store
+        with store.lock:
+            MemoryCheckpoints(store, self._owner).guard(fence)
+            for table in tables:
+                missing = store.left_out.get(self._owner, {}).pop(table, {})
+                if table in store.tables:
+                    store.tables[table].indexes |= missing
+
 
 _FEATURES = frozenset(Feature) - {Feature.FOREIGN_KEYS, Feature.BUNDLES}
 

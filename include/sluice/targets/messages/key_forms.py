@@ -25,7 +25,7 @@ from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.form import MessageForm
 from sluice.targets.messages.pieces import removed_piece
 from sluice.targets.port import SchemaChange
-from sluice.targets.schema.columns import NAMES, changed_columns
+from sluice.targets.schema.policy import NAMES, changed_columns
 
 _SECOND_US = 981_173_106_000_000
 """2001-02-03 04:05:06: a timestamp without fractional digits, in every calendar and zone."""

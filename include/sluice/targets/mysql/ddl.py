@@ -28,9 +28,8 @@ from sluice.mysql.literals import text_literal
 from sluice.targets.mysql import definitions
 from sluice.targets.mysql.said_charsets import Knows, said
 from sluice.targets.port import SchemaChange
-from sluice.targets.schema.columns import NAMES
 from sluice.targets.schema.plan import CreateTable, DropTable, EmptyTable, Planner, RenameTable
-from sluice.targets.schema.policy import OnlyColumns, followed, never_seen, not_followed, require_told_columns
+from sluice.targets.schema.policy import NAMES, OnlyColumns, followed, never_seen, not_followed, require_told_columns
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""

@@ -13,12 +13,17 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.oracle.column_types import lost, made_type, oracle_type, own_type, takes
 from sluice.targets.oracle.defaults import default_of
-from sluice.targets.oracle.names import LONGEST_BYTES
 from sluice.targets.port import TableFinding, about_values
 from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.problems import Problem, error_of, warning_of
 from sluice.targets.sql.tables import TargetTable
+
+LONGEST_BYTES = 128
+"""Bytes of a name since version 12.2."""
+
+OLDER_BYTES = 30
+"""Bytes of a name before that, and while COMPATIBLE says an older version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from sluice.model.dialects import Dialect
 from sluice.model.losses import Loss
 from sluice.model.planned import PlannedTable
 from sluice.model.row_effects import ColumnEffect
-from sluice.model.schema_changes import ChangeKind, TableChange, cut_overs
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import ChangeKind, StatementSession, TableChange, cut_overs
 from sluice.model.source_words import StatementMeaning
 from sluice.model.tables import TableId
 

@@ -4,8 +4,9 @@ once.
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,7 +18,37 @@ from sluice.targets.rabbitmq.checkpoint import begin, guarded, why_lost
 from sluice.targets.rabbitmq.client import AmqpClient, Outgoing, connected
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.stream_client import StreamClient, stream_connected
-from sluice.targets.rabbitmq.stream_message import encoded
+
+_PROPERTIES, _APPLICATION_PROPERTIES, _DATA = b"\x00\x53\x73", b"\x00\x53\x74", b"\x00\x53\x75"
+_NULL = b"\x40"
+
+
+def encoded(message_id: str, content_type: str, headers: Mapping[str, str], value: bytes) -> bytes:
+    """Return the bytes of a message: the sections properties, application-properties and data."""
+    # message-id, user-id, to, subject, reply-to, correlation-id, content-type
+    fields = _text(message_id) + _NULL * 5 + _symbol(content_type)
+    named = b"".join(_text(name) + _text(said) for name, said in headers.items())
+    return b"".join((
+        _PROPERTIES, _compound(b"\xd0", 7, fields), _APPLICATION_PROPERTIES,
+        _compound(b"\xd1", 2 * len(headers), named), _DATA,
+        b"\xb0", struct.pack(">I", len(value)), value,
+    ))  # fmt: skip
+
+
+def _compound(code: bytes, count: int, content: bytes) -> bytes:
+    """Return a list or map whose size counts the bytes after itself."""
+    return code + struct.pack(">II", len(content) + 4, count) + content
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return b"\xa1" + bytes([len(data)]) + data if len(data) < 256 else b"\xb1" + struct.pack(">I", len(data)) + data
+
+
+def _symbol(text: str) -> bytes:
+    data = text.encode("ascii")
+    return b"\xa3" + bytes([len(data)]) + data
+
 
 QUEUE_TYPE, EXCHANGE_TYPE = "quorum", "topic"
 _MOST = 1 << 32

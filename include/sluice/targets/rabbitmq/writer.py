@@ -32,8 +32,7 @@ from sluice.targets.port import (
 from sluice.targets.rabbitmq.checkpoint import StreamCheckpoints
 from sluice.targets.rabbitmq.client import Outgoing
 from sluice.targets.rabbitmq.place import Place
-from sluice.targets.rabbitmq.sender import Channel, name_of, opened
-from sluice.targets.rabbitmq.stream_message import encoded
+from sluice.targets.rabbitmq.sender import Channel, encoded, name_of, opened
 
 _ROWS = 10_000
 """Rows that become messages at a time."""

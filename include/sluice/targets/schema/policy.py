@@ -14,14 +14,33 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from sluice.errors import LoadError
+from sluice.errors import DecodeError, LoadError
 from sluice.model.definitions import IndexDefinition, TableDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.feature_check import to_ignore
 from sluice.targets.port import SchemaChange
-from sluice.targets.schema.columns import NAMES, changed_columns
+
+NAMES = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN})
+"""Kinds after which a table has other names of columns, or the same ones for other columns."""
+
+
+def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] | None:
+    """Return what became of a table's columns, one by one; which was renamed, only the statement tells.
+
+    None: it does not.
+    """
+    assert one.before is not None
+    assert one.after is not None
+    if not set(one.kinds) & NAMES:
+        return one.compared_columns()
+    try:
+        found = change.meaning.altered_columns(one)
+    except DecodeError:
+        return None
+    return found if found is not None or not change.cut_overs else one.columns
+
 
 K = ChangeKind
 _ROWS = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})

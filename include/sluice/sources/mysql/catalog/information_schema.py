@@ -35,8 +35,8 @@ from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.mysql.literals import text_literal
-from sluice.sources.mysql.server.captured_schemas import in_schemas
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
+from sluice.sources.mysql.server.table_list import in_schemas
 from sluice.sources.table_filter import SYSTEM_SCHEMAS
 
 # ruff: noqa: S608 - schema and table names go in as parameters

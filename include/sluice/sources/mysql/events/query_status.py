@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import StatementSession
 from sluice.sources.mysql.events.control import Query
 
 _FIXED = {

@@ -34,8 +34,8 @@ from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.statement_effects import named_tables
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.statement_scan import statements_between
-from sluice.sources.mysql.server.captured_schemas import captured_schemas
 from sluice.sources.mysql.server.connection import ServerInfo, log_end, rows_of
+from sluice.sources.mysql.server.table_list import captured_schemas
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()

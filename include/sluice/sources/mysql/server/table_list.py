@@ -19,12 +19,27 @@ import pymysql
 from sluice.errors import UnsupportedType
 from sluice.model.labels import declared, labels_of
 from sluice.model.tables import Column, TableId, TableSchema, quoted, quoted_table
-from sluice.mysql.client import create_table_of, without_counter
+from sluice.mysql.client import MySQLConnection, create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.mysql.type_loss import SqlType
-from sluice.sources.mysql.server.captured_schemas import in_schemas
 from sluice.sources.mysql.server.connection import NOT_OF_THE_SYSTEM, rows_of, type_text
 from sluice.sources.port import SourceTable
+from sluice.sources.table_filter import Selection
+
+
+def captured_schemas(connection: MySQLConnection, selection: Selection) -> list[str]:
+    """Return the schemas that may have captured tables, by name.
+
+    They also hold the tables on their way to a captured name, such as those of gh-ost.
+    """
+    found = rows_of(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
+    return sorted(str(name) for (name,) in found if selection.wants_schema(str(name)))
+
+
+def in_schemas(schemas: Sequence[str]) -> str:
+    """Return the condition that a table is of one of ``schemas``, which follow as parameters."""
+    return f"TABLE_SCHEMA IN ({', '.join(['%s'] * len(schemas))})" if schemas else "FALSE"
+
 
 _COLUMNS = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, "
