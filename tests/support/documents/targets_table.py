@@ -30,6 +30,9 @@ PLACES = {"README.md": "docs/", "docs/targets.md": ""}
 IN_TESTS_ONLY = {"memory"}
 NOT_MEASURED = "not measured"
 
+README = "README.md"
+_SHORT = ("Target", "Guarantee", "Deletes and verify", "Tested with")
+"""The columns of README.md: more are wider than a page."""
 _HEADINGS = (
     "Target",
     "Inputs",
@@ -86,16 +89,29 @@ class Page:
 
 def table(links_to: str) -> str:
     """Return the table, with a row for each built-in kind."""
-    rows: list[Sequence[str]] = [_HEADINGS, ["---"] * len(_HEADINGS)]
-    found = []
+    found: list[list[str]] = []
     for kind in KINDS:
         if kind not in IN_TESTS_ONLY:
             path = f"{kind}-target.md"
             page = ROOT / "docs" / path
             text = page.read_text(encoding="utf-8") if page.exists() else ""
             found.append(row(kind, kind_of(kind).load().CAPABILITIES, Page(path, text), results(kind), links_to))
-    rows += sorted(found, key=lambda cells: cells[0].lower())
+    found.sort(key=lambda cells: cells[0].lower())
+    if links_to == PLACES[README]:
+        headings, found = _SHORT, list(map(_short, found))
+    else:
+        headings = _HEADINGS
+    rows: list[Sequence[str]] = [headings, ["---"] * len(headings), *found]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _short(cells: Sequence[str]) -> list[str]:
+    """Return the cells of README.md of a whole row."""
+    of = dict(zip(_HEADINGS, cells, strict=True))
+    effect = of["Guarantee"].partition(":")[0]
+    deletes = "deletes" if of["Deletes"] == "yes" else "no deletes"
+    verify = {"yes": "verify", "no": "no verify"}.get(of["Verify"], "verify, also without a key")
+    return [of["Target"], effect, f"{deletes}, {verify}", of["Tested with"]]
 
 
 def row(kind: str, offered: Capabilities, page: Page, lines: Sequence[Line], links_to: str) -> list[str]:

@@ -158,13 +158,13 @@ def test_replace_is_refused_with_the_way_out(shop: Case) -> None:
     assert "without `replace`" in str(caught.value)
 
 
-def test_the_commands_of_the_page_apply_readmes_rule_to_what_is_there(shop: Case) -> None:
+def test_the_commands_of_the_page_apply_its_rule_to_what_is_there(shop: Case) -> None:
     both(shop, "CREATE TABLE customers (id INT PRIMARY KEY, email VARCHAR(80))")
     values = ", ".join(f"({i}, 'p{i}@{'test.example' if i % 10 == 0 else 'x.org'}')" for i in range(1, 101))
     at(shop.source, shop, f"INSERT INTO customers VALUES {values}")
     shop.run_until_head()
-    readme, page = ((REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "docs/rules.md"))
-    rule = readme.partition("**2. Write it**")[2].partition("```python\n")[2].partition("```")[0]
+    page = (REPOSITORY / "docs/rules.md").read_text(encoding="utf-8")
+    rule = page.partition("**2. Write it**")[2].partition("```python\n")[2].partition("```")[0]
     rules(shop, "{name: hide_tests, path: hide_tests.py, match: {table: customers}}", {"hide_tests.py": rule})
     section = page.partition("## Apply a rule to what is there")[2].partition("\n## ")[0]
     copy, look, repair = (
