@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 ASKED = {"dags", "plugins", "spark_jobs", "include", "tests", "docker", "requirements.txt"}
 NEEDED = {
-    ".ci", ".dockerignore", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
+    ".ci", ".devcontainer", ".dockerignore", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml",
+    "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
     "README.md", "SECURITY.md", "deploy", "docs", "pyproject.toml", "requirements-dev.in", "requirements.in",
 }  # fmt: skip
 
@@ -31,3 +35,16 @@ def test_a_job_is_five_lines_over_the_package() -> None:
             text = path.read_text(encoding="utf-8")
             assert len(text.splitlines()) == 5
             assert f"spark-submit spark_jobs/{path.name} --pipeline" in (ast.get_docstring(ast.parse(text)) or "")
+
+
+def test_workflows_run_commands_of_the_makefile_and_forms_are_yaml() -> None:
+    """A workflow sets nothing up that a person has to set up by hand."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    runs = []
+    for path in sorted((ROOT / ".github").rglob("*.yml")):
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert content.keys() >= ({"jobs"} if path.parent.name == "workflows" else set()), path
+        steps = [step for job in content.get("jobs", {}).values() for step in job["steps"]]
+        runs += [step["run"] for step in steps if "run" in step]
+    assert {"make check", "make test", "make test-matrix"} == set(runs)
+    assert all(re.search(rf"^{run.removeprefix('make ')}:", makefile, re.MULTILINE) for run in runs)

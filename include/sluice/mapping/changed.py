@@ -21,8 +21,6 @@ def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
 
     If one column of a group changed, the whole group is sent.
 
-    If one column of a group changed, the whole group is sent.
-
     Args:
         rows: without ``_present``. groups: names of columns at the target. A row that the target gets for the first
             time is sent whole.
