@@ -13,8 +13,8 @@ import pytest
 from sluice.errors import SegmentError
 from sluice.flows.load.batch_changes import StoredChanges
 from sluice.segments.manifest import SegmentFile
-from sluice.serve import file_ahead
-from sluice.serve.file_ahead import WORTH_BYTES, FileAhead
+from sluice.serve import batch_rows
+from sluice.serve.batch_rows import WORTH_BYTES, FileAhead
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import serving, shop_case, write
 
@@ -83,7 +83,7 @@ def test_the_next_batch_is_read_while_one_is_sent(shop: Case, monkeypatch: pytes
         return plain(self, store, file, wanted)
 
     monkeypatch.setattr(StoredChanges, "plain", noting)
-    monkeypatch.setattr(file_ahead, "WORTH_BYTES", 0)
+    monkeypatch.setattr(batch_rows, "WORTH_BYTES", 0)
     numbers = [write(shop, f"INSERT INTO orders VALUES ({key}, 1, 'a')") for key in range(3)]
     with serving(shop) as (_, reader):
         read = reader.read(from_={"batch": numbers[0]})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Annotated, Any, ClassVar, Literal
 
+import psycopg
 import structlog
 from pydantic import Field
 from tenacity import RetryCallState
@@ -34,7 +35,7 @@ from sluice.targets.port import (
     SchemaChange,
     TableFinding,
 )
-from sluice.targets.postgresql import backends, range_delete
+from sluice.targets.postgresql import range_delete
 from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.catalog import Wanted, compare_all, read_references, read_tables, review
 from sluice.targets.postgresql.collations import Collations
@@ -53,6 +54,43 @@ from sluice.targets.sql.names import Naming
 from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TargetTable
 from sluice.targets.sql.target import SqlOptions
+
+_OLDEST = """SELECT pid, COALESCE(usename::text, '?'), COALESCE(application_name, ''), COALESCE(state, 'at work'), left(COALESCE(query, ''), 120),
+  COALESCE(extract(epoch FROM now() - xact_start), 0)::int FROM pg_stat_activity
+WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database() ORDER BY xact_start LIMIT 1"""  # noqa: E501
+_OLDER = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = left(%s, 63) AND usename = current_user AND datname = current_database() AND xact_start < now() - make_interval(secs => %s)
+  AND pid <> pg_backend_pid()"""  # noqa: E501
+
+
+def blocker(session: Session | None) -> str:
+    """Return who probably holds the lock that the session waited for, as the end of a sentence; "" if none is visible.
+
+    Never raises.
+    """
+    row = None
+    if session is not None:
+        with suppress(psycopg.Error):
+            row = session.cursor.execute(_OLDEST).fetchone()
+    if row is None:
+        return ""
+    pid, user, application, state, query, seconds = row
+    who = f"{user}, {application}" if application else user
+    return (
+        f"; the oldest open transaction is that of connection {pid} ({who}), {state}, {seconds} s, last statement "
+        f"{query!r} (SELECT pg_terminate_backend({pid}) ends it)"
+    )
+
+
+def end_older(session: Session, application: str) -> int:
+    """End open transactions of other sessions with this application name.
+
+    The server does not time out a loader that stands still inside a COPY.
+    """
+    with suppress(psycopg.Error):
+        return len(session.cursor.execute(_OLDER, (application, session.lock_wait_s)).fetchall())
+    return 0
+
 
 _log = structlog.get_logger()
 
@@ -277,7 +315,7 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
         return errors(self.endpoint, doing, where)
 
     def _blocker(self, session: Session | None) -> str:
-        return backends.blocker(session)
+        return blocker(session)
 
     def _rows(self, session: Session, fence: Fence) -> RowWriter:
         return RowWriter.over(
@@ -299,7 +337,7 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
     def _tried_again(self, session: Session, doing: str, state: RetryCallState) -> None:
         super()._tried_again(session, doing, state)
         if doing == TAKING_OVER:
-            backends.end_older(session, self._application)
+            end_older(session, self._application)
 
     # -- inside ----------------------------------------------------------------------------------------------------
     @property
