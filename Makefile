@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
+.PHONY: help pictures site demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,11 @@ docs: venv ## write the tables of targets (README.md, docs/targets.md), of metri
 	@$(BIN)/python -m tests.support.documents.metrics_table
 	@$(BIN)/python -m tests.support.documents.surroundings_tables
 	@$(BIN)/python -m tests.support.documents.rights_tables
+
+site: venv ## the documentation with search, and an index of all errors, in .sluice/site/html
+	@mkdir -p .sluice && test -x .sluice/site/env/bin/mkdocs || { $(BIN)/python -m venv .sluice/site/env && .sluice/site/env/bin/python -m pip install --quiet --require-hashes -r .ci/site/requirements.txt; }
+	@NO_MKDOCS_2_WARNING=1 .sluice/site/env/bin/mkdocs build --quiet --strict -f .ci/site/mkdocs.yml
+	@echo "to read and search it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory .sluice/site/html"
 
 UV = $$(command -v $(BIN)/uv || command -v uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11

@@ -46,5 +46,5 @@ def test_workflows_run_commands_of_the_makefile_and_forms_are_yaml() -> None:
         assert content.keys() >= ({"jobs"} if path.parent.name == "workflows" else set()), path
         steps = [step for job in content.get("jobs", {}).values() for step in job["steps"]]
         runs += [step["run"] for step in steps if "run" in step]
-    assert {"make check", "make test", "make test-matrix"} == set(runs)
+    assert {"make check", "make site", "make test", "make test-matrix"} == set(runs)
     assert all(re.search(rf"^{run.removeprefix('make ')}:", makefile, re.MULTILINE) for run in runs)
