@@ -12,9 +12,11 @@ import json
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 from devstack import ports
 from devstack.environments import environment
@@ -35,12 +37,13 @@ class ClickHouseServer(Server):
     """The engine's process.
 
     ``start`` on the same folder goes on with its data, also after a crash. ``port``: 0: a free one; kept over
-    restarts.
+    restarts. ``grants``: the only rights of the login, as GRANTs without TO; None: all.
     """
 
     name: str = "clickhouse"
     port: int = 0
     password: str = field(default="s3cret-of-clickhouse", repr=False)
+    grants: Sequence[str] | None = None
 
     @property
     def url(self) -> str:
@@ -54,10 +57,24 @@ class ClickHouseServer(Server):
         self.port = self.port or ports.free_port()
         self.folder.mkdir(parents=True, exist_ok=True)
         program = Path(__file__).with_name("clickhouse_front.py")
-        argv: list[str | Path] = [find_clickhouse(), "-u", program, self.folder / "data", str(self.port)]
+        data = f"{self.folder / 'data'}{'' if self.grants is None else self._users(self.grants)}"
+        argv: list[str | Path] = [find_clickhouse(), "-u", program, data, str(self.port)]
         self._spawn(argv, env={**os.environ, "CLICKHOUSE_LOGIN": f"{_USER}:{self.password}"})
         self._wait_ready(lambda: ports.answers_http(f"{self.url}/ping"), timeout_s)
         return self
+
+    def _users(self, grants: Sequence[str]) -> str:
+        """Write the engine's file of users. Return the setting that names it."""
+        queries = "".join(f"<query>{escape(grant)}</query>" for grant in grants)
+        user = f"<password></password><networks><ip>::/0</ip></networks><grants>{queries}</grants>"
+        user += "<profile>default</profile><quota>default</quota>"
+        (self.folder / "users.xml").write_text(
+            "<clickhouse><profiles><default/></profiles><quotas><default/></quotas>"
+            f"<users><default>{user}</default></users></clickhouse>", encoding="utf-8",
+        )  # fmt: skip
+        file = self.folder / "engine.xml"
+        file.write_text("<clickhouse><users_config>users.xml</users_config></clickhouse>", encoding="utf-8")
+        return f"?config-file={file}"
 
     def connection_json(self) -> str:
         """Return the value for ``AIRFLOW_CONN_<ID>``."""

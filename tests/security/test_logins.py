@@ -4,24 +4,20 @@ statement that gives it back.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devstack.processes import ServerFailed
 from sluice.config.connections import parse_connection
 from sluice.errors import LoadError, SluiceError
 from sluice.flows.dump.start import start
 from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.findings import Finding
 from sluice.model.rights import SETTING, Scope
-from sluice.model.tables import TableId
 from sluice.mysql import rights as mysql
 from sluice.operations.check import check
 from sluice.operations.control import redeliver
@@ -30,10 +26,6 @@ from sluice.operations.verify.digests import SweepSpec, sweep
 from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.targets.mysql.session import kept
 from sluice.targets.postgresql.session import kept as pg_kept
-from sluice.targets.rabbitmq import rights as rabbitmq_rights
-from sluice.targets.redis import rights as redis_rights
-from sluice.targets.redis.client import _pools as redis_pools
-from sluice.testing.targets import CHECKS, Pipe, changed, gone, new, people
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import delivering, dumped
 from tests.support.pipelines.pg_source import COPY, PgCase, pg_case
@@ -464,119 +456,3 @@ def test_a_login_that_may_make_no_schemas_follows_create_table(
     assert server.execute(f"SELECT id FROM {schema}.made", database=COPY) == [(7,)]
     pg_kept.end()
     server.execute(f"DROP SCHEMA {schema} CASCADE", database=COPY)
-
-
-# -- Redis, RabbitMQ ---------------------------------------------------------------------------------------------------
-def suite_of(made: Callable[[], Any]) -> list[str]:
-    """Run the contract suite on benches; return what fails."""
-    failed = []
-    for one in CHECKS:
-        bench = made()
-        if not one.applies(bench):
-            continue
-        try:
-            one.run(bench)
-        except (AssertionError, SluiceError) as error:
-            failed.append(f"{one}: {error}")
-    return failed
-
-
-@pytest.fixture
-def redis_login(redis_server: Any) -> Iterator[Callable[..., Any]]:
-    """Makes benches of a schema whose login has exactly the rights of the list."""
-    from tests.support.benches.redis_bench import RedisBench
-
-    def made(changes: str = "latest", options: Mapping[str, Any] | None = None) -> Any:
-        bench = RedisBench(redis_server, changes, dict(options or {}))
-        patterns = [f"{bench.schema}:*", f"{bench.schema}.*"]  # the bench's prefix is its schema, too
-        statement = redis_rights.set_user("least", redis_rights.TARGET, patterns)
-        with redis_server.client() as client:
-            client.execute_command(*statement.split(), "resetchannels", "on", ">least-secret")
-        bench.connection = replace(bench.connection, user="least", password="least-secret")
-        bench.secret = "least-secret"
-        return bench
-
-    yield made
-    with redis_server.client() as client:
-        client.execute_command("ACL", "DELUSER", "least")
-
-
-@pytest.mark.parametrize(
-    "kind", [("latest", {}), ("latest", {"form": "json"}), ("all", {}), ("all", {"stream": "all"})]
-)
-def test_the_listed_rights_are_enough_at_redis(
-    redis_login: Callable[..., Any], kind: tuple[str, dict[str, Any]]
-) -> None:
-    assert suite_of(lambda: redis_login(*kind)) == []
-
-
-def test_a_login_at_redis_may_nothing_else_and_what_it_lacks_is_named(
-    redis_server: Any, redis_login: Callable[..., Any]
-) -> None:
-    """Then each of some commands of the list is taken away."""
-    table = people("s")
-    bench = redis_login(options={})
-    bench.options["indexes"] = [
-        {"table": f"{bench.schema}.people", "key": f"{bench.schema}:email:{{email}}"},
-        {"table": f"{bench.schema}.people", "key": f"{bench.schema}:points", "score": "points"},
-    ]
-    table = replace(table, table=TableId(bench.schema, "people"))
-    bench.create_table(table)
-
-    def flow(number: int) -> None:
-        pipe = Pipe(bench, name=f"copy{number}")
-        pipe.deliver((table, [new(number, "a", 10), new(number + 1, "b", 1)]))
-        pipe.deliver((table, [changed((number, "a", 10), (number, "c", 11)), gone(number + 1, "b", 1)]))
-
-    flow(1)
-    with redis_server.client() as client:
-        for refused in ("FLUSHALL", "KEYS *", "CONFIG SET save x", "GET other", "ACL LIST", "SHUTDOWN", "EVAL x 0"):
-            answer = client.execute_command("ACL", "DRYRUN", "least", *refused.split())
-            assert b"no permissions" in answer or b"has no permissions" in answer, (refused, answer)
-    odd = []
-    for number, name in enumerate(("+evalsha", "+script|load", "+hset", "+sadd", "+zadd")):
-        with redis_server.client() as client:
-            client.execute_command("ACL", "SETUSER", "least", f"-{name[1:]}")
-            client.script_flush()
-        redis_pools.clear()  # new sessions, which send the scripts again
-        try:
-            flow(10 * number + 10)
-            odd.append(f"{name} is not needed")
-        except SluiceError as error:
-            if not (error.hint or "").startswith(f"ACL SETUSER least {name}"):
-                odd.append(f"{name}: {error}")
-        finally:
-            with redis_server.client() as client:
-                client.execute_command("ACL", "SETUSER", "least", name)
-    assert odd == []
-
-
-RABBITMQ = {
-    "queues": ("all", {"exchange": "changes"}, rabbitmq_rights.TARGET),
-    "streams": ("all", {"send_to": "streams"}, rabbitmq_rights.STREAMS),
-}
-
-
-@pytest.mark.parametrize("kind", RABBITMQ)
-def test_the_listed_permissions_are_enough_at_rabbitmq(rabbitmq: Any, kind: str) -> None:
-    """The expressions name all schemas of the suite, its exchanges and its checkpoints, and nothing else."""
-    from tests.support.benches.rabbitmq_bench import RabbitMQBench
-
-    changes, options, listed = RABBITMQ[kind]
-    names = rf"s{os.getpid()}x[0-9]+\..*"
-    acks = r"_ack\..*"
-    patterns = {Scope.EXCHANGE: names, Scope.STREAMS: names, Scope.ACK_STREAM: acks, Scope.MADE: names}
-    with suppress(ServerFailed):
-        rabbitmq.control("add_user", "least", "least-secret")
-    rabbitmq.control(*rabbitmq_rights.set_permissions("least", listed, patterns))
-
-    def made() -> Any:
-        bench = RabbitMQBench(rabbitmq, changes, dict(options))
-        bench.connection = replace(bench.connection, user="least", password="least-secret")
-        bench.secret = "least-secret"
-        return bench
-
-    assert suite_of(made) == []
-    rabbitmq.control("set_permissions", "-p", "/", "least", "^$", "^$", "^$")
-    with pytest.raises(SluiceError, match=r"docs/rabbitmq-target\.md lists the permissions"):
-        CHECKS[1].run(made())

@@ -1,6 +1,6 @@
 """The rights of a login at a server, as data. Each kind of server has its list: :mod:`sluice.mysql.rights`,
-:mod:`sluice.postgresql.rights`, :mod:`sluice.targets.redis.rights`, :mod:`sluice.targets.rabbitmq.rights`. Pages, demo
-servers, `sluice check` and hints of errors are made from these lists.
+:mod:`sluice.postgresql.rights`, :mod:`sluice.targets.redis.rights`, :mod:`sluice.targets.rabbitmq.rights`,
+:mod:`sluice.targets.rights`. Pages, demo servers, `sluice check` and hints of errors are made from these lists.
 """
 
 from __future__ import annotations
@@ -35,6 +35,19 @@ class Scope(StrEnum):
     STREAMS = "streams of rows"
     ACK_STREAM = "`ack_stream`"
     MADE = "what is to be made"
+    DATABASES = "databases of the target's tables"
+    OWN_DATABASE = "the database with the checkpoints"
+    TOPICS = "topics of the tables, `transaction_topic`, `schema_topic`"
+    ACK_TOPIC = "`ack_topic`"
+    TRANSACTIONAL_ID = "transactional id `sluice/PIPELINE/TARGET`"
+    GROUPS = "groups `sluice-PIPELINE.TARGET`, `sluice-verify-PIPELINE.TARGET`, `sluice-keys-PIPELINE.TARGET`"
+    CLUSTER = "the cluster"
+    SUBJECTS = "subjects of the topics"
+    INDEXES = "indexes of the tables"
+    OWN_INDEX = "the index with the checkpoints"
+    OWN_SCHEMA = "the login's own schema"
+    LOCATION = "the location in the bucket"
+    BUCKET = "the bucket"
 
 
 class Purpose(StrEnum):

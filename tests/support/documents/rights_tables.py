@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.rights import Right, Scope
 from sluice.mysql import rights as mysql
 from sluice.postgresql import rights as postgresql
+from sluice.targets import rights as targets
 from sluice.targets.rabbitmq import rights as rabbitmq
 from sluice.targets.redis import rights as redis
 
@@ -85,15 +87,95 @@ def _rabbitmq() -> str:
     return _block(lines, [*rabbitmq.TARGET, *rabbitmq.STREAMS[:-1]], "bash")
 
 
+def _clickhouse() -> str:
+    databases = {Scope.DATABASES: "shop", Scope.OWN_DATABASE: "sluice"}
+    lines = [f"{grant} TO sluice;" for grant in targets.clickhouse_grants(targets.CLICKHOUSE, databases)]
+    return _block(lines, targets.CLICKHOUSE)
+
+
+def _kafka() -> str:
+    prefixed = ["--resource-pattern-type", "prefixed"]
+    resources = {
+        Scope.TOPICS: ["--topic", "shop.", *prefixed],
+        Scope.ACK_TOPIC: ["--topic", "_sluice_ack.shop.copy"],
+        Scope.TRANSACTIONAL_ID: ["--transactional-id", "sluice/shop/copy"],
+        Scope.GROUPS: ["--group", "sluice-", *prefixed],
+        Scope.CLUSTER: ["--cluster"],
+    }
+    lines = []
+    for scope, resource in resources.items():
+        names = dict.fromkeys(name for right in targets.KAFKA if right.scope is scope for name in right.privileges)
+        operations = [word for name in names for word in ("--operation", name)]
+        words = ["kafka-acls", "--add", "--allow-principal", "User:sluice", *operations, *resource]
+        lines.append(shlex.join(words))
+    return (
+        _block(lines, targets.KAFKA, "bash")
+        + "\n\nThe schema registry gets these requests:\n\n"
+        + _table(targets.REGISTRY)
+    )
+
+
+def _mongodb() -> str:
+    databases = {Scope.DATABASES: "shop", Scope.OWN_DATABASE: "sluice"}
+    roles = [{"role": name, "db": databases[right.scope]} for right in targets.MONGODB for name in right.privileges]
+    line = f'db.createUser({{"user": "sluice", "pwd": "…", "roles": {json.dumps(roles)}}})'
+    return _block([line], targets.MONGODB, "javascript")
+
+
+def _elasticsearch() -> str:
+    names = {Scope.INDEXES: ["shop.*"], Scope.OWN_INDEX: ["sluice-checkpoints"]}
+    of = {
+        scope: [name for right in targets.ELASTICSEARCH if right.scope is scope for name in right.privileges]
+        for scope in (Scope.CLUSTER, *names)
+    }
+    indices = [{"names": some, "privileges": of[scope]} for scope, some in names.items()]
+    lines = ["PUT /_security/role/sluice", *_json("indices", indices, cluster=of[Scope.CLUSTER])]
+    return _block(lines, targets.ELASTICSEARCH, "text")
+
+
+def _oracle() -> str:
+    lines = []
+    for right in targets.ORACLE:
+        on = " ON reporting.orders" if right.scope is Scope.TARGET_TABLES else ""
+        names = ", ".join(name for name in right.privileges if name != targets.QUOTA)
+        lines.append(f"GRANT {names}{on} TO sluice;" + ("" if right.required else "  -- only for another schema's DDL"))
+        lines += ["ALTER USER sluice QUOTA 10M ON users;"] if targets.QUOTA in right.privileges else []
+    return _block(lines, targets.ORACLE)
+
+
+def _s3() -> str:
+    resources = {Scope.LOCATION: "arn:aws:s3:::lake/shop/*", Scope.BUCKET: "arn:aws:s3:::lake"}
+    statements = [
+        {"Effect": "Allow", "Action": list(right.privileges), "Resource": resources[right.scope]}
+        for right in targets.S3
+    ]
+    return _block(_json("Statement", statements, Version="2012-10-17"), targets.S3, "json")
+
+
+def _json(name: str, entries: Sequence[object], **more: object) -> list[str]:
+    """Return an object whose last value is a list, with a line for each of its entries."""
+    head = "".join(f"{json.dumps(key)}: {json.dumps(value)}, " for key, value in more.items())
+    return [
+        f'{{{head}"{name}": [',
+        *(f"  {json.dumps(one)}," for one in entries[:-1]),
+        f"  {json.dumps(entries[-1])}",
+        "]}",
+    ]
+
+
 def _block(lines: Sequence[str], listed: Sequence[Right], language: str = "sql") -> str:
+    plain = [line.replace("[complete batches](complete.md)", "complete batches") for line in lines]
+    return "\n".join([f"```{language}", *plain, "```", "", _table(listed)])
+
+
+def _table(listed: Sequence[Right]) -> str:
     table = ["| Privilege | On | For |", "|---|---|---|"]
     for right in listed:
         only = _NAMES.get(right.only, "")
         optional = "" if right.required else "only for "
         names = ", ".join(right.privileges).replace("OWNER", "OWNER TO").replace("~", "~PATTERN").replace("|", "\\|")
         table.append(f"| `{names}` | {right.scope} | {only}{optional}{right.why} |")
-    plain = [line.replace("[complete batches](complete.md)", "complete batches") for line in lines]
-    return "\n".join([f"```{language}", *plain, "```", "", *table])
+    return "\n".join(table)
 
 
 BLOCKS: Mapping[str, tuple[str, Callable[[], str]]] = {
@@ -102,6 +184,12 @@ BLOCKS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "postgresql-source.md": ("SOURCE of sluice.postgresql.rights", _postgresql(postgresql.SOURCE)),
     "redis-target.md": ("TARGET of sluice.targets.redis.rights", _redis),
     "rabbitmq-target.md": ("TARGET and STREAMS of sluice.targets.rabbitmq.rights", _rabbitmq),
+    "clickhouse-target.md": ("CLICKHOUSE of sluice.targets.rights", _clickhouse),
+    "kafka-target.md": ("KAFKA and REGISTRY of sluice.targets.rights", _kafka),
+    "mongodb-target.md": ("MONGODB of sluice.targets.rights", _mongodb),
+    "elasticsearch-target.md": ("ELASTICSEARCH of sluice.targets.rights", _elasticsearch),
+    "oracle-target.md": ("ORACLE of sluice.targets.rights", _oracle),
+    "delta-target.md": ("S3 of sluice.targets.rights", _s3),
     "postgresql-target.md": ("TARGET of sluice.postgresql.rights", _postgresql(postgresql.TARGET)),
 }
 

@@ -18,6 +18,7 @@ from sluice.config.receiver import Receiver, shown
 from sluice.errors import ConfigError, LoadError
 from sluice.targets.clickhouse.options import ClickHouseOptions
 from sluice.targets.clickhouse.place import Place
+from sluice.targets.rights import clickhouse_grant_for
 from sluice.targets.web.client import Again, Answer, Request, WebClient, may_pass_later
 
 _ANSWER_BYTES = 1 << 30
@@ -112,9 +113,9 @@ class Client:
             return Again(f"the server answers {about}{said}")
         message, where = f"{self.web.doing}: the server answers {about}{said}", self.place.receiver.base
         if code in _LOGIN:
-            raise ConfigError(
-                message, where=where, hint="docs/clickhouse-target.md lists the rights that the login needs"
-            )
+            listed = "docs/clickhouse-target.md lists the rights that the login needs"
+            hint = "; ".join(filter(None, (clickhouse_grant_for(answer.text), listed)))
+            raise ConfigError(message, where=where, hint=hint)
         if not code:
             self.web.require_accepted(answer, request)
         refused = LoadError(message, where=where)

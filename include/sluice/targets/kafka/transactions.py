@@ -169,6 +169,9 @@ class Channel:
         key = (failure.key or b"").decode("utf-8", "replace")[:300] or "none"
         key = "(masked)" if failure.topic in self.hidden else key
         where = f"topic {failure.topic}, key {key}"
+        if failure.error.name().startswith("_PURGE"):  # what the transaction failed for is not in the report
+            with errors(self.place.endpoint, f"writing to {self.place.owner}", where=where):
+                self.producer.begin_transaction()  # refused with the reason
         raise translated(failure.error, self.place.endpoint, f"writing to {self.place.owner}", where=where)
 
     def _refusal(self) -> SluiceError | None:

@@ -256,7 +256,7 @@ def translated(error: Any, endpoint: Endpoint, doing: str) -> Exception:
         return LoadError(said.removeprefix("LOST "), where=where, hint=MADE_ANEW)
     if isinstance(error, lib.AuthenticationError) or said.startswith(_LOGIN):
         return ConfigError(text, where=where, hint="look at login and password of the connection")
-    if isinstance(error, lib.exceptions.NoPermissionError) or said.startswith(("NOPERM", "ACL failure")):
+    if isinstance(error, lib.exceptions.NoPermissionError) or "NOPERM" in said or "ACL failure" in said:
         listed = "docs/redis-target.md lists the commands and keys that the login needs"
         return LoadError(text, where=where, hint="; ".join(filter(None, (set_user_for(said), listed))))
     kinds = lib.exceptions

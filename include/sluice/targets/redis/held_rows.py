@@ -11,7 +11,7 @@ import pyarrow as pa
 from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
 from sluice.targets.messages.row_texts import read_text
-from sluice.targets.redis.client import Client, library
+from sluice.targets.redis.client import Client, library, translated
 from sluice.targets.redis.place import Place
 
 _ROWS = 500
@@ -33,6 +33,8 @@ def held_rows(
         commands = [["HMGET", key, *names] if hashes else ["GET", key] for key in part]
         for key, answer in zip(part, client.ask_all("reading rows", commands), strict=True):
             if isinstance(answer, library().RedisError):
+                if "WRONGTYPE" not in str(answer):
+                    raise translated(answer, place.endpoint, "reading rows")
                 raise LoadError(
                     f"the key {shown_key(key, hidden=hidden)} holds no row in form: {place.options.form}: {answer}",
                     where=place.endpoint.address,

@@ -27,7 +27,6 @@ TARGET = (
             "+script|load",
             "+evalsha",
             "+watch",
-            "+unwatch",
             "+multi",
             "+exec",
             "+set",
@@ -42,11 +41,16 @@ TARGET = (
     ),
     Right(("+select",), Scope.SERVER, Purpose.ROWS, "another database than 0", required=False),
     Right(("+sadd", "+srem", "+zadd", "+zrem"), Scope.SERVER, Purpose.ROWS, "`options.indexes`", required=False),
-    Right(("+pexpire", "+pexpireat", "+time"), Scope.SERVER, Purpose.ROWS, "`options.expire`", required=False),
+    Right(("+pexpire", "+pexpireat"), Scope.SERVER, Purpose.ROWS, "`options.expire`", required=False),
     Right(("+xadd", "+xinfo|stream"), Scope.SERVER, Purpose.ROWS, "`changes: all`", required=False),
     Right(("+waitaof",), Scope.SERVER, Purpose.CHECKPOINT, "`options.fsync`", required=False),
+    Right(("+config|get",), Scope.SERVER, Purpose.VERIFY, "`sluice check`, to say what the disk keeps", required=False),
     Right(
-        ("+config|get",), Scope.SERVER, Purpose.CHECKPOINT, "`sluice check`, to say what the disk keeps", required=False
+        ("+time",),
+        Scope.SERVER,
+        Purpose.VERIFY,
+        "`sluice check`, `sluice verify` and dumps that replace rows, to see other pipelines",
+        required=False,
     ),
 )
 """The rights of a target's login."""

@@ -53,9 +53,16 @@ local function place_of(index, row)
   return name, score
 end
 
+-- a key that another program gave another type is no row or index; any other error stops the script
+local function typed(...)
+  local found = redis.pcall(...)
+  if type(found) ~= 'table' or not found.err then return found end
+  if not found.err:find('WRONGTYPE', 1, true) then error(found.err, 0) end
+end
+
 local function indexed_row(spec, key)
-  local found = redis.pcall('HMGET', key, unpack(spec.columns))
-  if found.err then return nil end
+  local found = typed('HMGET', key, unpack(spec.columns))
+  if not found then return nil end
   local row = {}
   for number, name in ipairs(spec.columns) do row[name] = found[number] end
   return row
@@ -66,7 +73,7 @@ local function leave(spec, key)
   if not row then return end
   for _, index in ipairs(spec.indexes) do
     local name = place_of(index, row)
-    if name then redis.pcall(index.score and 'ZREM' or 'SREM', name, key) end
+    if name then typed(index.score and 'ZREM' or 'SREM', name, key) end
   end
 end
 
