@@ -321,6 +321,32 @@ def test_rows_that_differ_are_found_and_repaired(page: Any, stack: Stack, filled
     wait_until(lambda: kept(filled.runtime().store)[-1].outcome == "equal", "the last verification")
 
 
+def test_a_load_that_waits_for_the_batch_before_it_has_not_failed(page: Any, stack: Stack) -> None:
+    """The target has acknowledged nothing yet, and the first batch in flight is not the pipeline's first."""
+
+    def two_in_flight(route: Any) -> None:
+        answer = route.fetch()
+        status = answer.json()
+        status["in_flight"] = [{"number": number, "changes": 3, "run": None} for number in (7, 8)]
+        status["stages"] = [
+            {"name": "merge", "needs": ["drain"], "batch": 8},
+            {"name": "load.reporting", "needs": ["merge"], "batch": None},
+        ]
+        status["failures"] = [
+            {"part": "load-reporting", "error": "refused", "since": "today", "attempts": 1, "fault": ""}
+        ]
+        route.fulfill(response=answer, json=status)
+
+    address = f"**/api/v1/pipelines/{stack.pipeline}"
+    page.route(address, two_in_flight)
+    try:
+        panel = open_tab(page, stack, "now")
+        expect(panel.locator(".window .failed")).to_have_count(1)
+        expect(panel.locator(".window tbody tr").nth(1)).to_contain_text("after 7")
+    finally:
+        page.unroute(address, two_in_flight)
+
+
 def test_what_a_target_lacks_is_made_from_the_message(page: Any, stack: Stack, filled: Case) -> None:
     columns = (
         "SELECT column_name FROM information_schema.columns "

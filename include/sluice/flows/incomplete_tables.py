@@ -127,20 +127,23 @@ def note_filled(state: PipelineState, targets: Sequence[str], tables: Sequence[T
 
 
 def way_back(pipeline: str, target: str, findings: Sequence[TableFinding], plans: Sequence[PlannedTable]) -> str:
-    """Return the commands that add what is missing, then copy the values that the rows lack."""
+    """Return the commands that add what is missing, then copy the values that the rows lack; then the statements.
+
+    The commands are first, as a long text may be cut.
+    """
     tables = list(dict.fromkeys(finding.table for finding in findings))
-    statements = [one.statement for one in findings if one.statement and one.table in tables[:SHOWN_TABLES]]
+    statements = [f"{one.statement};" for one in findings if one.statement and one.table in tables[:SHOWN_TABLES]]
+    if len(tables) > SHOWN_TABLES:
+        statements.append(f"(and so for {len(tables) - SHOWN_TABLES} more tables)")
     columns = any(finding.column for finding in findings)
-    made = "add it" if columns else "create it"
-    more = f" (and so for {len(tables) - SHOWN_TABLES} more tables)" if len(tables) > SHOWN_TABLES else ""
-    text = f"{made}: {'; '.join(statements)};{more} (`sluice check {pipeline} --apply` does it)" if statements else made
     sources = [plan.source for plan in plans if plan.target in tables]
     copied = " ".join(f"--table {source}" for source in sources[:SHOWN_TABLES])
-    text += (
-        f"; then `sluice dump start {pipeline} {copied} --target {target}`: rows that it had before lack what is "
-        "made now until they are copied"
+    text = (
+        f"`sluice check {pipeline} --apply` {'adds' if columns else 'creates'} it; then `sluice dump start {pipeline} "
+        f"{copied} --target {target}`: rows that it had before lack what is made now until they are copied"
     )
-    return text + ("; or leave it out: mapping.columns.exclude" if columns else "")
+    text += "; or leave it out: mapping.columns.exclude" if columns else ""
+    return f"{text}. By hand: {' '.join(statements)}" if statements else text
 
 
 def sentence(pipeline: str, one: IncompleteTable) -> str:

@@ -70,7 +70,7 @@ def exact_labels(
         raise _hidden(table, column, "they are no text") from error
     except pymysql.err.MySQLError as error:
         code = error.args[0] if error.args else 0
-        if code == _LOCK_WAIT_TIMEOUT or not isinstance(code, int) or not _of_server(code):
+        if code == _LOCK_WAIT_TIMEOUT or not isinstance(code, int) or not of_server(code):
             raise
         raise _hidden(table, column, f"{str(error.args[-1]).splitlines()[0]} ({code})") from error
     if not all(_is_printed(label, shown) for label, shown in zip(found, labels, strict=True)):
@@ -91,7 +91,8 @@ def _query(table: TableId, column: str, family: str, charset: str | None, number
     )
 
 
-def _of_server(code: int) -> bool:
+def of_server(code: int) -> bool:
+    """Return True for an error of the server; others are of the client, which lost it."""
     return code >= 1000 and not 2000 <= code < 3000
 
 

@@ -21,14 +21,14 @@ from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.config.pipeline import SNAPSHOT, PipelineConfig, RowFiles
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, LostPosition, PreflightError, SluiceError
+from sluice.errors import ConfigError, LoadError, LostPosition, PreflightError, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.automatic import missed_copy
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
 from sluice.flows.log_digests import source_refuses, target_refuses
-from sluice.flows.mapped_names import known_tables
+from sluice.flows.mapped_names import known_tables, options_without_table
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.rows import noted_columns
 from sluice.flows.snapshot.versions import snapshot_reader
@@ -42,7 +42,7 @@ from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.findings import Finding
 from sluice.model.load_marks import public_key
-from sluice.model.nearest import did_you_mean, meant, meant_table
+from sluice.model.nearest import meant
 from sluice.model.offset import Offset
 from sluice.model.rights import SETTING
 from sluice.model.tables import TableId
@@ -56,9 +56,7 @@ from sluice.operations.target_switch import server_lines
 from sluice.operations.verify.digests import not_covered
 from sluice.sources.port import Blindness, LogsPartialRows, PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection, key_left_out
-from sluice.targets.options import options_of, tables_named
 from sluice.targets.port import Feature, other_writers, refuses
-from sluice.targets.registry import kind_of
 
 _log = structlog.get_logger()
 
@@ -273,11 +271,20 @@ def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
     for name, statement in statements:
         schema = runtime.open_target(name).schema()
         assert schema is not None, "it proposed the statement"
-        schema.apply(statement)
+        try:
+            schema.apply(statement)
+        except LoadError as error:
+            error.hint = error.hint or (
+                f"make it at the target by hand, in a form that its server takes, then `sluice check {runtime.name}` "
+                "again; or leave the column out (mapping.columns.exclude)"
+            )
+            raise
 
 
 def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     """Return one line per table without problems; otherwise one per finding."""
+    from sluice.rules import RuleSet
+
     found, tables = planned_copies(runtime)
     copies += found
     with runtime.state() as state:
@@ -286,7 +293,15 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     lines = [
         *_unknown_names(runtime, tables),
         *_unknown_unique(runtime.pipeline, found),
-        *_guard("targets", lambda: _unknown_in_options(runtime, found)),
+        *_guard(
+            "targets",
+            lambda: options_without_table(
+                runtime.pipeline,
+                RuleSet.of(runtime.rules_path),
+                [table.id for table in tables],
+                [copy.plan.target for copy in found],
+            ),
+        ),
         *_guard("mapping", lambda: _file_columns(runtime.pipeline, runtime.rules_path, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
@@ -407,27 +422,6 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]
         severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
         found.append(_finding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
     return found
-
-
-def _unknown_in_options(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
-    """Return a warning for each table that an option of a target names, and to which no captured table goes.
-
-    It may still be created; rules may send rows to it.
-    """
-    from sluice.rules import RuleSet
-
-    findings, routes = [], Mapping.of(runtime.pipeline)
-    sent = [TableId(*name.split(".", 1)) for rule in RuleSet.of(runtime.rules_path) for name in rule.config.emits]
-    for config in runtime.pipeline.targets:
-        known = [str(copy.plan.target) for copy in copies if copy.target == config.name]
-        known += [str(routes.route(table).target) for table in sent]
-        for option, table in tables_named(options_of(config, kind_of(config.type, config.name).load().Options)):
-            if table not in known:
-                near = meant_table(table, known)
-                why = f"no captured table goes to {table}, so that the option changes nothing{did_you_mean(near)}"
-                fix = "write schema.table as at the target, or leave it out"
-                findings.append(_finding("warning", f"target {config.name}", f"options.{option}", table, why, fix))
-    return findings
 
 
 def _unknown_unique(pipeline: PipelineConfig, found: list[PlannedCopy]) -> list[Finding]:

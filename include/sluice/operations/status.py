@@ -23,6 +23,7 @@ from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
 from sluice.flows.incomplete_tables import sentence
+from sluice.flows.mapped_names import options_without_captured_table
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_sums import StageSums
 from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
@@ -589,8 +590,14 @@ class _Stored:
             _verified(runtime.store),
             counted(runtime.store, runtime.loads),
             subscriptions(runtime, state),
-            space_warnings(runtime),
+            [*space_warnings(runtime), *_unused_options(runtime, state)],
         )
+
+
+def _unused_options(runtime: Runtime, state: PipelineState) -> list[str]:
+    """Return a sentence for each option of a target that names a table without rows."""
+    unused = options_without_captured_table(runtime, state)
+    return [f"{one.part}: {one.setting}: {one.why}; {one.fix}" for one in unused]
 
 
 def _read(

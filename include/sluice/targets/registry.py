@@ -4,8 +4,9 @@ targets folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sluice.config.pipeline import PipelineConfig
@@ -121,6 +122,26 @@ def equal_again(pipeline: PipelineConfig, target: str, table: str = "") -> str:
     return f"`sluice dump start {of}`" + (f", then `sluice verify run {of} --repair`," if repair else "")
 
 
+_COPY = re.compile(r"`sluice dump start PIPELINE(?: --table (\S+))? --replace`")
+"""The command in the hint of a part that knows no target."""
+
+
+@contextmanager
+def names_copies(pipeline: PipelineConfig) -> Iterator[None]:
+    """Replace the command that copies, in the hint of an error, by those that each target of the pipeline takes."""
+    try:
+        yield
+    except SluiceError as error:
+        if error.hint:
+            error.hint = _COPY.sub(
+                lambda copy: " and ".join(
+                    equal_again(pipeline, config.name, copy[1] or "") for config in pipeline.targets
+                ),
+                error.hint,
+            )
+        raise
+
+
 __all__ = [
     "KINDS",
     "BuiltIn",
@@ -132,4 +153,5 @@ __all__ = [
     "marking_kinds",
     "marks_loads",
     "may_maintain_files",
+    "names_copies",
 ]

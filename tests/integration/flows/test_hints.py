@@ -20,6 +20,7 @@ from sluice.errors import MappingError, SluiceError
 from sluice.flows.dump.progress import views
 from sluice.flows.run import run
 from tests.support.pipelines.case import Case, case
+from tests.support.readers.lakes import Lake
 from tests.support.running.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -120,6 +121,35 @@ def test_a_statement_without_rows_in_the_log(shop: Case) -> None:
     with going(shop):
         does(shop, dump)
         wait_until(lambda: same(shop), "equal sides")
+
+
+def test_the_copies_of_each_target_are_those_that_its_kind_takes(
+    tmp_path: Any, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A dump that replaces is refused by Delta, and by a command without a target if one of them is Delta."""
+    schema, lake = fresh_schema(mysql_source, mysql_target), Lake(tmp_path / "lake")
+    for server in (mysql_source, mysql_target):
+        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY, note VARCHAR(40), total INT)")
+    second = "  - {name: lake, type: delta, connection: lake}"
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, target_extra=second) as made:
+        made.connections["lake"] = lake.connection_json()
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        made.make_missing()
+        made.run_until_head()
+        at_source(made, "SET SESSION binlog_format = 'STATEMENT'", "INSERT INTO orders VALUES (2, 'b', 2)")
+        seek, *copies = commands(made, stops(made, "without its rows"))
+        assert [("lake" in one, one[:2], "--replace" in one) for one in copies] == [
+            (False, ["dump", "start"], True), (True, ["dump", "start"], False), (True, ["verify", "run"], False),
+        ]  # fmt: skip
+        does(made, seek)
+        with going(made):
+            for command in copies[:2]:
+                does(made, command)
+            wait_until(lambda: same(made), "equal sides")
+            wait_until(lambda: all(one.state == "done" for one in views(made.runtime())), "both copies")
+        assert "equal" in does(made, copies[2])
 
 
 def test_differences_of_json_without_the_value_they_apply_to(shop: Case) -> None:

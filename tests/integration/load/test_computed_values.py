@@ -93,3 +93,21 @@ def test_what_only_the_target_computes_is_not_cut(
         mysql_target.execute(f"ALTER TABLE {schema}.t DROP mine")
         made.run_until_head()
         assert_same_rows(made)
+
+
+def test_what_a_functional_index_cuts_is_no_value_of_the_row(
+    tmp_path: Any, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: Any
+) -> None:
+    """A lenient session at the source stores rows whose index a strict one refuses (error 3751)."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        made.run_until_head()
+        lenient = [f"USE `{schema}`", "SET SESSION sql_mode = ''"]
+        indexed = "KEY n ((CAST(v AS UNSIGNED))), KEY c ((CAST(v AS CHAR(2))))"
+        mysql_source.execute(*lenient, f"CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9), {indexed})")
+        for bulk in (False, True):
+            monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1 if bulk else 10_000)
+            mysql_source.execute(*lenient, "DELETE FROM t", "INSERT INTO t VALUES (1, '1'), (2, 'abc'), (3, '-5')")
+            mysql_source.execute(*lenient, "UPDATE t SET v = 'x9' WHERE id = 1")
+            made.run_until_head()
+            made.assert_equal("t")

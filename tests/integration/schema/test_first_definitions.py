@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from sluice.errors import LoadError
 from sluice.model.tables import TableId
+from sluice.operations.status import status
 from sluice.sources.table_filter import Selection
 from tests.support.pipelines.case import case
+from tests.support.readers.lakes import Lake
 
 _ASKED = (
     "SELECT COUNT_STAR, SUM_ROWS_SENT FROM performance_schema.events_statements_summary_by_digest "
@@ -88,3 +91,27 @@ def test_a_table_that_comes_from_another_schema(
         for table in ("made", "t"):
             sides = [s.execute(f"SELECT * FROM `{schema}`.{table}") for s in (source, mysql_target)]
             assert sides[0] == sides[1] != [], table
+
+
+def test_an_option_for_a_table_that_does_not_exist_is_named_once_definitions_are_known(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """A table that does not exist yet may get rows later: nothing is said of it before anything was captured."""
+    schema = fresh_schema(mysql_source)
+    extra = f"    options: {{partition_by: {{{schema}.order: [v], {schema}.orders: [v]}}}}"
+    with case(
+        tmp_path, mysql_source, Lake(tmp_path / "lake"), zookeeper, schema, kind="delta", target_extra=extra
+    ) as made:
+        assert status(made.runtime()).warnings == []
+        made.run_until_head()
+        mysql_source.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY, v INT)")
+        mysql_source.execute(f"INSERT INTO `{schema}`.orders VALUES (1, 1)")
+        with capture_logs() as logs:
+            made.run_until_head()
+            mysql_source.execute(f"INSERT INTO `{schema}`.orders VALUES (2, 1)")
+            made.run_until_head()
+        warned = [(one["option"], one["table"]) for one in logs if one["event"] == "option_without_table"]
+        assert warned == [("options.partition_by", f"{schema}.order")]
+        [warning] = status(made.runtime()).warnings
+        assert "target copy: options.partition_by" in warning
+        assert f"did you mean '{schema}.orders'?" in warning

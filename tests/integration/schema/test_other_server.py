@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import LoadError
+from sluice.operations.check import check
 from tests.support.pipelines.case import Case, case
 
 CREATED = (
@@ -251,3 +252,76 @@ def test_a_versioned_comment_does_at_the_target_what_it_did_at_the_source(
                 for server, place in ((source, schema), (target, there))
             ]  # fmt: skip
             assert definitions[1] == definitions[0]
+
+
+OWN_WORDS = {
+    "mariadb": "CREATE TABLE own (k VARCHAR(9) COLLATE utf8mb4_uca1400_as_cs PRIMARY KEY, w VARCHAR(9) COLLATE "
+    "utf8mb4_general_nopad_ci UNIQUE, u UUID, i INET6, n VARCHAR(9) COLLATE utf8mb4_uca1400_nopad_ai_ci)",
+    "mysql_source": "CREATE TABLE own (k VARCHAR(9) COLLATE utf8mb4_0900_as_cs PRIMARY KEY, w VARCHAR(9) COLLATE "
+    "utf8mb4_de_pb_0900_ai_ci UNIQUE, g GEOMETRYCOLLECTION, n VARCHAR(9) COLLATE utf8mb4_0900_ai_ci)",
+}
+"""A table of each server with collations and types that the other one lacks, or names otherwise."""
+
+
+@pytest.mark.parametrize("kind", OWN_WORDS)
+@pytest.mark.parametrize("made_by", ["check", "run"])
+def test_a_table_is_made_in_the_words_of_the_targets_server(
+    kind: str, made_by: str, tmp_path: Path, request: Any, mysql_target: Any, mariadb: Any, zookeeper: Any,
+    fresh_schema: Any,
+) -> None:  # fmt: skip
+    """Its collations tell apart what the source's do, or the rows of one key would overwrite each other."""
+    source, target = request.getfixturevalue(kind), mysql_target if kind == "mariadb" else mariadb
+    schema = fresh_schema(source, target, options="CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    with case(tmp_path, source, target, zookeeper, schema) as made:
+        if made_by == "check":
+            source.execute(f"USE {schema}", OWN_WORDS[kind])
+            made.make_missing()
+        made.run_until_head()
+        if made_by == "run":
+            source.execute(f"USE {schema}", OWN_WORDS[kind])
+        source.execute(f"USE {schema}", "INSERT INTO own (k, w) VALUES ('a', 'a'), ('A', 'b'), ('á', 'c')")
+        made.run_until_head()
+        assert sorted(target.execute(f"SELECT k, w FROM {schema}.own")) == [("A", "b"), ("a", "a"), ("á", "c")]
+
+
+def test_the_statement_that_mends_a_coarser_key_runs_at_the_other_server(
+    tmp_path: Path, mariadb: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    for number, (source, target, collation) in enumerate((
+        (mariadb, mysql_target, "utf8mb4_uca1400_as_cs"), (mysql_target, mariadb, "utf8mb4_0900_as_cs"),
+    )):  # fmt: skip
+        schema = fresh_schema(source, target, options="CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+        source.execute(f"CREATE TABLE {schema}.t (k VARCHAR(9) COLLATE {collation} PRIMARY KEY)")
+        target.execute(f"CREATE TABLE {schema}.t (k VARCHAR(9) PRIMARY KEY)")
+        (folder := tmp_path / str(number)).mkdir()
+        with case(folder, source, target, zookeeper, schema) as made:
+            [refused] = [one for one in check(made.runtime()).findings if one.severity == "error"]
+            assert "may be one row" in refused.why
+            target.execute(refused.fix.partition("; or")[0])
+            assert not check(made.runtime()).failed
+
+
+@pytest.mark.parametrize(
+    ("kind", "sql", "error"),
+    [
+        ("mysql_source", "CREATE TABLE t (id INT PRIMARY KEY, v VECTOR(3))", 4161),
+        ("mariadb", "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, g INT AS (id * 2))", 3109),
+    ],
+)
+def test_a_refused_statement_has_a_hint_whatever_its_error(
+    kind: str, sql: str, error: int, tmp_path: Path, request: Any, mysql_target: Any, mariadb: Any, zookeeper: Any,
+    fresh_schema: Any,
+) -> None:  # fmt: skip
+    """MySQL and MariaDB have errors above those of the client, which are not of a lost connection."""
+    source, target = request.getfixturevalue(kind), mysql_target if kind == "mariadb" else mariadb
+    schema = fresh_schema(source, target)
+    with case(tmp_path, source, target, zookeeper, schema) as made:
+        made.run_until_head()
+        source.execute(f"USE {schema}", sql)
+        with pytest.raises(LoadError, match=f"refused the source's DDL.*error {error}") as refused:
+            made.run_until_head()
+        assert "run it by hand in another form" in (refused.value.hint or "")
+        if error == 4161:
+            with pytest.raises(LoadError, match="4161") as refused:
+                made.make_missing()
+            assert "make it at the target by hand" in (refused.value.hint or "")

@@ -11,6 +11,7 @@ import pytest
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
 from sluice.flows.load.schema_changes import plan_ddl
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.dialects import MYSQL
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
@@ -19,7 +20,9 @@ from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.targets.mysql import ddl
+from sluice.targets.mysql.column_types import Server
 from sluice.targets.mysql.ddl import Words
+from sluice.targets.mysql.definitions import create_sql
 from sluice.targets.mysql.target import MySQLTarget
 from sluice.targets.port import SchemaChange
 
@@ -210,3 +213,13 @@ def test_shards_are_altered_once_and_never_dropped() -> None:
     assert run(found, shop__all={*OLD, "b"}) == []
     with pytest.raises(LoadError, match="several tables"):
         steps(T, "DROP TABLE t", mapping=[line])
+
+
+def test_a_key_of_vectors_is_left_out_at_a_server_without_one() -> None:
+    table = TableDefinition(
+        TableId("shop", "t"), (ColumnDefinition("id", "int"), ColumnDefinition("v", "vector(3)")),
+        (IndexDefinition("v", (("v", 0),), kind="vector"),),
+    )  # fmt: skip
+    made = [create_sql(table.table, table, str, Server(mariadb=mariadb)) for mariadb in (False, True)]
+    assert ["KEY" in one for one in made] == [False, True]
+    assert "VECTOR KEY `v` (`v`)" in made[1]

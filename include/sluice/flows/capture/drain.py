@@ -46,6 +46,7 @@ from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.sources.port import SourceSession, StreamLimits
 from sluice.sources.table_filter import Selection
+from sluice.targets.registry import names_copies
 
 _log = structlog.get_logger()
 
@@ -100,6 +101,7 @@ def drain(
     with (
         runtime.state() as state,
         state.reporting("drain"),
+        names_copies(runtime.pipeline),
         stage_trace(runtime, "drain") as trace,
         ExitStack() as opened,
     ):

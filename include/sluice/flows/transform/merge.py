@@ -13,7 +13,7 @@ from sluice.config.engine import OnError
 from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
 from sluice.flows.cancellation import CancellationGuard
-from sluice.flows.mapped_names import require_known_names
+from sluice.flows.mapped_names import require_known_names, warn_of_options
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import definitions_at
@@ -39,6 +39,7 @@ from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.sources.table_filter import Selection
 from sluice.spark.base import UnitRunner
+from sluice.targets.registry import names_copies
 
 _log = structlog.get_logger()
 
@@ -87,7 +88,12 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         Paused, Restarted: a person said so.
     """
     started = time.monotonic()
-    with runtime.state() as state, state.reporting("merge"), stage_trace(runtime, "merge") as trace:
+    with (
+        runtime.state() as state,
+        state.reporting("merge"),
+        names_copies(runtime.pipeline),
+        stage_trace(runtime, "merge") as trace,
+    ):
         record = state.batches.require(batch)
         watch = CancellationGuard(state, f"merging batch {batch}")
         store = runtime.store
@@ -102,6 +108,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         trace.on(record)
         manifest = store.read_manifest(record.manifest)
         require_known_names(runtime, state, manifest)
+        warn_of_options(runtime, state)
         rules = RuleSet.of(runtime.rules_path)
         rules.validate()
         done = _Merge(

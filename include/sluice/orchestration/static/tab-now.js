@@ -57,8 +57,8 @@ function windowOf(status) {
     if (done(stage.name)) return el("span", { class: "step done", title: "done" }, "done");
     const missing = stage.needs.filter((name) => !done(name));
     if (missing.length) return el("span", { class: "step", title: `waits for ${missing.join(", ")}` }, "waits");
-    const next = (stage.batch ?? 0) + 1;
-    if (batch.number > next && flying.some((one) => one.number === next)) return el("span", { class: "step", title: `waits for batch ${next}` }, `after ${count(next)}`);
+    const next = Math.min(...flying.map((one) => one.number).filter((number) => number > (stage.batch ?? 0)));
+    if (batch.number > next) return el("span", { class: "step", title: `waits for batch ${next}` }, `after ${count(next)}`);
     if (failed.has(stage.name)) return el("span", { class: "step failed", title: failed.get(stage.name) }, "failed");
     return el("span", { class: "step busy", title: "at work" }, "at work");
   };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from sluice.model.column_types import LONGEST, ColumnKind, ColumnType
 from sluice.model.labels import declared
@@ -10,6 +11,7 @@ from sluice.model.losses import Loss, together
 from sluice.model.planned import PlannedColumn
 from sluice.mysql.column_types import TYPES, find_type
 from sluice.mysql.type_loss import SqlType, loss
+from sluice.targets.mysql.collations import Knows, counterparts
 from sluice.targets.mysql.table_info import ColumnInfo
 
 K = ColumnKind
@@ -72,25 +74,66 @@ def own_type(made: ColumnType) -> str:
     return OWN[made.kind](made)
 
 
-def column_type(column: PlannedColumn, *, mariadb: bool = False, key_parts: int = 1) -> str:
-    """Return the type for a column definition: the source's own words if they are this dialect's.
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What of a definition's words the target understands.
 
-    ``mariadb``: the target is MariaDB; ``key_parts``: as many columns of the key have long values.
+    Attributes:
+        mariadb: it is MariaDB, not MySQL.
+        lacks_words: it is MySQL, and the definition is MariaDB's.
+        knows: which collations it has; None: all but those that only the other one has.
+        oracle: it reads the statement as Oracle does (``sql_mode=ORACLE`` of MariaDB).
+    """
+
+    mariadb: bool = False
+    lacks_words: bool = False
+    knows: Knows | None = None
+    oracle: bool = False
+
+    def word(self, kind: str) -> str:
+        """Return a type as this server names it; where it lacks the type, one that holds the values as their text."""
+        return WORDS.get(kind, kind) if self.mariadb else MYSQL_WORDS.get(kind, kind)
+
+    def collation(self, charset: str | None, collation: str | None) -> str:
+        """Return the collation here that tells apart what ``collation`` does, the nearest one; "" if there is none."""
+        if not (charset and collation):
+            return ""
+        return next((name for name in counterparts(collation) if self.has(charset, name)), "")
+
+    def has(self, charset: str, collation: str) -> bool:
+        """Return True if the server has a collation of a charset."""
+        if self.knows is not None:
+            return self.knows(charset, collation)
+        return "0900" not in collation if self.mariadb else "uca1400" not in collation and "nopad" not in collation
+
+
+WORDS = {"geomcollection": "geometrycollection"}
+"""Types that have two names, by the one that only MySQL has."""
+MYSQL_WORDS = WORDS | {
+    "uuid": "char(36) CHARACTER SET ascii COLLATE ascii_bin",
+    "inet4": "varchar(15) CHARACTER SET ascii COLLATE ascii_bin",
+    "inet6": "varchar(39) CHARACTER SET ascii COLLATE ascii_bin",
+}
+"""The same for MySQL, and types that hold the values of MariaDB's own, as their text."""
+
+
+def column_type(column: PlannedColumn, server: Server, *, key_parts: int = 1) -> str:
+    """Return the type for a column definition: the source's own words if the target understands them.
+
+    ``key_parts``: as many columns of the key have long values.
     """
     if column.wanted:
         return column.wanted
     made = column.value_type
-    kind = _of_postgresql(made, mariadb=mariadb, key_parts=key_parts if column.key else 0)
+    kind = _of_postgresql(made, mariadb=server.mariadb, key_parts=key_parts if column.key else 0)
     if not kind:
-        kind = column.sql_type if find_type(column.sql_type) is not None else own_type(made)
+        kind = server.word(column.sql_type if find_type(column.sql_type) is not None else own_type(made))
     if column.charset and column.collation:
-        collation = _NO_PAD_BINARY.get(column.collation, column.collation) if mariadb else column.collation
+        collation = server.collation(column.charset, column.collation) or column.collation
         kind += f" CHARACTER SET {column.charset} COLLATE {collation}"
     return kind
 
 
-_NO_PAD_BINARY = {"utf8mb4_0900_bin": "utf8mb4_nopad_bin"}
-"""MariaDB's name of the collation that compares bytes, blanks at the end too."""
 _MOST_DIGITS, _MOST_SCALE = 65, 30
 _MOST_KEY_BYTES = 2_800
 """Bytes that the columns of a key have together here; InnoDB takes 3,072."""

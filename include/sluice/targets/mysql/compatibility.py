@@ -19,7 +19,7 @@ from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.rights import DENIED, TARGET, GrantedRights
 from sluice.mysql.type_loss import SqlType
-from sluice.targets.mysql.column_types import column_type, lost
+from sluice.targets.mysql.column_types import Server, column_type, lost
 from sluice.targets.mysql.extras import is_foreign
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import add_column, compare, create_table, rows_about
@@ -32,7 +32,7 @@ def review(
     plans: Sequence[PlannedTable],
     infos: Mapping[TableId, TableInfo],
     triggers: Mapping[TableId, Sequence[str]],
-    dialect: dialects.Dialect,
+    server: Server,
     *,
     fire: bool = False,
     hidden: Mapping[TableId, str] | None = None,
@@ -40,12 +40,12 @@ def review(
     """Return a finding for each thing to know, in the order of ``plans``.
 
     Args:
-        dialect: the target's.
+        server: the target.
         fire: triggers are meant.
         hidden: tables that the login may not see, with the GRANT that it needs.
     """
     remarks: list[TableFinding] = []
-    mariadb = dialect == dialects.MARIADB
+    dialect = dialects.MARIADB if server.mariadb else dialects.MYSQL
     for plan in plans:
         info = infos.get(plan.target)
         if info is None and hidden and plan.target in hidden:
@@ -55,26 +55,26 @@ def review(
             continue
         if info is None:
             same = bool(plan.create_sql) and plan.dialect == dialect
-            statement = plan.create_sql if same else create_table(plan, mariadb=mariadb)
+            statement = plan.create_sql if same else create_table(plan, server)
             remarks.append(
                 TableFinding("error", plan.target, "", "the target has no such table", statement, absent=True)
             )
             remarks += _without_transactions(plan.target, _engine_of(statement, plan.dialect))
             if same:  # the source's own statement lacks them
                 made = (column for column in plan.columns if column.name in plan.made)
-                remarks += [_missing_column(plan, column, mariadb=mariadb) for column in made]
+                remarks += [_missing_column(plan, column, (), server) for column in made]
             elif is_foreign(plan.dialect):
-                remarks += _losses_of_new(plan, mariadb=mariadb)
+                remarks += _losses_of_new(plan, server)
             continue
-        remarks += _missing_columns(plan, info, mariadb=mariadb)
+        remarks += _missing_columns(plan, info, server)
         try:
-            compare(plan, info, columns=False)
+            compare(plan, info, server, columns=False)
         except MappingError as error:
             remarks.append(
                 TableFinding("error", plan.target, "", error.message, _statement(error.hint), error.hint or "")
             )
         remarks += _without_transactions(plan.target, info.engine)
-        remarks += _losses(plan, info)
+        remarks += _losses(plan, info, server)
         names = triggers.get(plan.target, ())
         if names:
             why = (
@@ -157,33 +157,31 @@ def _statement(hint: str | None) -> str:
     return text if text.startswith(("ALTER", "CREATE")) and "…" not in text else ""
 
 
-def _missing_columns(plan: PlannedTable, info: TableInfo, *, mariadb: bool) -> list[TableFinding]:
+def _missing_columns(plan: PlannedTable, info: TableInfo, server: Server) -> list[TableFinding]:
     there = {column.name.casefold() for column in info.columns}
     return [
-        _missing_column(plan, column, there, mariadb=mariadb)
+        _missing_column(plan, column, there, server)
         for column in plan.columns
         if column.name.casefold() not in there and not column.generated
     ]
 
 
-def _missing_column(
-    plan: PlannedTable, column: PlannedColumn, there: Collection[str] = (), *, mariadb: bool
-) -> TableFinding:
+def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str], server: Server) -> TableFinding:
     return TableFinding(
         "error",
         plan.target,
         column.name,
         f"the target has no such column, which {plan.source} has",
-        add_column(plan, column, there, mariadb=mariadb),
+        add_column(plan, column, there, server),
         absent=True,
     )
 
 
-def _losses_of_new(plan: PlannedTable, *, mariadb: bool) -> list[TableFinding]:
+def _losses_of_new(plan: PlannedTable, server: Server) -> list[TableFinding]:
     """Return what the columns of a table that is to be made cannot hold of the values."""
     found = []
     for column in plan.columns:
-        declared = column_type(column, mariadb=mariadb)
+        declared = column_type(column, server)
         held = ColumnInfo(column.name, False, False, declared.partition(" CHARACTER SET")[0], charset=column.charset)
         why = "" if column.generated else lost(column, held, column.sent_type)
         if why:
@@ -192,7 +190,7 @@ def _losses_of_new(plan: PlannedTable, *, mariadb: bool) -> list[TableFinding]:
     return found
 
 
-def _losses(plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
+def _losses(plan: PlannedTable, info: TableInfo, server: Server) -> list[TableFinding]:
     there = {column.name.casefold(): column for column in info.columns}
     remarks = []
     for column in plan.columns:
@@ -204,24 +202,24 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
             why = "NULL is refused"
         if why:
             change = ""
-            if not column.key and not _is_own_type(column, found):
+            if not column.key and not _is_own_type(column, found, server):
                 change = (
                     f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(found.name)} "
-                    f"{_widened(column, found)}"
+                    f"{_widened(column, found, server)}"
                 )
             types = f"{column.value_type.native or column.sql_type} -> {found.sql_type}"
             remarks.append(about_values(plan.target, column.name, types, why, change))
     return remarks
 
 
-def _is_own_type(column: PlannedColumn, found: ColumnInfo) -> bool:
+def _is_own_type(column: PlannedColumn, found: ColumnInfo, server: Server) -> bool:
     """Return True if the column has the type that it would be made with, so that no other one holds more."""
-    own = SqlType.parse(column_type(column))
-    return own.word == "json" and SqlType.parse(found.sql_type).word == own.word
+    own = column_type(column, server).partition(" CHARACTER SET")[0]
+    return own == found.sql_type or SqlType.parse(own).word == SqlType.parse(found.sql_type).word == "json"
 
 
-def _widened(column: PlannedColumn, found: ColumnInfo) -> str:
-    return column_type(column) + (" NOT NULL" if not found.nullable and not column.nullable else "")
+def _widened(column: PlannedColumn, found: ColumnInfo, server: Server) -> str:
+    return column_type(column, server) + (" NOT NULL" if not found.nullable and not column.nullable else "")
 
 
 def read_triggers(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, list[str]]:

@@ -26,7 +26,9 @@ from sluice.mysql.ddl.names import NamesReader, Replacement, replaced
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.literals import text_literal
 from sluice.targets.mysql import definitions
-from sluice.targets.mysql.said_charsets import Knows, said
+from sluice.targets.mysql.collations import Knows
+from sluice.targets.mysql.column_types import Server
+from sluice.targets.mysql.said_charsets import said
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.plan import CreateTable, DropTable, EmptyTable, Planner, RenameTable
 from sluice.targets.schema.policy import NAMES, OnlyColumns, followed, never_seen, not_followed, require_told_columns
@@ -285,7 +287,7 @@ class Words:
     """
 
     knows: Knows = _knows_none
-    server: definitions.Server = definitions.SAME
+    server: Server = field(default_factory=Server)
     defaults: Defaults = field(default_factory=dict)
     by_definition: bool = False
     collation: Callable[[TableId], str] = _no_collation

@@ -18,16 +18,16 @@ from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.client import AccessDenied
 from sluice.mysql.column_defaults import default_value
+from sluice.mysql.exact_labels import of_server
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, kept_alive, set_lock_wait
 from sluice.targets.mysql.default_literals import alike, literals_of
-from sluice.targets.mysql.definitions import Server, wants_brackets
+from sluice.targets.mysql.definitions import wants_brackets
 from sluice.targets.mysql.extras import is_foreign
 from sluice.targets.mysql.follow import SETTINGS, FollowedHeld, Follower
 from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
-from sluice.targets.mysql.said_charsets import Knows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import (
     column_specs,
@@ -99,28 +99,11 @@ class DdlTarget(Protocol):
         """Store how far the batch's DDL has come. Raises Fenced."""
 
 
-def _knowing(cursor: Any) -> Knows:
-    """Return what tells which collations the target has; the server is asked at the first question."""
-
-    @cache
-    def known() -> frozenset[tuple[str, str]]:
-        asked = (
-            "SELECT CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
-        )
-        try:  # MariaDB 10.10+: collations that several charsets share have their whole name here
-            cursor.execute(asked.replace("COLLATION_NAME", "FULL_COLLATION_NAME"))
-        except pymysql.err.MySQLError:
-            cursor.execute(asked)
-        return frozenset((str(charset), str(collation)) for charset, collation in cursor.fetchall())
-
-    return lambda charset, collation: (charset, collation) in known()
-
-
 _LONGEST_S = 24 * 3600
 """Seconds that a statement may take: a large table is copied, or an index of it is built."""
 
-_NO_SQL = 1064
-"""The error for a text that the parser does not take."""
+_NO_WORDS = frozenset({1064, 1115, 1273, 4161, 6134})
+"""The errors for a text that this server has no words for: syntax, charsets, collations, types, keys of vectors."""
 
 
 @dataclass
@@ -264,17 +247,17 @@ class DdlRunner:
 
         Between MySQL and MariaDB the definitions tell it where the recorded text is no SQL to this server.
         """
-        knows = _knowing(session.cursor)
+        server = session.server
         if ddl.is_mariadb(change) == session.mariadb:
-            server = Server(oracle=ddl.is_oracle(change))
+            server = replace(server, oracle=ddl.is_oracle(change))
             return ddl.statements_for(
-                change, columns, ddl.Words(knows, server, collation=partial(default_collation, session.cursor))
+                change, columns, ddl.Words(server.has, server, collation=partial(default_collation, session.cursor))
             )
         if ddl.is_oracle(change):
             ddl.require_read_alike(change)
         words = ddl.Words(
-            knows,
-            Server(ddl.is_mariadb(change) and not session.mariadb, knows),
+            server.has,
+            replace(server, lacks_words=not session.mariadb),
             self._defaults(session, change, columns),
             collation=partial(default_collation, session.cursor),
         )
@@ -313,9 +296,9 @@ class DdlRunner:
                     try:
                         cursor.execute("PREPARE sluice_ddl FROM @sluice_ddl")
                     except pymysql.err.MySQLError as error:
-                        if code_of(error) == _NO_SQL:
+                        if code_of(error) in _NO_WORDS:
                             return False
-                        if code_of(error) == 0 or code_of(error) >= 2000:
+                        if not of_server(code_of(error)):
                             raise
             finally:
                 connection.close()
@@ -379,7 +362,7 @@ class DdlRunner:
         except AccessDenied:
             raise  # with the GRANT
         except pymysql.err.Error as error:
-            if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:
+            if code_of(error) in CONTENTION or not of_server(code_of(error)):
                 raise
             raise LoadError(
                 f"the target refused the source's DDL: {error.args[-1]} (error {code_of(error)}): {statement[:500]}",
@@ -397,7 +380,7 @@ class DdlRunner:
         try:
             cursor.execute(setting)
         except pymysql.err.MySQLError as error:
-            if code_of(error) == 0 or code_of(error) >= 2000:
+            if not of_server(code_of(error)):
                 raise
             raise LoadError(
                 f"the target cannot run the source's DDL with its session's settings: {error.args[-1]} (error "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from sluice.errors import LoadError
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
@@ -12,6 +11,7 @@ from sluice.model.labels import declared
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.literals import text_literal
+from sluice.targets.mysql.column_types import Server
 from sluice.targets.schema.policy import require_told_renames
 
 Naming = Callable[[str], str | None]
@@ -24,44 +24,22 @@ _CHANGES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """What of a definition's words the target understands.
-
-    Attributes:
-        lacks_words: it is MySQL, and the definition is MariaDB's.
-        knows: which collations it has; None: all that the definition says.
-        oracle: it reads the statement as Oracle does (``sql_mode=ORACLE`` of MariaDB).
-    """
-
-    lacks_words: bool = False
-    knows: Callable[[str, str], bool] | None = None
-    oracle: bool = False
-
-    def collates(self, charset: str | None, collation: str | None) -> bool:
-        """Return True if the collation can be said."""
-        return bool(charset and collation) and (self.knows is None or self.knows(charset or "", collation or ""))
-
-
 _IN_ORACLE_MODE = {"date": "mariadb_schema.date", "blob": "blob(65535)"}
 """Types that have other names in ``sql_mode=ORACLE``."""
 
-SAME = Server()
-"""A server that understands all of the definition."""
 
-
-def column_sql(column: ColumnDefinition, name: str, table: TableDefinition, server: Server = SAME) -> str:
+def column_sql(column: ColumnDefinition, name: str, table: TableDefinition, server: Server) -> str:
     """Return ``name`` and everything after it in a column definition; the charset only if it is not the default of
     ``table``.
     """
     kind = declared(column.type.partition("(")[0], column.labels) if column.labels else column.type
-    if server.lacks_words:
-        kind = MYSQL_WORDS.get(column.family, kind)
+    kind = server.word(kind)
     if server.oracle:
         kind = _IN_ORACLE_MODE.get(kind, kind)
     parts = [quoted(name), kind]
-    if server.collates(column.charset, column.collation) and column.collation != table.collation:
-        parts.append(f"CHARACTER SET {column.charset} COLLATE {column.collation}")
+    collation = server.collation(column.charset, column.collation)
+    if collation and collation != server.collation(table.charset, table.collation):
+        parts.append(f"CHARACTER SET {column.charset} COLLATE {collation}")
     if column.generated is not None:
         parts.append(f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.stored else 'VIRTUAL'}")
     parts.append("NULL" if column.nullable else "NOT NULL")
@@ -78,12 +56,6 @@ def column_sql(column: ColumnDefinition, name: str, table: TableDefinition, serv
     return " ".join(parts)
 
 
-MYSQL_WORDS = {
-    "uuid": "char(36) CHARACTER SET ascii COLLATE ascii_bin",
-    "inet4": "varchar(15) CHARACTER SET ascii COLLATE ascii_bin",
-    "inet6": "varchar(39) CHARACTER SET ascii COLLATE ascii_bin",
-}
-"""Types that hold the values of MariaDB's own, as their text."""
 _ENGINES = {"innodb", "myisam", "memory", "csv", "archive"}
 _LITERAL = re.compile(
     r"^[-+\s]*(?:\d|\.\d|'|\"|0x|[xbn]'|_\w+\s*['x0b]|(?:date|time|timestamp)\s*'|(?:true|false|null|current_timestamp|now|localtime"
@@ -105,8 +77,12 @@ def wants_brackets(column: ColumnDefinition) -> bool:
     return column.default is not None and _bracketed(column, column.default) != column.default
 
 
-def index_sql(index: IndexDefinition, naming: Naming) -> str | None:
-    """Return a key's definition, None if it has an expression or a column that does not go over."""
+def index_sql(index: IndexDefinition, naming: Naming, server: Server) -> str | None:
+    """Return a key's definition, None if it has an expression or a column that does not go over, or this server has no
+    such key.
+    """
+    if index.kind == "vector" and not server.mariadb:
+        return None
     names = []
     for name, prefix in index.columns:
         there = naming(name) if name else None
@@ -116,21 +92,21 @@ def index_sql(index: IndexDefinition, naming: Naming) -> str | None:
     columns = f"({', '.join(names)})"
     if index.primary:
         return f"PRIMARY KEY {columns}"
-    words = {"fulltext": "FULLTEXT KEY", "spatial": "SPATIAL KEY"}
+    words = {"fulltext": "FULLTEXT KEY", "spatial": "SPATIAL KEY", "vector": "VECTOR KEY"}
     word = words.get(index.kind, "UNIQUE KEY" if index.unique else "KEY")
     return f"{word} {quoted(index.name)} {columns}"
 
 
-def create_sql(table: TableId, definition: TableDefinition, naming: Naming, server: Server = SAME) -> str:
+def create_sql(table: TableId, definition: TableDefinition, naming: Naming, server: Server) -> str:
     """Return the CREATE TABLE of a definition, without foreign keys, checks and partitions."""
     lines = [
         column_sql(c, name, definition, server) for c in definition.columns if (name := naming(c.name)) is not None
     ]
-    lines += [line for index in definition.indexes if (line := index_sql(index, naming)) is not None]
+    lines += [line for index in definition.indexes if (line := index_sql(index, naming, server)) is not None]
     there = definition.engine and not (server.lacks_words and definition.engine.lower() not in _ENGINES)
     options = f" ENGINE={definition.engine}" if there else ""
-    if server.collates(definition.charset, definition.collation):
-        options += f" DEFAULT CHARACTER SET {definition.charset} COLLATE {definition.collation}"
+    if collation := server.collation(definition.charset, definition.collation):
+        options += f" DEFAULT CHARACTER SET {definition.charset} COLLATE {collation}"
     return f"CREATE TABLE {quoted_table(table)} ({', '.join(lines)}){options}"
 
 
@@ -139,8 +115,8 @@ def alter_sql(
     change: TableChange,
     naming: Naming,
     there: Collection[str],
-    kinds: Collection[ChangeKind] | None = None,
-    server: Server = SAME,
+    kinds: Collection[ChangeKind] | None,
+    server: Server,
 ) -> str:
     """Return the ALTER TABLE that makes ``change`` at the target, ``""`` if there is nothing left to do.
 
@@ -172,7 +148,7 @@ def alter_sql(
         elif one.kind in _CHANGES and one.new is not None and name.lower() in there:
             place = _place(after, one.new.name, naming, there) if one.kind is ChangeKind.MOVE_COLUMN else ""
             clauses.append(f"MODIFY COLUMN {column_sql(one.new, name, after, server)}{place}")
-    clauses += _keys(before, after, naming, wanted)
+    clauses += _keys(before, after, naming, wanted, server)
     merged = list(dict.fromkeys(clauses))
     return f"ALTER TABLE {quoted_table(table)} {', '.join(merged)}" if merged else ""
 
@@ -188,19 +164,21 @@ def _place(after: TableDefinition, name: str, naming: Naming, there: Collection[
     return " FIRST" if number == 0 else ""
 
 
-def _keys(before: TableDefinition, after: TableDefinition, naming: Naming, wanted: set[ChangeKind]) -> list[str]:
+def _keys(
+    before: TableDefinition, after: TableDefinition, naming: Naming, wanted: set[ChangeKind], server: Server
+) -> list[str]:
     old, new = {i.name: i for i in before.indexes}, {i.name: i for i in after.indexes}
     clauses = []
     for name, index in old.items():
         kind = ChangeKind.PRIMARY_KEY if index.primary else ChangeKind.INDEXES
-        if kind in wanted and new.get(name) != index and index_sql(index, naming) is not None:
+        if kind in wanted and new.get(name) != index and index_sql(index, naming, server) is not None:
             gone = {c.lower() for c, _ in index.columns} - {c.name.lower() for c in after.columns}
             if gone and name not in new:
                 continue  # the server drops a key with the last of its columns
             clauses.append("DROP PRIMARY KEY" if index.primary else f"DROP KEY {quoted(name)}")
     for name, index in new.items():
         kind = ChangeKind.PRIMARY_KEY if index.primary else ChangeKind.INDEXES
-        line = index_sql(index, naming)
+        line = index_sql(index, naming, server)
         if kind in wanted and old.get(name) != index and line is not None:
             clauses.append(f"ADD {line}")
     return clauses

@@ -21,7 +21,7 @@ from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.ddl.ast import ColumnSpec
 from sluice.mysql.literals import text_literal
 from sluice.mysql.type_loss import SqlType, loss
-from sluice.targets.mysql.column_types import column_type, is_long_key
+from sluice.targets.mysql.column_types import Server, column_type, is_long_key
 from sluice.targets.mysql.extras import LONGEST_NAME, attributes, default_here, index_lines
 from sluice.targets.mysql.held import MysqlHeld, declared_words
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
@@ -87,7 +87,7 @@ class Types:
         parts = [self.planned(one, one.name, table.row_key) for one in table.columns if one.generated is None]
         long = max(1, sum(map(is_long_key, parts)))
         planned = self.planned(column, column.name, table.row_key)
-        return column_type(planned, mariadb=self.mariadb, key_parts=long)
+        return column_type(planned, Server(self.mariadb), key_parts=long)
 
 
 class FollowedHeld(MysqlHeld):
@@ -108,7 +108,7 @@ class FollowedHeld(MysqlHeld):
         primary = next((key.parts for key in info.keys if key.name == "PRIMARY"), ())
         keyed = name.casefold() in {one.casefold() for one, _ in primary}
         old, new = (
-            column_type(self.types.planned(one, name, (one.name,) if keyed else ()), mariadb=self.types.mariadb)
+            column_type(self.types.planned(one, name, (one.name,) if keyed else ()), Server(self.types.mariadb))
             for one in (part.old, part.new)
         )
         if _same(there.sql_type, new) and not _same(old, new):
@@ -202,7 +202,7 @@ class Follower:
             dialect=self.change.statement.dialect,
             created=created_by(after, lambda name: names.get(name.lower())),
         )
-        return create_table(plan, mariadb=self.mariadb)
+        return create_table(plan, Server(self.mariadb))
 
     def _altered(self, step: AlterTable) -> list[str]:
         place = quoted_table(step.table)

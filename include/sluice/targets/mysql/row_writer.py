@@ -92,7 +92,8 @@ class RowWriter(SqlRowWriter):
             return error
         hidden = any(map(is_masked, item.rows.schema))
         row = row_text(item.rows, number, item.table, hidden=hidden)
-        named = LoadError(f"{error.message}: the row {row}", where=error.where, hint=error.hint)
+        hint = error.hint or "correct the row, or the target's column; on_error: dead_letter leaves such rows out"
+        named = LoadError(f"{error.message}: the row {row}", where=error.where, hint=hint)
         named.code = error.code
         return named
 

@@ -7,15 +7,11 @@ would be equal, or refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sluice.model.definitions import TableDefinition
 from sluice.mysql.column_types import find_type
 from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.names import NamesReader, Replacement
-
-Knows = Callable[[str, str], bool]
-"""A function that returns True if the target has a collation of a charset."""
+from sluice.targets.mysql.collations import Knows
 
 _DEFAULT = "DEFAULT"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import pymysql
@@ -14,6 +15,8 @@ import structlog
 
 from sluice.errors import LoadError
 from sluice.targets.mysql import statements
+from sluice.targets.mysql.collations import Knows
+from sluice.targets.mysql.column_types import Server
 from sluice.targets.mysql.connection import LAX, LOCK_WAIT_S, STRICT, TargetConnection, code_of
 from sluice.targets.sql.session_pool import SessionPool
 
@@ -26,6 +29,25 @@ CUT = frozenset({1264, 1265, 1292, 1365, 1366, 1406, 1411, 1441, 1916, 1918})
 """The errors of a strict session, and warnings of another, for a value that is cut to fit or that an expression does
 not understand.
 """
+INDEXED = frozenset({1105, 3751, 3752})
+"""The same about the value that a functional index computes: a session that is not strict stores the row as it is."""
+
+
+def _knowing(cursor: Any) -> Knows:
+    """Return what tells which collations the target has; the server is asked at the first question."""
+
+    @cache
+    def known() -> frozenset[tuple[str, str]]:
+        asked = (
+            "SELECT CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+        )
+        try:  # MariaDB 10.10+: collations that several charsets share have their whole name here
+            cursor.execute(asked.replace("COLLATION_NAME", "FULL_COLLATION_NAME"))
+        except pymysql.err.MySQLError:
+            cursor.execute(asked)
+        return frozenset((str(charset), str(collation)) for charset, collation in cursor.fetchall())
+
+    return lambda charset, collation: (charset, collation) in known()
 
 
 class Session:
@@ -39,6 +61,7 @@ class Session:
         self.local_infile = bool(int(local_infile))
         self.connection.packet_limit = int(packet)
         self.mariadb = "mariadb" in version.lower()
+        self.server = Server(self.mariadb, knows=_knowing(self.cursor))
         numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:3])
         self.dialect = statements.Dialect(
             row_alias=not self.mariadb and numbers >= (8, 0, 19),
@@ -181,6 +204,8 @@ def _is_of_computed(code: int, text: str, computed: Sequence[str]) -> bool:
 
     One that names no column is about a part of an expression.
     """
+    if code in INDEXED:
+        return True
     if code not in CUT or not computed:
         return False
     named = _COLUMN.search(text)

@@ -21,10 +21,11 @@ from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.exact_labels import exact_labels, may_hide
 from sluice.mysql.literals import text_literal
-from sluice.targets.mysql.column_types import column_type, is_long_key, lost
+from sluice.targets.mysql.column_types import Server, column_type, is_long_key, lost
 from sluice.targets.mysql.extras import attributes, default_here, identified, index_lines, is_foreign
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
+from sluice.targets.sql.problems import applied
 from sluice.targets.sql.tables import TargetTable
 
 Name = tuple[str, str]
@@ -197,7 +198,7 @@ def index_names(cursor: Any, table: TableId) -> frozenset[str]:
     return frozenset(str(name).lower() for (name,) in cursor.fetchall())
 
 
-def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True) -> TargetTable:
+def compare(plan: PlannedTable, info: TableInfo | None, server: Server, *, columns: bool = True) -> TargetTable:
     """Check one table. Raises MappingError with the statement that would fix it.
 
     ``columns`` False: missing ones are somebody else's.
@@ -206,7 +207,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
             where=str(plan.target),
-            hint=f"create it: {create_table(plan)}; (`sluice check --apply` does)",
+            hint=applied(create_table(plan, server)),
         )
     if info.view:
         raise MappingError(
@@ -231,8 +232,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
             raise MappingError(
                 f"table {plan.target} at the target has no column {column.name!r}, which {plan.source} has",
                 where=f"{plan.target}.{column.name}",
-                hint=f"add it: {add_column(plan, column, there)}; (`sluice check --apply` does), or leave it out: "
-                "mapping.columns.exclude",
+                hint=f"{applied(add_column(plan, column, there, server))}; or leave it out: mapping.columns.exclude",
             )
     sent = {column.name.casefold() for column in plan.columns}
     for info_column in info.columns:
@@ -254,7 +254,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
             where=str(plan.target),
             hint=f"add it: ALTER TABLE {quoted_table(plan.target)} ADD PRIMARY KEY ({', '.join(map(quoted, key))});",
         )
-    refuse_merging(plan, info)
+    refuse_merging(plan, info, server)
     others = tuple(
         tuple(name for name, _ in unique.parts)
         for unique in info.keys
@@ -284,12 +284,14 @@ def target_table(
     )
 
 
-def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:
+def compare_all(
+    plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], server: Server
+) -> dict[TableId, TargetTable]:
     """Compare all tables; several sources may be loaded into one target table.
 
     Raises MappingError for the first that does not fit.
     """
-    return {plan.target: compare(plan, infos.get(plan.target)) for plan in plans}
+    return {plan.target: compare(plan, infos.get(plan.target), server) for plan in plans}
 
 
 _NEEDS_A_VALUE = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP, K.GEOMETRY, K.VECTOR})
@@ -298,13 +300,13 @@ their implied value.
 """
 
 
-def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str], *, mariadb: bool = False) -> str:
+def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str], server: Server) -> str:
     """Return the ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as known,
     and at its place.
 
-    ``there``: columns that the target has, case folded. ``mariadb``: the target is MariaDB.
+    ``there``: columns that the target has, case folded.
     """
-    source, words = column.definition, column_type(column, mariadb=mariadb)
+    source, words = column.definition, column_type(column, server)
     foreign = is_foreign(plan.dialect)
     kept = source is not None and source.generated is None and not column.wanted and not foreign
     default = source.default if source is not None and kept else None
@@ -336,8 +338,8 @@ def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) ->
     return "" if number else " FIRST"
 
 
-def create_table(plan: PlannedTable, *, mariadb: bool = False) -> str:
-    """Return a CREATE TABLE that the planned rows fit into. ``mariadb``: the target is MariaDB.
+def create_table(plan: PlannedTable, server: Server) -> str:
+    """Return a CREATE TABLE that the planned rows fit into.
 
     Of a source of another dialect, it has the defaults, comments and indexes that this server can have, as far as they
     are known.
@@ -350,7 +352,7 @@ def create_table(plan: PlannedTable, *, mariadb: bool = False) -> str:
     for column in columns:
         required = bool(column.key) or not column.nullable
         more = f" {attributes(column, nullable=not required)}" if foreign else " NOT NULL" if required else ""
-        lines.append(f"{quoted(column.name)} {column_type(column, mariadb=mariadb, key_parts=long)}{more}")
+        lines.append(f"{quoted(column.name)} {column_type(column, server, key_parts=long)}{more}")
     if plan.key:
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, plan.key))})")
     options = ""

@@ -152,12 +152,12 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         with self.session("reading the target's tables") as session:
             infos = read_tables(session.cursor, places)
             refuse_hidden(hidden_tables(session.cursor, [place for place in places if place not in infos]))
-            found = compare_all(tables, infos)
+            found = compare_all(tables, infos, session.server)
             if self.options.triggers == "refuse":
                 refuse_triggers(read_triggers(session.cursor, places))
             if self.options.foreign_keys == "ordered":
                 found = ordered(found, families.read_references(session.cursor, places))
-        compare_all(compared_again(tables, found, again), infos)
+            compare_all(compared_again(tables, found, again), infos, session.server)
         return found
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
@@ -182,9 +182,8 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         with self.session("reading the target's tables") as session:
             places = [plan.target for plan in tables]
             infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
-            dialect = MARIADB if session.mariadb else MYSQL
             hidden = hidden_tables(session.cursor, [place for place in places if place not in infos])
-            found = review(tables, infos, triggers, dialect, fire=self.options.triggers == "fire", hidden=hidden)
+            found = review(tables, infos, triggers, session.server, fire=self.options.triggers == "fire", hidden=hidden)
             if self.options.foreign_keys == "ordered":
                 found += families.remarks(tables, families.read_references(session.cursor, places))
             return found

@@ -6,7 +6,6 @@ exactly.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -17,12 +16,11 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import quoted, quoted_table, stored_name
 from sluice.mysql.charsets import MAX_BYTES
-from sluice.targets.mysql.column_types import column_type, lost
+from sluice.targets.mysql.collations import distinguishes, pads
+from sluice.targets.mysql.column_types import Server, column_type, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.sql.tables import TargetTable
 
-_COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
-_SAME_CHARACTERS = {"utf8", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32", "utf16le"}
 _SILENT = ("rounded", "lose digits", "cut off", "becomes a float", "padded", "binary fractions")
 """The words of losses that no server refuses."""
 _BINARY = "binary"
@@ -30,7 +28,7 @@ _BINARY = "binary"
 _BYTES = {ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.BIT}
 
 
-def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
+def refuse_merging(plan: PlannedTable, info: TableInfo, server: Server) -> None:
     """Raise MappingError if rows that are different at the source may be one row at the target."""
     for column, found in _key_columns(plan, info):
         why = _merges(column, found)
@@ -39,7 +37,7 @@ def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
                 f"different rows of {plan.source} may be one row of {plan.target} at the target: key column "
                 f"{column.name!r}: {why}",
                 where=f"{plan.target}.{column.name}",
-                hint=_alike(plan, info, column)
+                hint=_alike(plan, info, server, column)
                 + f"; or, if no two rows are equal in that way, {_promise(plan, plan.key)}",
             )
     foreign = [key for key in info.keys if not _is_harmless(key, plan, info)] if plan.unique is not None else []
@@ -50,7 +48,7 @@ def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
                 f"{plan.target} at the target: "
                 + "; ".join(f"column {column.name!r}: {why}" for column, why in coarser),
                 where=f"{plan.target}.{coarser[0][0].name}",
-                hint=f"{_alike(plan, info, *(column for column, _ in coarser))}; or drop the key at the target "
+                hint=f"{_alike(plan, info, server, *(column for column, _ in coarser))}; or drop the key at the target "
                 f"({_drop(plan, key)}); or, if no two rows are equal in it, "
                 f"{_promise(plan, (name for name, _ in key.parts))}",
             )
@@ -149,28 +147,6 @@ def _names(plan: PlannedTable, names: Sequence[str]) -> set[str]:
     return key if {name.casefold() for name in names} <= key else set()
 
 
-def distinguishes(target: str, source: str) -> bool:
-    """Return True if the collation ``target`` tells apart all values that ``source`` does, except trailing spaces (see
-    ``pads``).
-    """
-    if target == source or target == "binary" or target.endswith("_bin"):
-        return True
-    one, other = _COLLATION.fullmatch(_plain(source)), _COLLATION.fullmatch(_plain(target))
-    if one is None or other is None or one["base"] != other["base"] or bool(one["accent"]) != bool(other["accent"]):
-        return False
-    return (one["accent"] or "") <= (other["accent"] or "") and one["case"] <= other["case"]
-
-
-def pads(target: str, source: str, sql_type: str, target_type: str = "") -> bool:
-    """Return True if the collation ``target`` ignores trailing spaces by which ``source`` tells values apart.
-
-    CHAR does not keep them.
-    """
-    if not (source and target) or not _no_pad(source) or sql_type.lower().startswith("char"):
-        return False
-    return not _no_pad(target) or target_type.lower().startswith("char")
-
-
 def padded_keys(plan: PlannedTable, info: TableInfo) -> tuple[str, ...]:
     """Return columns of unique keys whose values must not end with spaces, as the target would compare two of them as
     equal.
@@ -205,24 +181,11 @@ def refuse_spaces(table: TargetTable, rows: pa.Table) -> None:
             )
 
 
-def _no_pad(collation: str) -> bool:
-    return "_0900_" in collation or "nopad" in collation or collation == "binary"
-
-
-def _plain(collation: str) -> str:
-    """Return the collation without the charset, if charsets share collations: the same rules under several names."""
-    charset, _, rest = collation.partition("_")
-    if charset == "uca1400":  # MariaDB has it for every Unicode charset
-        charset, rest = "utf8mb4", collation
-    rest = rest.replace("uca1400_nopad", "0900")
-    return rest if charset in _SAME_CHARACTERS else collation
-
-
-def _alike(plan: PlannedTable, info: TableInfo, *columns: PlannedColumn) -> str:
+def _alike(plan: PlannedTable, info: TableInfo, server: Server, *columns: PlannedColumn) -> str:
     """Return the ALTER TABLE that gives columns the source's type and collation; NULL or NOT NULL stays."""
     nullable = {column.name.casefold() for column in info.columns if column.nullable}
     modify = [
-        f"MODIFY COLUMN {quoted(c.name)} {column_type(c)}{'' if c.name.casefold() in nullable else ' NOT NULL'}"
+        f"MODIFY COLUMN {quoted(c.name)} {column_type(c, server)}{'' if c.name.casefold() in nullable else ' NOT NULL'}"
         for c in columns
     ]
     return f"make the column as the source has it: ALTER TABLE {quoted_table(plan.target)} {', '.join(modify)}"

@@ -16,7 +16,7 @@ from sluice.targets.oracle.defaults import default_of
 from sluice.targets.port import TableFinding, about_values
 from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import quoted, quoted_table, refuse_long
-from sluice.targets.sql.problems import Problem, error_of, warning_of
+from sluice.targets.sql.problems import Problem, applied, error_of, warning_of
 from sluice.targets.sql.tables import TargetTable
 
 LONGEST_BYTES = 128
@@ -229,7 +229,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
             where=str(plan.target),
-            hint=f"create it: {create_table(plan, wanted)}; (`sluice check --apply` does)",
+            hint=applied(create_table(plan, wanted)),
         )
     for one in _problems(plan, info, wanted):
         if one.severity == "error":
@@ -348,7 +348,7 @@ def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[Column
     if not found:
         add = f"ALTER TABLE {place} ADD ({quoted(column.name)} {own}{_preset(column, wanted)})"
         why = f"it has no column {column.name!r}, which {plan.source} has"
-        hint = f"add it: {add}; (`sluice check --apply` does), or leave it out: mapping.columns.exclude"
+        hint = f"{applied(add)}; or leave it out: mapping.columns.exclude"
         return [error_of(column.name, why, add, hint, absent=True)]
     if len(found) > 1:
         names = ", ".join(repr(one.name) for one in found)

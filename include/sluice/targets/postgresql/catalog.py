@@ -21,7 +21,7 @@ from sluice.targets.postgresql.column_types import is_sent, lost, made_type, tak
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.sql.catalogs import as_target
 from sluice.targets.sql.names import refuse_long
-from sluice.targets.sql.problems import Problem, error_of, warning_of
+from sluice.targets.sql.problems import Problem, applied, error_of, warning_of
 from sluice.targets.sql.tables import Reference, TargetTable
 
 
@@ -187,7 +187,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
             where=str(plan.target),
-            hint=f"create it: {create_table(plan, wanted)}; (`sluice check --apply` does)",
+            hint=applied(create_table(plan, wanted)),
         )
     for one in _problems(plan, info, wanted):
         if one.severity == "error":
@@ -352,7 +352,7 @@ def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[Column
     if not found:
         add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}{_preset(column, made)}"
         why = f"it has no column {column.name!r}, which {plan.source} has"
-        hint = f"add it: {add}; (`sluice check --apply` does), or leave it out: mapping.columns.exclude"
+        hint = f"{applied(add)}; or leave it out: mapping.columns.exclude"
         problem = error_of(column.name, why, add, hint, absent=True)
         return [problem] if collation is None else [error_of(column.name, why, collation.create), problem]
     if len(found) > 1:

@@ -37,3 +37,8 @@ def warning_of(column: str, types: str, why: str, statement: str = "") -> Proble
 def error_of(column: str, why: str, statement: str = "", hint: str = "", *, absent: bool = False) -> Problem:
     """Return a problem that stops a load."""
     return Problem("error", column, why, statement, hint, absent)
+
+
+def applied(statement: str) -> str:
+    """Return the hint for DDL that the check runs: the command first, as a long statement may be cut."""
+    return f"`sluice check PIPELINE --apply` runs what makes it: {statement}"
