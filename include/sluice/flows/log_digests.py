@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from sluice.config.pipeline import Event, TargetConfig
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
-from sluice.model.dialects import Dialect
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.writer import LogDigester
 from sluice.sources.port import DigestsLog
@@ -63,12 +61,12 @@ def target_refuses(config: TargetConfig, target: Target) -> str:
     return ""
 
 
-def log_digester(runtime: Runtime, dialect: Dialect) -> LogDigester | None:
+def log_digester(runtime: Runtime) -> LogDigester | None:
     """Return what computes the digests of captured rows; None if the pipeline keeps none."""
     if runtime.pipeline.verify.digest != "log":
         return None
     source = runtime.source
-    return partial(source.log_digest, dialect) if isinstance(source, DigestsLog) and keeps_digests(runtime) else None
+    return source.log_digest if isinstance(source, DigestsLog) and keeps_digests(runtime) else None
 
 
 def deltas_of(manifest: SegmentManifest) -> dict[str, LogDelta]:

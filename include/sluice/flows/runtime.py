@@ -25,6 +25,7 @@ from sluice.flows.tracing import timed_store, timed_znodes
 from sluice.model.load_marks import LoadMark, MarkRules, public_key
 from sluice.model.packing import work_bytes
 from sluice.sources import open_source
+from sluice.sources.port import NamesConnector
 from sluice.targets import open_target
 from sluice.targets.registry import marks_loads
 
@@ -156,6 +157,11 @@ class Runtime:
             return config.connection
         chosen = state.target_member(target).read().connection
         return chosen if chosen in config.servers else config.connection
+
+    @property
+    def document_name(self) -> str:
+        """The name under which documents speak of the source: the pipeline's, with the connector of its kind."""
+        return self.source.document_name() if isinstance(self.source, NamesConnector) else self.name
 
     def open_target(self, name: str, connection: str = "") -> Target:
         """Open a target of the pipeline; it connects at first use. Raises ConfigError.

@@ -1,5 +1,4 @@
-"""CloudEvents 1.0 in JSON (structured mode), as Debezium's CloudEventsConverter makes them of its MySQL connector's
-events.
+"""CloudEvents 1.0 in JSON (structured mode), as Debezium's CloudEventsConverter makes them of its connectors' events.
 
 ``data`` has the row before and after with debezium-json's values; what the envelope says besides is in attributes that
 begin with ``iodebezium``. An attribute is text, so that no number is too large for one, and one that is null is left
@@ -14,11 +13,11 @@ from typing import Any
 
 from sluice.formats import debezium
 from sluice.formats.common import Format, Statement, json_text
+from sluice.formats.source_blocks import connector_of
 from sluice.model.changes import Change
 
 CONTENT_TYPE = "application/cloudevents+json"
-_TYPE = "io.debezium.connector.mysql"
-_LISTED = {"ts_ms": "tsms", "ts_us": "tsus", "ts_ns": "tsns", "server_id": "serverid"}
+_LISTED = {"ts_ms": "tsms", "ts_us": "tsus", "ts_ns": "tsns", "server_id": "serverid", "txId": "txid"}
 _IN_TRANSACTION = {"id": "txid", "total_order": "txtotalorder", "data_collection_order": "txdatacollectionorder"}
 
 
@@ -57,12 +56,13 @@ def _event(
     source: str, kind: str, own: Mapping[str, Any], us: int, about: Mapping[str, Any], data: Mapping[str, Any]
 ) -> dict[str, Any]:
     place = ";".join(f"{name}:{value}" for name, value in own.items())
+    connector = connector_of(source).name
     at = dt.datetime.fromtimestamp(us // 1_000_000, dt.UTC).replace(microsecond=us % 1_000_000, tzinfo=None)
     return {
         "id": f"name:{source};{place}",
-        "source": f"/debezium/mysql/{source}",
+        "source": f"/debezium/{connector}/{source}",
         "specversion": "1.0",
-        "type": f"{_TYPE}.{kind}",
+        "type": f"io.debezium.connector.{connector}.{kind}",
         "time": at.isoformat(timespec="microseconds") + "Z",
         "datacontenttype": "application/json",
         **{f"iodebezium{name}": str(value) for name, value in about.items() if value is not None},

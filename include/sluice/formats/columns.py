@@ -8,17 +8,17 @@ the exact text is converted value by value with the function of the format itsel
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice import __version__
 from sluice.formats import debezium
 from sluice.formats.common import Column, columns_of, json_text
 from sluice.formats.keys import key_document
+from sluice.formats.source_blocks import connector_of, lsn_sequence
 from sluice.kernels import kernel
 from sluice.merge.column_presence import masks
 from sluice.model.batches import Op
@@ -198,10 +198,15 @@ def texts_of(arrays: Sequence[tuple[str, pa.Array]], columns: dict[str, Column])
 
 def image(texts: Texts) -> pa.Array:
     """Return rows as JSON objects."""
+    return joined(*_parts(texts), "}")
+
+
+def _parts(texts: Mapping[str, pa.Array | str]) -> list[pa.Array | str]:
+    """Return a JSON object without its end."""
     parts: list[pa.Array | str] = []
     for name, values in texts.items():
         parts += [("," if parts else "{") + json_text(name) + ":", values]
-    return joined(*parts, "}")
+    return parts
 
 
 class Rows:
@@ -266,25 +271,43 @@ class Rows:
         micros, nanos = numbers(us), numbers(pc.multiply_checked(us, 1000))
         ops = _whole(rows["_op"])
         op = _mapped(ops, lambda one: f'"{_OPS[Op(one)]}"')
-        read = _mapped(ops, lambda one: '"true"' if one == Op.READ else '"false"')
-        head = f'"version":{json_text(__version__)},"connector":"mysql","name":{json_text(source)},"ts_ms":'
-        if at is None:
-            gtid = pc.fill_null(_repeated(_whole(rows["_gtid"]), quoted), _NULL)
-            place: list[pa.Array | str] = [
-                ',"server_id":', numbers(_whole(rows["_origin"])), ',"gtid":', gtid, ',"file":',
-                _repeated(_whole(rows["_file"]), quoted), ',"pos":',
-                numbers(_whole(rows["_offset"])), ',"row":', numbers(_whole(rows["_row"])),
-            ]  # fmt: skip
-        else:
-            file, offset = at.row_place
-            place = [f',"server_id":0,"gtid":null,"file":{json_text(file)},"pos":{offset},"row":0']
+        connector = connector_of(source)
+        shown: dict[str, pa.Array | str] = {
+            **{name: json_text(value) for name, value in connector.names(source).items()},
+            "schema": json_text(self.table.schema), "table": json_text(self.table.table),
+            "snapshot": _mapped(ops, lambda one: '"true"' if one == Op.READ else '"false"'),
+            "ts_ms": ms, "ts_us": micros, "ts_ns": nanos,
+        }  # fmt: skip
+        block = {
+            field.name: shown[field.shows] if field.shows in shown else self._in_log(field.shows, at)
+            for field in connector.fields
+        }
         return joined(
-            '{"before":', before, ',"after":', after, ',"source":{' + head, ms, ',"snapshot":', read,
-            f',"db":{json_text(self.table.schema)},"sequence":null,"ts_us":', micros, ',"ts_ns":', nanos,
-            f',"table":{json_text(self.table.table)}', *place, ',"thread":null,"query":null},"transaction":',
+            '{"before":', before, ',"after":', after, ',"source":', *_parts(block), '},"transaction":',
             in_transaction, ',"op":', op,
             ',"ts_ms":', ms, ',"ts_us":', micros, ',"ts_ns":', nanos, "}",
         )  # fmt: skip
+
+    def _in_log(self, value: str, at: Offset | None) -> pa.Array | str:
+        """Return the JSON texts of a value that tells the place of rows in the log."""
+        if at is None:
+            column, text = _IN_LOG.get(value, ("", quoted))
+            return pc.fill_null(text(_whole(self.rows[column])), _NULL) if column else "null"
+        file, offset = at.row_place
+        merged = {"file": json_text(file), "offset": str(offset), "lsn_sequence": json_text(lsn_sequence(offset))}
+        return {"origin": "0", "row": "0", **merged}.get(value, "null")
+
+
+_IN_LOG: Mapping[str, tuple[str, Callable[[pa.Array], pa.Array]]] = {
+    "origin": ("_origin", numbers),
+    "gtid": ("_gtid", lambda gtids: _repeated(gtids, quoted)),
+    "gtid_number": ("_gtid", lambda gtids: gtids.cast(_TEXT)),
+    "file": ("_file", lambda files: _repeated(files, quoted)),
+    "offset": ("_offset", numbers),
+    "row": ("_row", numbers),
+    "lsn_sequence": ("_offset", lambda offsets: joined('"[null,\\"', numbers(offsets), '\\"]"')),
+}
+"""By the value that a block shows: the column of rows, and its JSON texts."""
 
 
 def moved(rows: pa.Table, names: Sequence[str]) -> np.ndarray[Any, Any]:

@@ -19,6 +19,7 @@ from sluice.errors import LoadError
 from sluice.formats import debezium
 from sluice.formats.columns import json_column
 from sluice.formats.common import Column, after_of, changed, columns_of, json_text
+from sluice.formats.source_blocks import connector_of
 from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind
 from sluice.model.default_values import DefaultValue
@@ -84,7 +85,7 @@ def value_schema(
     times = [_plain("int64", field=name) for name in ("ts_ms", "ts_us", "ts_ns")]
     return json_text(
         _struct(
-            [image | {"field": "before"}, image | {"field": "after"}, _SOURCE, _BLOCK,
+            [image | {"field": "before"}, image | {"field": "after"}, _source(source), _BLOCK,
                 _plain("string", "op", required=True), *times],
             name=f"{place}.Envelope",
             version=2,
@@ -239,26 +240,20 @@ def _geometry(word: str) -> Schema:
     return {"type": "struct", "fields": fields, "name": f"{_DATA}.geometry.Geometry", "version": 1}
 
 
-_SOURCE = _struct(
-    [
-        *(_plain("string", name, required=True) for name in ("version", "connector", "name")),
-        _plain("int64", "ts_ms", required=True),
-        _plain("string", "snapshot") | {"name": f"{_DATA}.Enum", "version": 1, "parameters": {"allowed": _SNAPSHOT},
-            "default": "false"},
-        _plain("string", "db", required=True),
-        _plain("string", "sequence"),
-        *(_plain("int64", name) for name in ("ts_us", "ts_ns")),
-        _plain("string", "table"),
-        _plain("int64", "server_id", required=True),
-        _plain("string", "gtid"),
-        _plain("string", "file", required=True),
-        _plain("int64", "pos", required=True),
-        _plain("int32", "row", required=True),
-        _plain("int64", "thread"),
-        _plain("string", "query"),
-    ],
-    name="io.debezium.connector.mysql.Source",
-) | {"field": "source"}  # fmt: skip
+_ALLOWED: Schema = {
+    "name": f"{_DATA}.Enum", "version": 1, "parameters": {"allowed": _SNAPSHOT}, "default": "false",
+}  # fmt: skip
+
+
+def _source(source: str) -> Schema:
+    """Return the schema of the block that :mod:`sluice.formats.source_blocks` describes."""
+    connector = connector_of(source)
+    fields = [
+        _plain(field.type, field.name, required=field.required) | (_ALLOWED if field.name == "snapshot" else {})
+        for field in connector.fields
+    ]
+    return _struct(fields, name=f"io.debezium.connector.{connector.name}.Source") | {"field": "source"}
+
 
 _BLOCK = _struct(
     [
@@ -333,18 +328,16 @@ _TABLE = _named(
 _CHANGE = _named(
     [*(_plain("string", name, required=True) for name in ("type", "id")), _TABLE], "io.debezium.connector.schema.Change"
 )
-SCHEMA_CHANGE_KEY = json_text(
-    _named([_plain("string", "databaseName", required=True)], "io.debezium.connector.mysql.SchemaChangeKey")
-)
-SCHEMA_CHANGE_VALUE = json_text(
-    _named(
-        [
-            _SOURCE,
-            _plain("int64", "ts_ms", required=True),
-            *(_plain("string", name) for name in ("databaseName", "schemaName", "ddl")),
-            _array(_CHANGE, "tableChanges"),
-        ],
-        "io.debezium.connector.mysql.SchemaChangeValue",
-    )
-)
-"""The schema of the events of :func:`sluice.formats.debezium.statement`."""
+
+
+def schema_change_schemas(source: str) -> tuple[str, str]:
+    """Return the schemas of the keys and of the events of :func:`sluice.formats.debezium.statement`."""
+    place = f"io.debezium.connector.{connector_of(source).name}"
+    fields = [
+        _source(source),
+        _plain("int64", "ts_ms", required=True),
+        *(_plain("string", name) for name in ("databaseName", "schemaName", "ddl")),
+        _array(_CHANGE, "tableChanges"),
+    ]
+    key = _named([_plain("string", "databaseName", required=True)], f"{place}.SchemaChangeKey")
+    return json_text(key), json_text(_named(fields, f"{place}.SchemaChangeValue"))

@@ -1,5 +1,5 @@
 """Debezium's MySQL connector with its default settings: the payload of its envelope, without schemas, and its schema
-change events.
+change events. The block ``source`` may be that of another connector: :mod:`sluice.formats.source_blocks`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice import __version__
 from sluice.formats.common import (
     MICROSECOND,
     Column,
@@ -28,6 +27,7 @@ from sluice.formats.common import (
     label,
     temporal_text,
 )
+from sluice.formats.source_blocks import connector_of, lsn_sequence
 from sluice.model.batches import Op
 from sluice.model.changes import Change
 from sluice.model.definitions import ColumnDefinition, TableDefinition
@@ -69,14 +69,10 @@ def _event(
     return {
         "before": before,
         "after": after,
-        "source": {
-            "version": __version__, "connector": "mysql", "name": source, "ts_ms": us // 1000,
-            "snapshot": "true" if op == "r" else "false",
-            "db": change.table.schema, "sequence": None, "ts_us": us, "ts_ns": us * 1000, "table": change.table.table,
-            "server_id": change.origin, "gtid": change.gtid, "file": change.file, "pos": change.offset,
-            "row": change.row,
-            "thread": None, "query": None,
-        },
+        "source": connector_of(source).block(source, us, {
+            "snapshot": "true" if op == "r" else "false", "schema": change.table.schema, "table": change.table.table,
+            "origin": change.origin, "row": change.row, **_place(change),
+        }),
         "transaction": None if place is None else {
             "id": place.id, "total_order": place.total_order + later,
             "data_collection_order": place.table_order + later,
@@ -85,6 +81,13 @@ def _event(
         "ts_ms": us // 1000,
         "ts_us": us,
         "ts_ns": us * 1000,
+    }  # fmt: skip
+
+
+def _place(at: Change | Statement) -> dict[str, Any]:
+    return {
+        "gtid": at.gtid, "gtid_number": int(at.gtid) if at.gtid and at.gtid.isdecimal() else None,
+        "file": at.file, "offset": at.offset, "lsn_sequence": lsn_sequence(at.offset),
     }  # fmt: skip
 
 
@@ -196,13 +199,11 @@ def schema_change(made: Statement, source: str) -> dict[str, Any]:
     """Return the schema change event of a statement, as the connector writes it to the topic named after the source."""
     us, tables = made.commit_time_us, made.tables
     return {
-            "source": {
-                "version": __version__, "connector": "mysql", "name": source, "ts_ms": us // 1000, "snapshot": "false",
-                "db": tables[0].schema if tables else made.schema, "sequence": None, "ts_us": us, "ts_ns": us * 1000,
-                "table": ",".join(table.table for table in tables if table.table) or None, "server_id": 0,
-                "gtid": made.gtid,
-                "file": made.file, "pos": made.offset, "row": 0, "thread": None, "query": None,
-            },
+            "source": connector_of(source).block(source, us, {
+                "snapshot": "false", "schema": tables[0].schema if tables else made.schema,
+                "table": ",".join(table.table for table in tables if table.table) or None,
+                "origin": 0, "row": 0, **_place(made),
+            }),
             "ts_ms": us // 1000,
             "databaseName": tables[0].schema if tables else made.schema,
             "schemaName": None,

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
 from sluice.model.tables import TableId
+
+
+class SourceName(str):
+    """The name under which documents speak of their source (the pipeline's), and how they describe it.
+
+    Attributes:
+        connector: the connector of Debezium whose ``source`` block they have. database: that of the source.
+    """
+
+    connector: str
+    database: str
+
+    def __new__(cls, name: str, connector: str, database: str) -> Self:
+        """Return the name with both."""
+        made = super().__new__(cls, name)
+        made.connector, made.database = connector, database
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]  # for pickle
+        return str(self), self.connector, self.database
 
 
 @dataclass(frozen=True, slots=True)

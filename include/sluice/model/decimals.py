@@ -10,13 +10,17 @@ columns without digits only, which are texts.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from sluice.model.batches import Op
+from sluice.model.fields import true_name
+from sluice.model.tables import META_COLUMNS, member, one_chunk
 
 NAN = "NaN"
 _Mask = np.ndarray[Any, Any]
@@ -61,6 +65,31 @@ def without_nan(values: pa.Array) -> tuple[pa.Array, _Mask | None]:
     if not odd.any():
         return values, None
     return pc.if_else(pa.array(odd), pa.scalar(None, values.type), values), odd
+
+
+def nan_columns(rows: pa.Table, key: Collection[str]) -> dict[int, str]:
+    """Return a column that has NaN, by the number of each row that stays and has it, or has it in its key."""
+    is_deleted = np.asarray(pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False))
+    found: dict[int, str] = {}
+    for one in rows.schema:
+        if pa.types.is_decimal(one.type) and one.name not in META_COLUMNS:
+            odd = is_nan(one_chunk(rows[one.name]))
+            for number in np.flatnonzero(odd if true_name(one) in key else odd & ~is_deleted).tolist():
+                found.setdefault(number, true_name(one))
+    return found
+
+
+def rows_without_nan(rows: pa.Table) -> pa.Table:
+    """Return rows with null in place of NaN, also as they were before."""
+    for number, one in enumerate(rows.schema):
+        if pa.types.is_decimal(one.type):
+            rows = rows.set_column(number, one, without_nan(one_chunk(rows[one.name]))[0])
+        elif one.name == "_before" and any(pa.types.is_decimal(child.type) for child in one.type):
+            struct = one_chunk(rows[one.name])
+            children = [without_nan(member(struct, child.name))[0] for child in one.type]
+            filled = pa.StructArray.from_arrays(children, fields=list(one.type), mask=pc.is_null(struct))
+            rows = rows.set_column(number, one, filled)
+    return rows
 
 
 def to_text(values: pa.Array) -> pa.Array:

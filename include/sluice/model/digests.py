@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 SHARED = "shared"
 """The first word of a list of words whose digests every kind of server computes alike."""
@@ -18,6 +20,11 @@ class RangeDigest:
 
     rows: int = 0
     checksum: int = 0
+
+    @classmethod
+    def of(cls, hashes: np.ndarray[Any, Any]) -> Self:
+        """Return the digest of rows by their hashes (uint64)."""
+        return cls(len(hashes), int(np.bitwise_xor.reduce(hashes, initial=np.uint64(0))))
 
     def plus(self, rows: Any, checksum: Any) -> RangeDigest:
         """Return the digest together with that of further rows, as a server answered it."""

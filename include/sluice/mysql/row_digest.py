@@ -10,7 +10,6 @@ charset of several bytes other than UTF-8), is not covered: :func:`not_covered` 
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -61,37 +60,25 @@ def not_covered(column: HashedColumn) -> str:
     return ""
 
 
-def digest_of(
-    columns: Sequence[HashedColumn], values: Sequence[pa.Array | pa.ChunkedArray], *, mariadb: bool
-) -> RangeDigest:
+def digest_of(columns: Sequence[HashedColumn], values: Sequence[pa.Array | pa.ChunkedArray]) -> RangeDigest:
     """Return the digest of rows: ``values`` has an array for each of ``columns``, each covered."""
-    hashes = hashes_of(columns, values, mariadb=mariadb)
-    return RangeDigest(len(hashes), int(np.bitwise_xor.reduce(hashes, initial=np.uint64(0))))
+    return RangeDigest.of(hashes_of(columns, values))
 
 
-def hashes_of(
-    columns: Sequence[HashedColumn], values: Sequence[pa.Array | pa.ChunkedArray], *, mariadb: bool
-) -> np.ndarray[Any, Any]:
+def hashes_of(columns: Sequence[HashedColumn], values: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray[Any, Any]:
     """Return the hash of each row (uint64), see :func:`digest_of`."""
     arrays = [one_chunk(each) if isinstance(each, pa.ChunkedArray) else each for each in values]
-    hashed = _mariadb_hashes if mariadb else _mysql_hashes
     found = [
-        hashed(_texts(columns, [array.slice(start, ROWS_AT_A_TIME) for array in arrays]))
+        _hashes(_texts(columns, [array.slice(start, ROWS_AT_A_TIME) for array in arrays]))
         for start in range(0, len(arrays[0]) if arrays else 0, ROWS_AT_A_TIME)
     ]
     return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 
-def _mysql_hashes(texts: pa.Array) -> np.ndarray[Any, Any]:
+def _hashes(texts: pa.Array) -> np.ndarray[Any, Any]:
     sha256 = hashlib.sha256
     hashes = b"".join([sha256(text).digest()[:8] for text in _bytes(texts)])
     return np.frombuffer(hashes, ">u8").astype(np.uint64)
-
-
-def _mariadb_hashes(texts: pa.Array) -> np.ndarray[Any, Any]:
-    crc32, sha1 = zlib.crc32, hashlib.sha1
-    hashes = [crc32(text) * crc32(sha1(text, usedforsecurity=False).hexdigest().encode()) for text in _bytes(texts)]
-    return np.array(hashes, np.uint64)
 
 
 def _bytes(texts: pa.Array) -> Iterator[memoryview]:

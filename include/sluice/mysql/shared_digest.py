@@ -20,7 +20,7 @@ from sluice.model.digests import SHARED_LONG_BYTES
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_types import Literal, find_type
 from sluice.mysql.key_sql import both
-from sluice.mysql.range_digest import DigestColumn
+from sluice.mysql.range_digest import DigestColumn, checksum_of
 from sluice.mysql.type_loss import SqlType
 
 _BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB})
@@ -54,12 +54,7 @@ def shared_digest_sql(table: TableId, columns: Sequence[DigestColumn], *conditio
     The columns have a :func:`shared_word`; the session is in UTC.
     """
     text = f"CONCAT_WS(',', {', '.join(map(_piece, columns))})"
-    bits = f"LEFT(SHA2({text}, 256), 16)"
-    if mariadb:
-        checksum = f"BIT_XOR(CAST(CONV({bits}, 16, 10) AS UNSIGNED))"
-    else:
-        checksum = f"CAST(CONV(HEX(BIT_XOR(UNHEX({bits}))), 16, 10) AS UNSIGNED)"
-    return f"SELECT COUNT(*), {checksum} FROM {quoted_table(table)} WHERE {both(*conditions)}"  # noqa: S608 - quoted
+    return f"SELECT COUNT(*), {checksum_of(text, mariadb=mariadb)} FROM {quoted_table(table)} WHERE {both(*conditions)}"  # noqa: S608 - quoted
 
 
 def _piece(column: DigestColumn) -> str:

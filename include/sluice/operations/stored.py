@@ -170,7 +170,7 @@ def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: b
                         f"batch {following} is no longer stored",
                         hint=f"`sluice segments {runtime.name}` lists those that are",
                     )
-                yield from documents(store, manifest, chosen, runtime.name, masking)
+                yield from documents(store, manifest, chosen, runtime.document_name, masking)
                 following += 1
             if not follow:
                 return

@@ -83,8 +83,12 @@ def printed(column: str, declared: str) -> str:
 
 def checksum_sql(place: str, data: str, condition: str) -> str:
     """Return the select of (rows, checksum) over the ``data`` of each row, an expression of bytes."""
-    checksum = f"bit_xor(('x' || encode(substr(sha256({data}), 1, 8), 'hex'))::bit(64)::bigint)"
-    return f"SELECT count(*), coalesce({checksum}, 0) FROM {place} WHERE {condition}"
+    return f"SELECT count(*), coalesce(bit_xor({hash_sql(data)}), 0) FROM {place} WHERE {condition}"
+
+
+def hash_sql(data: str) -> str:
+    """Return the hash of an expression of bytes, a bigint."""
+    return f"('x' || encode(substr(sha256({data}), 1, 8), 'hex'))::bit(64)::bigint"
 
 
 def _expression(column: str, declared: str) -> str:

@@ -9,12 +9,16 @@ from collections.abc import Mapping, Sequence
 
 from sluice.model.digests import SHARED_LONG_BYTES
 from sluice.postgresql.names import quoted
-from sluice.postgresql.range_digest import DigestColumn, checksum_sql, is_built_in, printed
+from sluice.postgresql.range_digest import DigestColumn, checksum_sql, hash_sql, is_built_in, printed
 from sluice.postgresql.type_names import pg_type
 
 MASK = 2**64 - 1
 """The bits of a checksum, which a bigint has with a sign."""
-_TIME = "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')"
+_TIME = (
+    "CASE WHEN isfinite({0}) THEN to_char({0}, 'YYYY-MM-DD HH24:MI:SS.US') || CASE WHEN {0} < '0001-01-01' THEN ' BC' "
+    "ELSE '' END ELSE {0}::text END"
+)
+"""to_char gives NULL for an infinite time, and the year 44 for 44 BC."""
 _DIGITS = 65
 _SCALE = 30
 _PLAIN = "{}::text"
@@ -55,8 +59,17 @@ def shared_digest_sql(place: str, columns: Sequence[DigestColumn], condition: st
 
     ``place``: the table, as FROM has it, under the name ``alias``. The session is in UTC.
     """
+    return checksum_sql(place, _data(columns, alias), condition)
+
+
+def hashes_sql(place: str, columns: Sequence[DigestColumn], condition: str, alias: str) -> str:
+    """Return the select of the hash of each row, see :func:`shared_digest_sql`."""
+    return f"SELECT {hash_sql(_data(columns, alias))} FROM {place} WHERE {condition}"  # noqa: S608 - names are quoted
+
+
+def _data(columns: Sequence[DigestColumn], alias: str) -> str:
     text = " || ',' || ".join(_piece(f"{alias}.{quoted(column.name)}", column.declared) for column in columns)
-    return checksum_sql(place, f"convert_to({text}, 'UTF8')", condition)
+    return f"convert_to({text}, 'UTF8')"
 
 
 def _piece(column: str, declared: str) -> str:

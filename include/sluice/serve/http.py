@@ -390,7 +390,9 @@ async def post_changes(
 def _opened(service: Service, request: ReadRequest, asked: _Asked, is_over: Callable[[], bool]) -> Reading:
     if request.on_lost_batches is None and not asked.as_events and not asked.how.marks:
         request = request.model_copy(update={"on_lost_batches": "stop"})  # no line would say that all rows come
-    shaping = partial(DocumentShape.of, form=asked.how.format, source=request.pipeline)
+    shaping = partial(
+        DocumentShape.of, form=asked.how.format, source=service.document_name(request.pipeline, asked.reader)
+    )
     reading = service.open(request, asked.reader, shaping)
     reading.await_first(is_over)
     return reading

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from sluice.errors import ConfigError, SchemaMoved
 from sluice.merge.column_presence import is_partial, remapped, renewed
 from sluice.merge.compact import user_columns
-from sluice.model.decimals import cast
+from sluice.model.decimals import cast, nan_columns, rows_without_nan
+from sluice.model.fields import key_fields, true_name
 from sluice.model.nearest import meant
 from sluice.model.tables import META_FIELDS, TableId, member, one_chunk, user_schema
 from sluice.serve.requests import ReadRequest, holds
@@ -159,7 +160,13 @@ class StreamShape:
             absent = pa.nulls(chosen.num_rows, pa.binary())
             chosen = chosen.drop_columns(["_present"]) if "_present" in names else chosen
             chosen = chosen.append_column(_META["_present"], absent)
-        return chosen
+        for column in nan_columns(chosen, [true_name(field) for field in key_fields(chosen.schema)]).values():
+            raise ConfigError(
+                f"a row of {table} in batch {batch} has NaN in column {column!r}, which a decimal of a stream cannot "
+                "hold",
+                hint="leave the column out (columns), or change the row at the source and read on behind its batch",
+            )
+        return rows_without_nan(chosen)
 
     @property
     def _visible_fields(self) -> list[pa.Field]:

@@ -179,6 +179,10 @@ class Service:
         """End the sessions."""
         self._sessions.close()
 
+    def document_name(self, pipeline: str, reader: Reader) -> str:
+        """Return the name under which documents speak of a pipeline's source. Raises AccessDenied."""
+        return self._runtime(pipeline, reader).document_name
+
     def _runtime(self, pipeline: str, reader: Reader) -> Runtime:
         if not reader.may_see(pipeline):
             raise AccessDenied(f"{reader.name} may not read pipeline {pipeline}")

@@ -7,11 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import flight
 
+from sluice import __version__
 from sluice.errors import LoadError
 from sluice.model.findings import Finding
 from sluice.operations.check import check
@@ -154,30 +157,87 @@ def test_a_consumer_of_kafka_rebuilds_the_rows(
         assert documented(made, table) == truth(made)
 
 
-def test_a_document_tells_where_its_change_stands_in_the_log(
-    tmp_path: Path, postgresql_source: Any, zookeeper: Any
+def test_a_document_has_the_source_block_of_the_postgresql_connector(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any, kafka: Any
 ) -> None:
-    """The place is in the fields that Debezium's documents have for a binlog, as docs/formats.md has it."""
-    with pg_case(tmp_path, postgresql_source, zookeeper, schema="to_tail") as made:
+    """Each way to a document has its fields, types and values, with transaction and LSN as the server counts them; with
+    schemas, these describe the block.
+    """
+    from tests.support.readers import kafka_reading
+
+    options = '    changes: all\n    options: {schemas: true, create_topics: {when: needed}, ack_topic: "{pipeline}.{target}"}'
+    with pg_case(
+        tmp_path, postgresql_source, zookeeper, schema="to_block", target=kafka, kind="kafka", target_extra=options
+    ) as made:
         made.write("CREATE TABLE t (id int PRIMARY KEY)")
         made.prepare()
         made.run_until_head()
         with made.source.connect() as connection:
-            place = "SELECT pg_current_wal_lsn() - '0/0', timeline_id FROM pg_control_checkpoint()"
-            [(before, timeline)] = connection.execute(place).fetchall()
+            place = "SELECT pg_current_wal_lsn() - '0/0', current_database()"
+            [(before, database)] = connection.execute(place).fetchall()
             with connection.transaction():
-                [(transaction,)] = connection.execute("SELECT pg_current_xact_id()::text").fetchall()
-                connection.execute("INSERT INTO to_tail.t VALUES (1), (2)")
+                [(transaction,)] = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchall()
+                connection.execute("INSERT INTO to_block.t SELECT generate_series(1, 60)")
+                connection.execute("UPDATE to_block.t SET id = 100 WHERE id = 1")  # such rows are not made in columns
             [(after, _)] = connection.execute(place).fetchall()
         made.run_until_head()
-        printed = made.cli("tail", made.name, "--format", "debezium-json", "--from-batch", "1", "--no-follow")
-        assert printed.returncode == 0, printed.stderr
-        sources = [json.loads(line)["source"] for line in printed.stdout.splitlines()]
-        assert [one["row"] for one in sources] == [0, 1]
-        for one in sources:
-            assert (one["db"], one["table"], one["gtid"]) == ("to_tail", "t", transaction)
-            assert one["file"] == f"timeline{timeline}.000001"
-            assert before < one["pos"] < after
+        messages = [one.document for one in kafka_reading.read(kafka, "to_block.t") if one.value is not None]
+        printed = {
+            form: made.cli("tail", made.name, "--format", form, "--from-batch", "1", "--no-follow")
+            for form in ("debezium-json", "cloudevents-json")
+        }
+        assert [one.returncode for one in printed.values()] == [0, 0], printed
+        lines = {form: [json.loads(line) for line in one.stdout.splitlines()] for form, one in printed.items()}
+        with by_http(made) as client:
+            served = documents(client.get(f"/pipelines/{made.name}/changes"))
+
+        blocks = [one["payload"]["source"] for one in messages]
+        assert len(blocks) == len(lines["debezium-json"]) == len(served) == 62
+        assert blocks == [one["source"] for one in lines["debezium-json"]] == [one["source"] for one in served]
+        times = {name: blocks[0][name] for name in ("ts_ms", "ts_us", "ts_ns")}
+        lsn = blocks[0]["lsn"]
+        assert before < lsn < after
+        [block] = {json.dumps(one) for one in blocks}
+        assert json.loads(block) == {
+            "version": __version__, "connector": "postgresql", "name": made.name, "snapshot": "false", "db": database,
+            "sequence": f'[null,"{lsn}"]', "schema": "to_block", "table": "t", "txId": transaction, "lsn": lsn,
+            "xmin": None, **times,
+        }  # fmt: skip
+        [schema] = [one for one in messages[0]["schema"]["fields"] if one["field"] == "source"]
+        assert schema["name"] == "io.debezium.connector.postgresql.Source"
+        assert [one["field"] for one in schema["fields"]] == list(blocks[0])
+        assert [(one["field"], one["type"], one["optional"]) for one in schema["fields"][-5:]] == [
+            ("schema", "string", False), ("table", "string", False), ("txId", "int64", True), ("lsn", "int64", True),
+            ("xmin", "int64", True),
+        ]  # fmt: skip
+        [event, *_] = lines["cloudevents-json"]
+        assert (event["source"], event["type"].split(".")[3]) == (f"/debezium/postgresql/{made.name}", "postgresql")
+        assert (event["iodebeziumtxid"], event["iodebeziumlsn"]) == (str(transaction), str(lsn))
+
+
+def test_a_merged_document_has_the_place_of_its_batch(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any, kafka: Any
+) -> None:
+    """A merged row has no transaction of its own; its LSN is that of the batch's end."""
+    from tests.support.readers import kafka_reading
+
+    options = '    options: {create_topics: {when: needed}, ack_topic: "{pipeline}.{target}"}'
+    with pg_case(
+        tmp_path, postgresql_source, zookeeper, schema="to_merge", target=kafka, kind="kafka", target_extra=options
+    ) as made:
+        made.write("CREATE TABLE t (id int PRIMARY KEY)")
+        made.prepare()
+        made.run_until_head()
+        made.write("INSERT INTO t VALUES (1), (2)")
+        made.run_until_head()
+        runtime = made.runtime()
+        with runtime.state() as state:
+            ends = {state.batches.require(number).last.row_place[1] for number in runtime.store.batches()}
+        for one in kafka_reading.read(kafka, "to_merge.t"):
+            block = one.document["source"]
+            assert (block["connector"], block["schema"], block["txId"]) == ("postgresql", "to_merge", None)
+            assert block["lsn"] in ends
+            assert block["sequence"] == f'[null,"{block["lsn"]}"]'
 
 
 FAR = {
@@ -365,3 +425,29 @@ def test_subscribers_have_the_rows(tmp_path: Path, postgresql_source: Any, zooke
         with by_http(made) as client:
             events = documents(client.get(f"/pipelines/{made.name}/changes"))
         assert documented(made, replayed_events(events)) == expected
+
+
+def test_readers_get_no_number_in_place_of_nan(tmp_path: Path, postgresql_source: Any, zookeeper: Any) -> None:
+    """Arrow's decimals have no NaN: the read ends and says what leads on, and rows that are no more have null."""
+    with pg_case(
+        tmp_path, postgresql_source, zookeeper, schema="nan_readers",
+        tables=("CREATE TABLE t (id int PRIMARY KEY, n numeric(6,2))", "ALTER TABLE t REPLICA IDENTITY FULL"),
+    ) as made:  # fmt: skip
+        made.prepare()
+        made.run_until_head()
+        made.write("INSERT INTO t VALUES (1, 1.5), (2, 'NaN')")
+        made.run_until_head()
+        at = made.runtime().store.batches()[-1]
+        made.write(
+            "UPDATE t SET n = 2.5 WHERE id = 2", "UPDATE t SET n = 'NaN' WHERE id = 1", "DELETE FROM t WHERE id = 1"
+        )
+        made.run_until_head()
+        with serving(made) as (_, reader):
+            asked = {"pipeline": made.name, "tables": ["nan_readers.t"], "from_": {"batch": at}}
+            with pytest.raises(flight.FlightError, match=rf"batch {at} has NaN in column 'n'.*leave the column out"):
+                reader.read(**asked)
+            assert [row["id"] for row in reader.read(**asked, columns=["id"]).rows()] == [1, 2, 2, 1, 1]
+            merged = {**asked, "from_": {"batch": at + 1}, "form": "merged"}
+            rows = {row["id"]: row for row in reader.read(**merged).rows()}
+            assert (rows[2]["n"], rows[2]["_before"]["n"]) == (Decimal("2.50"), None)
+            assert (rows[1]["_op"], rows[1]["_before"]["n"]) == ("d", Decimal("1.50"))

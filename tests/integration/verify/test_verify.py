@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from sluice.errors import ConfigError, Paused
+from sluice.errors import ConfigError, OutOfOrder, Paused
 from sluice.model.dumps import Chunk
 from sluice.model.tables import TableId
 from sluice.mysql.range_digest import DigestColumn, digest_sql, row_text
@@ -27,6 +27,7 @@ from sluice.operations.verify import verify as flow
 from sluice.operations.verify.result import TableResult, VerifyResult
 from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.targets.messages.arrow_messages import stream
+from sluice.targets.mysql import connection as target_connection
 from sluice.targets.postgresql import compare as listing
 from sluice.targets.sql import compare
 from tests.support.pipelines.case import Case, case
@@ -472,6 +473,22 @@ def test_rows_go_through_a_rule_on_dataframes(shop: Case, spark_connect) -> None
 def unwrapped(text: str) -> str:
     """Without the line breaks of the terminal's width."""
     return " ".join(text.split())
+
+
+def test_rows_without_a_key_are_counted_however_long_the_target_is_waited_for(
+    shop: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target's server ends a session that is silent for ``IDLE_S``, and the error names what stands still."""
+    monkeypatch.setattr(target_connection, "IDLE_S", 8)
+    both(shop, "CREATE TABLE keyless (a INT)")
+    begin(shop)
+    at(shop.source, shop, "INSERT INTO keyless VALUES (1)")
+    shop.run_until_head()
+    at(shop.source, shop, "INSERT INTO keyless VALUES (2)")  # which nobody captures
+    with pytest.raises(OutOfOrder, match="nothing moved for 20 s"):
+        verified(shop, patience_s=20)
+    with delivering(shop):
+        assert verified(shop).tables[0].equal == 2
 
 
 def test_the_command(shop: Case) -> None:

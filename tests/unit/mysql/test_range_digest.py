@@ -40,6 +40,14 @@ def test_not_the_same(one, other) -> None:
 
 
 @pytest.mark.parametrize(
+    ("declared", "alike"), [("float", False), ("double", False), ("time(3)", True), ("bit(9)", True)]
+)
+def test_types_that_mysql_and_mariadb_hash_alike(declared: str, alike: bool) -> None:
+    words = {digest_word(declared, None, mariadb=mariadb) for mariadb in (False, True)}
+    assert len(words) == (1 if alike else 2)
+
+
+@pytest.mark.parametrize(
     "declared", ["geometry", "vector(3)", "int(5) unsigned zerofill", "float(7,3)", "double(9,2)", "nonsense"]
 )
 def test_types_without_one(declared: str) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import zlib
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,8 +17,8 @@ from sluice.model.column_types import ColumnKind as K
 from sluice.model.column_types import ColumnType
 from sluice.model.digests import RangeDigest
 from sluice.model.tables import META_FIELDS, Column, TableId, TableSchema
-from sluice.mysql.row_digest import HashedColumn, digest_of, not_covered
-from sluice.sources.mysql.log_digests import log_digest, not_digested
+from sluice.mysql.row_digest import HashedColumn, digest_of, hashes_of, not_covered
+from sluice.sources.log_digests import hashed_columns, log_digest, not_digested
 
 ID = HashedColumn("id", "int", ColumnType(K.INT))
 NOTE = HashedColumn("note", "varchar(9)", ColumnType(K.VARCHAR, charset="utf8mb4"))
@@ -37,25 +37,18 @@ def test_numbers_lengths_and_nulls_are_packed_and_texts_follow() -> None:
     values = [pa.array([7, -1], pa.int32()), pa.array(["a,\u00e9", None]), pa.array(["x", "y"])]
     seven = (7 << 1) | (4 << 35)  # the last string needs no length
     none = ((2**32 - 1) << 1) | (1 << 33)
-    found = digest_of([ID, NOTE, NOTE], values, mariadb=False)
+    found = digest_of([ID, NOTE, NOTE], values)
     assert found == hashed(f"{seven},a,\u00e9x".encode(), f"{none},y".encode())
 
 
 def test_a_row_without_any_value_has_a_text() -> None:
     values = [pa.array([None, Decimal("1.00000000")], pa.decimal128(12, 8)), pa.array([None, None], pa.string())]
-    assert digest_of([PRICE, NOTE], values, mariadb=False) == hashed(b"3,,", b"2,1.00000000,")
+    assert digest_of([PRICE, NOTE], values) == hashed(b"3,,", b"2,1.00000000,")
 
 
 def test_decimals_and_times_are_printed_as_the_server_does() -> None:
     values = [pa.array([Decimal("0.00000001")], pa.decimal128(12, 8)), pa.array([dt.datetime(2024, 2, 29, 1, 2, 3)])]
-    assert digest_of([PRICE, AT], values, mariadb=False) == hashed(b"0,0.00000001,2024-02-29 01:02:03.000")
-
-
-def test_mariadb_has_another_hash() -> None:
-    text = str(7 << 1).encode()
-    sha1 = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
-    found = digest_of([ID], [pa.array([7], pa.int32())], mariadb=True)
-    assert found.checksum == zlib.crc32(text) * zlib.crc32(sha1)
+    assert digest_of([PRICE, AT], values) == hashed(b"0,0.00000001,2024-02-29 01:02:03.000")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +93,10 @@ def changes(*rows: tuple[str, tuple[int, Any], tuple[int, Any] | None], present:
 
 def digest(*rows: tuple[int, Any]) -> RangeDigest:
     values = [pa.array([row[0] for row in rows], pa.int32()), pa.array([row[1] for row in rows], pa.string())]
-    return digest_of([ID, NOTE], values, mariadb=False)
+    return digest_of([ID, NOTE], values)
+
+
+HASHES = partial(hashes_of, list(map(HashedColumn.of, hashed_columns(SCHEMA))))
 
 
 def test_changes_add_up_to_the_digest_of_the_rows_that_are_left() -> None:
@@ -114,13 +110,13 @@ def test_changes_add_up_to_the_digest_of_the_rows_that_are_left() -> None:
         ("d", (3, "three"), None),
         ("r", (9, "read by a dump"), None),
     )
-    assert log_digest(SCHEMA, log, mariadb=False) == digest((1, None), (20, None))
+    assert log_digest(SCHEMA, log, HASHES) == digest((1, None), (20, None))
 
 
 def test_rows_of_which_the_log_has_a_part_are_told() -> None:
-    said = log_digest(SCHEMA, changes(("u", (1, None), (1, "one")), present=b"\x01"), mariadb=False)
+    said = log_digest(SCHEMA, changes(("u", (1, None), (1, "one")), present=b"\x01"), HASHES)
     assert "binlog_row_image" in str(said)
 
 
 def test_a_table_without_a_key_has_no_digest() -> None:
-    assert "no primary key" in not_digested(TableSchema(SCHEMA.table, SCHEMA.columns))
+    assert "no primary key" in not_digested(TableSchema(SCHEMA.table, SCHEMA.columns), lambda column: "")

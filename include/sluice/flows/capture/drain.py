@@ -388,7 +388,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
     late = dict(late_chunks(state, cursor.position))
     held, watched = held_tables(state)
     small_files = pipeline.capture.segments.small_files
-    digester = log_digester(runtime, who.dialect)
+    digester = log_digester(runtime)
     place_alone = partial(_place_alone, runtime.name, runtime.store, state, lease, cursor, claim)
 
     def interleaver(marks: TableId | None, chunks: list[Chunk]) -> ChunkInterleaver:

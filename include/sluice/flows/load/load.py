@@ -516,6 +516,10 @@ class _Facts:
         known = tables_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)
         return {table: routes.route(table).target for table in known if selection.wants(table)}
 
+    def document_name(self, pipeline: str) -> str:
+        """Return the name that the runtime gives the source."""
+        return self._runtime.document_name
+
     def column_defaults(self) -> Mapping[TableId, Mapping[str, DefaultValue]]:
         """Return the defaults of columns, by the definitions at the start of the batch and its statements."""
         runtime, batch = self._runtime, self._batch

@@ -36,7 +36,7 @@ from sluice.operations.deadletters.store import DeadLetter, chosen, read_row, se
 from sluice.rules import Ruled, RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest
-from sluice.targets.port import BatchInput, TableInput, Target
+from sluice.targets.port import BatchInput, NoFacts, TableInput, Target
 from sluice.targets.port.digests import keeping_digests
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory
 
@@ -251,6 +251,7 @@ class _Replay:
             self.held,
             MemoryReader(),
             (TableInput(plan, (RowsInMemory(table, fresh),)),),
+            facts=NoFacts(self.runtime.document_name),
             replay=f"dead letter {one.id} {table}"[:200],
         )
         with self.loader.open(self.epoch) as session:

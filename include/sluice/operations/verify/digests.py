@@ -436,7 +436,7 @@ class _Side:
                 after, odd = self._unseen(seen, rows)
                 if odd.any():
                     return None
-                more = source.log_digest(self.source.identity.dialect, schema, rows.filter(after))
+                more = source.log_digest(schema, rows.filter(after))
                 if isinstance(more, str):
                     return None
                 found = found.plus(more.rows, more.checksum)

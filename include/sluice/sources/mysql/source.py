@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,13 +38,14 @@ from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.key_sql import key_literals, key_table, shown_literal, typed_literal
 from sluice.mysql.rights import GrantedRights, grant
+from sluice.mysql.row_digest import HashedColumn, hashes_of, not_covered
+from sluice.sources.log_digests import hashed_columns, log_digest, not_digested
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.live_table import read_definition
 from sluice.sources.mysql.catalog.stored_table import schema_of
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
-from sluice.sources.mysql.log_digests import log_digest, not_digested
 from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import capture
@@ -165,13 +166,15 @@ class MySQLSource:
         """Return the effect of a statement on stored values, by the conversion rules of the server that ran it."""
         return row_effects(change, statement, mariadb=self.dialect(at) == dialects.MARIADB)
 
-    def log_digest(self, dialect: dialects.Dialect, schema: TableSchema, rows: pa.Table) -> RangeDigest | str:
+    def log_digest(self, schema: TableSchema, rows: pa.Table) -> RangeDigest | str:
         """See :class:`sluice.sources.port.DigestsLog`."""
-        return log_digest(schema, rows, mariadb=dialect == dialects.MARIADB)
+        refused = self.not_digested(schema)
+        columns = list(map(HashedColumn.of, hashed_columns(schema)))
+        return refused or log_digest(schema, rows, partial(hashes_of, columns))
 
     def not_digested(self, schema: TableSchema) -> str:
         """See :class:`sluice.sources.port.DigestsLog`."""
-        return not_digested(schema)
+        return not_digested(schema, lambda column: not_covered(HashedColumn.of(column)))
 
     @property
     def watermark_table(self) -> TableId:

@@ -8,7 +8,6 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from sluice.model.dialects import Dialect
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, TableRequest
 from sluice.model.tables import TableId, TableSchema
@@ -47,7 +46,7 @@ class SharedDigestReader(Protocol):
 class DigestsLog(Protocol):
     """Optional, of a :class:`Source`: computes from decoded rows the checksums that its server computes."""
 
-    def log_digest(self, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> RangeDigest | str:
+    def log_digest(self, schema: TableSchema, rows: pa.Table) -> RangeDigest | str:
         """Return what SEGMENT_ROWS do to the digest of their table: rows that come less rows that go, and the XOR of
         the hashes of both. A text: why that cannot be told. Pure.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
+from sluice.model.changes import SourceName
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import Dialect
 from sluice.model.dumps import Marking
@@ -77,3 +78,13 @@ class Source(Protocol):
 
         ``rows``: columns ``_gtid``, ``_file``, ``_offset``.
         """
+
+
+@runtime_checkable
+class NamesConnector(Protocol):
+    """Optional, of a :class:`Source`: Debezium has a connector for it whose documents describe their source otherwise
+    than those of its MySQL connector.
+    """
+
+    def document_name(self) -> SourceName:
+        """Return the pipeline's name with that connector. Connects to nothing."""

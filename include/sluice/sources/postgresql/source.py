@@ -18,9 +18,11 @@ from psycopg import pq
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, LostPosition, PreflightError, SourceUnavailable
+from sluice.model.changes import SourceName
 from sluice.model.completeness import Settled
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import POSTGRESQL, Dialect
+from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Marking
 from sluice.model.findings import Finding
 from sluice.model.load_marks import MarkRules
@@ -29,6 +31,8 @@ from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, TableSchema
 from sluice.postgresql.connection import Connection, connect
+from sluice.postgresql.row_digest import hashes_of, not_covered
+from sluice.sources.log_digests import log_digest, not_digested
 from sluice.sources.port import (
     Asked,
     Blindness,
@@ -177,6 +181,18 @@ class PostgreSQLSource:
     def location_of(self, table: TableId) -> str:
         """Return the URI of a table, as lineage names it."""
         return self.endpoint.uri("postgres", 5432, self.endpoint.schema, table.schema, table.table)
+
+    def document_name(self) -> SourceName:
+        """See :class:`sluice.sources.port.NamesConnector`."""
+        return SourceName(self.pipeline.pipeline, "postgresql", self.endpoint.schema)
+
+    def log_digest(self, schema: TableSchema, rows: pa.Table) -> RangeDigest | str:
+        """See :class:`sluice.sources.port.DigestsLog`."""
+        return self.not_digested(schema) or log_digest(schema, rows, hashes_of)
+
+    def not_digested(self, schema: TableSchema) -> str:
+        """See :class:`sluice.sources.port.DigestsLog`."""
+        return not_digested(schema, not_covered)
 
     @property
     def keys(self) -> PostgresKeyText:

@@ -76,7 +76,7 @@ class HttpWriter:
         batch = self.batch
         if not batch.tables and not batch.changes:
             return []
-        return [[HttpUnit(self.place, self.fence, BatchRows.of(batch, self.place.options.form))]]
+        return [[HttpUnit(self.place, self.fence, BatchRows.of(batch, self.place.pipeline, self.place.options.form))]]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Do nothing: everything was taken, and the pipeline keeps the checkpoint."""
@@ -114,7 +114,7 @@ class HttpUnit:
         position = f"{rows.position.server} {rows.position.place}"
         sending = Sending(options, place.pipeline, place.target, self.fence, rows.replay, position)
         at = None if rows.changes else rows.position
-        writer = MessageWriter(options.form, place.pipeline, self.fence.batch, at)
+        writer = MessageWriter(options.form, rows.source, self.fence.batch, at)
         result = WriteResult()
         client = HttpClient(place.receiver, options, f"sending batch {self.fence.batch} to {place.owner}", place.owner)
         with closing(client), ThreadPoolExecutor(options.concurrency, "sluice-http") as threads:

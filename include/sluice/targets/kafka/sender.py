@@ -103,7 +103,7 @@ class BatchSender:
         self._transactions: list[Transaction] = []
         at = rows.position if self._merged else None
         numbers = Registry(place) if self._options.form.registered else None
-        self._writer = MessageWriter(self._options.form, place.pipeline, fence.batch, at, numbers, rows.defaults)
+        self._writer = MessageWriter(self._options.form, rows.source, fence.batch, at, numbers, rows.defaults)
         tables = [*(one.plan.target for one in rows.removes), *(table.target for table in rows.tables)]
         tables = tables or [piece.table for piece in self._pieces]
         topics = self._topics.require(tables, held.topics, channel.admin)

@@ -83,7 +83,7 @@ class KafkaWriter:
                 Topics(place, {}).require_own(targets)
             for table in batch.tables:
                 self._require_key(table)
-        rows = TopicRows.of(batch, place.options.form, told)
+        rows = TopicRows.of(batch, place.pipeline, place.options.form, told)
         rows = replace(rows, removes=tuple(batch.reconcile), empties=empties)
         return [[KafkaUnit(place, self.fence, rows)]]
 

@@ -18,7 +18,8 @@ from sluice.targets.port import BatchInput, RowReader, TableInput
 class BatchRows:
     """The contents of a batch. ``changes``: how many there are to read; 0: merged rows.
 
-    ``replay``: as in :class:`BatchInput`. ``defaults``: of columns, for schemas in messages.
+    ``replay``: as in :class:`BatchInput`. ``source``: its name in documents. ``defaults``: of columns, for schemas in
+    messages.
     """
 
     reader: RowReader
@@ -26,15 +27,17 @@ class BatchRows:
     position: Offset
     changes: int
     replay: str
+    source: str
     statements: tuple[Statement, ...] = ()
     defaults: Mapping[TableId, Mapping[str, DefaultValue]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: BatchInput, form: MessageForm, statements: tuple[Statement, ...] = ()) -> Self:
+    def of(cls, batch: BatchInput, pipeline: str, form: MessageForm, statements: tuple[Statement, ...] = ()) -> Self:
         """Return the contents of a batch, lighter tables first."""
         tables = tuple(sorted(batch.tables, key=lambda table: table.weight))
         defaults = batch.facts.column_defaults() if form.has_schemas else {}
-        return cls(batch.reader, tables, batch.position, batch.changes, batch.replay, statements, defaults)
+        source = batch.facts.document_name(pipeline)
+        return cls(batch.reader, tables, batch.position, batch.changes, batch.replay, source, statements, defaults)
 
     @property
     def cost(self) -> int:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnType
-from sluice.model.decimals import is_nan, without_nan
+from sluice.model.decimals import nan_columns, rows_without_nan
 from sluice.model.fields import declared_type, is_generated, neutral_type, true_name
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.tables import META_COLUMNS, TableId, member, one_chunk
+from sluice.model.tables import META_COLUMNS, TableId
 from sluice.targets.port import ChangePiece, Rejection, RowFile, RowReader, WriteResult
 
 REMOVED, EMPTIED = 1, 2
@@ -65,28 +65,15 @@ def holding(piece: ChangePiece) -> ChangePiece:
             hint="leave the column out (mapping.columns.exclude), or let a rule of kind row change the value; with "
             "changes: latest, on_error: dead_letter leaves such rows out",
         )
-    rows = piece.rows
-    for number, one in enumerate(rows.schema):
-        if pa.types.is_decimal(one.type):
-            rows = rows.set_column(number, one, without_nan(one_chunk(rows[one.name]))[0])
-        elif one.name == "_before" and any(pa.types.is_decimal(child.type) for child in one.type):
-            struct = one_chunk(rows[one.name])
-            children = [without_nan(member(struct, child.name))[0] for child in one.type]
-            filled = pa.StructArray.from_arrays(children, fields=list(one.type), mask=pc.is_null(struct))
-            rows = rows.set_column(number, one, filled)
-    return replace(piece, rows=rows)
+    return replace(piece, rows=rows_without_nan(piece.rows))
 
 
 def nan_rows(piece: ChangePiece) -> dict[int, str]:
     """Return why rows are refused, by number: NaN in a decimal of a row that stays, or of its key."""
-    is_deleted = np.asarray(pc.equal(piece.rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False))
-    refused: dict[int, str] = {}
-    for one in piece.rows.schema:
-        if pa.types.is_decimal(one.type) and one.name not in META_COLUMNS:
-            odd = is_nan(one_chunk(piece.rows[one.name]))
-            for number in np.flatnonzero(odd if true_name(one) in piece.key else odd & ~is_deleted).tolist():
-                refused.setdefault(number, f"column {true_name(one)}: NaN, which a decimal of a message cannot hold")
-    return refused
+    return {
+        number: f"column {column}: NaN, which a decimal of a message cannot hold"
+        for number, column in nan_columns(piece.rows, piece.key).items()
+    }
 
 
 def without_refused(piece: ChangePiece) -> tuple[ChangePiece, list[Rejection]]:

@@ -32,7 +32,7 @@ def statement_messages(writer: MessageWriter, topic: str, statements: Iterable[S
     if not writer.form.enveloped:
         form = format_of(writer.form.format)
         return [(None, text.encode()) for one in statements for text in form.statement(one, writer.source)]
-    envelope = writer.envelope(topic, connect.SCHEMA_CHANGE_KEY, connect.SCHEMA_CHANGE_VALUE)
+    envelope = writer.envelope(topic, *connect.schema_change_schemas(writer.source))
     return [
         (envelope.key(debezium.statement_key(one)), envelope.value(text))
         for one in statements

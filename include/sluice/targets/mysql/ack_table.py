@@ -36,6 +36,12 @@ class AckTable(AckRows):
     PUT: ClassVar[str] = "INSERT INTO {table} ({columns}) VALUES ({places}) ON DUPLICATE KEY UPDATE {settings}"
     GIVEN: ClassVar[str] = "VALUES({})"
     IDLE: ClassVar[str] = "TIMESTAMPDIFF(SECOND, updated_at, NOW(6))"
+    OPTIONS: ClassVar[str] = (
+        " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin COMMENT='Sluice keeps it; do not edit'"
+    )
+    SNAPSHOT: ClassVar[tuple[str, ...]] = (
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+    )  # fmt: skip
 
     def __init__(self, schema: str, pipeline: str, target: str) -> None:
         super().__init__(f"{quoted(schema)}.{quoted(TABLE)}", pipeline, target)

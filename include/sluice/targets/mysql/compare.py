@@ -27,8 +27,9 @@ from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql import shared_digest
 from sluice.mysql.column_types import Literal, MysqlType, type_named
 from sluice.mysql.key_sql import key_table
-from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word, exact_text
+from sluice.mysql.range_digest import KIND, DigestColumn, digest_sql, digest_word, exact_text
 from sluice.targets.mysql import statements
+from sluice.targets.mysql.connection import kept_alive
 from sluice.targets.mysql.range_delete import declared, stretches
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.table_info import ColumnInfo
@@ -94,8 +95,9 @@ class MySQLComparer:
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """See :meth:`sluice.targets.port.Comparer.digest_words`."""
         with self.target.session("reading the target's tables") as session:
-            words = _words(plan, session, lambda column: digest_word(column.sql_type, column.charset))
-            return ("mariadb" if session.mariadb else "mysql", *words) if words else ()
+            mariadb = session.mariadb
+            words = _words(plan, session, lambda column: digest_word(column.sql_type, column.charset, mariadb=mariadb))
+            return (KIND, *words) if words else ()
 
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """See :meth:`sluice.targets.port.Comparer.digest`."""
@@ -211,11 +213,14 @@ class _Comparison:
                 self.session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(table)}")
 
     def _send_all(self, temporary: TableId, pieces: Iterable[pa.Table], names: list[str]) -> int:
-        count = 0
-        for piece in pieces:
+        count, remaining = 0, iter(pieces)
+        while True:
+            with kept_alive(self.session.connection):  # behind the last piece the target is waited for
+                piece = next(remaining, None)
+            if piece is None:
+                return count
             self._send(temporary, piece, names)
             count += piece.num_rows
-        return count
 
     def _groups(self, sent: TableId, names: list[str], shown: Sequence[str], *, whole: bool) -> Sequence[Sequence[Any]]:
         """Return the different rows whose number differs: hash, number sent, number at the target, values."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -30,7 +29,7 @@ from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, ref
 from sluice.targets.mysql.connection import LOCK_WAIT_S, TargetConnection, connect, errors, set_lock_wait
 from sluice.targets.mysql.ddl import converts_otherwise
 from sluice.targets.mysql.ddl_runner import DdlRunner, create_schema
-from sluice.targets.mysql.digest_rows import DigestRows, MySQLDigestStore
+from sluice.targets.mysql.digested_table import MySQLDigestedTable
 from sluice.targets.mysql.extras import is_foreign
 from sluice.targets.mysql.late_indexes import LateIndexes, left_out, made_with_indexes
 from sluice.targets.mysql.mark_rows import MarkRows
@@ -48,8 +47,8 @@ from sluice.targets.port import (
     SchemaChange,
     TableFinding,
 )
-from sluice.targets.port.digests import BatchDigests
 from sluice.targets.sql.ack_rows import TABLE
+from sluice.targets.sql.digest_rows import KeepsDigestRows
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.loader import Again, compared_again
 from sluice.targets.sql.session_pool import SessionPool
@@ -82,7 +81,7 @@ class MySQLOptions(SqlOptions):
     )
 
 
-class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
+class MySQLTarget(KeepsDigestRows, SqlTarget[Session, MySQLOptions, AckTable]):
     """One MySQL or MariaDB server. See :class:`SqlTarget`."""
 
     Options: ClassVar[type[SqlOptions]] = MySQLOptions
@@ -106,7 +105,6 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         super().__init__(config, endpoint, pipeline)
         self.mark: LoadMark | None = None
-        self.digests: BatchDigests | None = None
 
     @property
     def marks(self) -> MarkRows | None:
@@ -122,21 +120,9 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         with super().open(epoch) as opened:
             yield opened
 
-    def digest_store(self) -> MySQLDigestStore:
-        """See :class:`sluice.targets.port.digests.KeepsDigests`."""
-        return MySQLDigestStore(self)
-
-    def note_loading(self, fence: Fence) -> None:
-        """Note that a batch is written in several transactions, if its digests are kept."""
-        if self.digests is not None:
-            self.digest_store().note_loading(fence)
-
-    def beside(self, session: Session) -> Callable[[], None]:
-        """Return what is written in the transaction that commits a checkpoint, besides."""
-        digests = self.digests
-        if digests is None:
-            return super().beside(session)
-        return partial(DigestRows.beside(self.acks, self.owner).fold, session.cursor, session, digests)
+    def digested(self, session: Session, plan: PlannedTable) -> MySQLDigestedTable:
+        """See :class:`sluice.targets.sql.digest_rows.Keeper`."""
+        return MySQLDigestedTable.of(session, plan)
 
     @property
     def lock_wait_s(self) -> int:

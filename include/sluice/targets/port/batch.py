@@ -37,9 +37,15 @@ class SourceFacts(Protocol):
         known: target table -> name at the target -> value.
         """
 
+    def document_name(self, pipeline: str) -> str:
+        """Return the name under which documents speak of the source, with its connector if it names one."""
 
+
+@dataclass(frozen=True, slots=True)
 class NoFacts:
-    """Answers as if nothing were known about the source."""
+    """Answers as if nothing were known about the source but its name in documents ("": the pipeline's)."""
+
+    named: str = ""
 
     def being_copied(self) -> frozenset[TableId]:
         """Return no table."""
@@ -56,6 +62,10 @@ class NoFacts:
     def column_defaults(self) -> Mapping[TableId, Mapping[str, DefaultValue]]:
         """Return no table."""
         return {}
+
+    def document_name(self, pipeline: str) -> str:
+        """Return the name that is known."""
+        return self.named or pipeline
 
 
 class StatementRunner(Protocol):

@@ -34,6 +34,7 @@ class AckTable(AckRows):
     GIVEN: ClassVar[str] = "EXCLUDED.{}"
     TOUCHED: ClassVar[str] = ", updated_at = now()"
     IDLE: ClassVar[str] = "EXTRACT(EPOCH FROM now() - updated_at)"
+    SNAPSHOT: ClassVar[tuple[str, ...]] = ("BEGIN ISOLATION LEVEL REPEATABLE READ",)
 
     def __init__(self, schema: str, pipeline: str, target: str) -> None:
         super().__init__(f"{quoted(schema)}.{quoted(TABLE)}".replace("%", "%%"), pipeline, target)

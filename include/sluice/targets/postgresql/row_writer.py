@@ -46,13 +46,14 @@ class RowWriter(SqlRowWriter):
     """See :class:`SqlRowWriter`.
 
     ``session``: in a transaction; ``zero_dates``: what becomes of dates that no calendar has; ``marks``: what stands in
-    front of the rows, None: nothing does.
+    front of the rows, None: nothing does; ``beside``: writes what belongs to the checkpoint.
     """
 
     endpoint: Endpoint
     session: Session
     zero_dates: str
     marks: LoadMessages | None = None
+    beside: Callable[[], None] = lambda: None
 
     @classmethod
     def over(
@@ -68,6 +69,10 @@ class RowWriter(SqlRowWriter):
     ) -> RowWriter:
         """Build a writer over ``session``."""
         return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, zero_dates, marks)
+
+    def acknowledged(self) -> None:
+        """See the class."""
+        self.beside()
 
     def marked(self, loaded: int) -> AbstractContextManager[None]:
         """See the class."""

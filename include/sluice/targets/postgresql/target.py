@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import psycopg
@@ -43,11 +44,13 @@ from sluice.targets.postgresql.compare import PostgreSQLComparer
 from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, connect, errors
 from sluice.targets.postgresql.conversions import CONVERSIONS
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
+from sluice.targets.postgresql.digested_table import PostgreSQLDigestedTable
 from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
 from sluice.targets.sql import sessions_in_use
 from sluice.targets.sql.ack_rows import TABLE
 from sluice.targets.sql.checkpoints import TAKING_OVER
+from sluice.targets.sql.digest_rows import KeepsDigestRows
 from sluice.targets.sql.folding_target import Comparison, FoldingTarget
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.names import Naming
@@ -141,7 +144,7 @@ class PostgreSQLOptions(SqlOptions):
     )
 
 
-class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
+class PostgreSQLTarget(KeepsDigestRows, FoldingTarget[Session, PostgreSQLOptions, AckTable]):
     """One PostgreSQL database. See :class:`sluice.targets.sql.target.SqlTarget`."""
 
     Options: ClassVar[type[SqlOptions]] = PostgreSQLOptions
@@ -159,6 +162,7 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
         counts_rows=True,
         removes_listed_keys=True,
         marks_loads=True,
+        keeps_digests=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
@@ -202,6 +206,11 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
     def location_of(self, table: TableId) -> str:
         """Return the URI of a table in its database."""
         return self.endpoint.uri("postgres", 5432, self.endpoint.schema, table.schema, table.table)
+
+    def digested(self, session: Session, plan: PlannedTable) -> PostgreSQLDigestedTable:
+        """See :class:`sluice.targets.sql.digest_rows.Keeper`."""
+        there = self.naming.plan(plan)
+        return PostgreSQLDigestedTable.of(plan, self._comparison(session, [there.target])([there])[there.target])
 
     def comparer(self) -> PostgreSQLComparer:
         """See :class:`sluice.targets.port.Comparer`."""
@@ -318,9 +327,10 @@ class PostgreSQLTarget(FoldingTarget[Session, PostgreSQLOptions, AckTable]):
         return blocker(session)
 
     def _rows(self, session: Session, fence: Fence) -> RowWriter:
-        return RowWriter.over(
+        rows = RowWriter.over(
             self.name, self.endpoint, self.acks, session, fence, self.options.zero_dates, marks=self.marks
         )
+        return replace(rows, beside=self.beside(session))
 
     def made_acks(self, session: Session, error: LoadError, doing: str) -> bool:
         """See :class:`sluice.targets.sql.checkpoints.Sessions`."""

@@ -62,7 +62,8 @@ class RabbitMQWriter:
         told = tuple(map(statement_of, batch.schema_changes)) if self.place.options.statements else ()
         if not batch.tables and not batch.changes and not told:
             return []
-        return [[RabbitMQUnit(self.place, self.fence, BatchRows.of(batch, self.place.options.form, told))]]
+        rows = BatchRows.of(batch, self.place.pipeline, self.place.options.form, told)
+        return [[RabbitMQUnit(self.place, self.fence, rows)]]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Move the checkpoint past a batch that streams have; for queues the pipeline keeps it. Raises Fenced."""
@@ -148,7 +149,7 @@ class BatchSender:
     def __post_init__(self) -> None:
         at = None if self.rows.changes else self.rows.position
         form, defaults = self.place.options.form, self.rows.defaults
-        self._writer = MessageWriter(form, self.place.pipeline, self.fence.batch, at, defaults=defaults)
+        self._writer = MessageWriter(form, self.rows.source, self.fence.batch, at, defaults=defaults)
 
     def send_side(self, transactions: Sequence[Transaction]) -> None:
         """Send what is not a row: where transactions begin and end, and statements. Raises LoadError."""

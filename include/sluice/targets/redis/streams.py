@@ -28,12 +28,13 @@ Entry = tuple[str, list[bytes]]
 
 @dataclass(frozen=True)
 class StreamUnit:
-    """See :class:`sluice.targets.port.WriteUnit`: all changes of a batch."""
+    """See :class:`sluice.targets.port.WriteUnit`: all changes of a batch. ``source``: its name in documents."""
 
     place: Place
     fence: Fence
     reader: RowReader
     changes: int
+    source: str
     replay: str = ""
 
     @property
@@ -88,7 +89,7 @@ class StreamUnit:
 
     def _entries(self, pieces: Sequence[ChangePiece]) -> Iterator[Entry]:
         place = self.place
-        writer = MessageWriter(place.options.message_form, place.pipeline, self.fence.batch)
+        writer = MessageWriter(place.options.message_form, self.source, self.fence.batch)
         for group in in_log_order(pieces, _ROWS, together=place.options.one_stream):
             for piece in group:
                 made, stream = writer.messages(piece), place.stream_of(piece.table)

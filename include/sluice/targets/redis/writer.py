@@ -81,7 +81,8 @@ class RedisWriter:
         """
         batch, place = self.batch, self.place
         if batch.changes:
-            return [[StreamUnit(place, self.fence, batch.reader, batch.changes, batch.replay)]]
+            source = batch.facts.document_name(place.pipeline)
+            return [[StreamUnit(place, self.fence, batch.reader, batch.changes, source, batch.replay)]]
         if not batch.tables and not batch.reconcile:
             return []
         with connected(place) as client:

@@ -62,6 +62,7 @@ class AckRows:
         PUT: inserts a row (columns, places, settings), or changes the one that is there. GIVEN: in it, the value for a
             column.
         TOUCHED: further settings of an UPDATE. IDLE: seconds since a row was written.
+        OPTIONS: the end of a CREATE TABLE. SNAPSHOT: statements that begin a transaction which sees one moment.
     """
 
     WHOLE: ClassVar[str] = ""
@@ -72,6 +73,9 @@ class AckRows:
     GIVEN: ClassVar[str]
     TOUCHED: ClassVar[str] = ""
     IDLE: ClassVar[str]
+    OPTIONS: ClassVar[str] = ""
+    SNAPSHOT: ClassVar[tuple[str, ...]] = ()
+    schema: str
 
     def __init__(self, name: str, pipeline: str, target: str) -> None:
         self.name = name

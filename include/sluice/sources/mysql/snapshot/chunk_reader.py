@@ -17,7 +17,7 @@ from sluice.model.dumps import Chunk, TablePlanned, TableRequest
 from sluice.model.tables import Column, TableId, TableSchema, quoted
 from sluice.mysql import shared_digest
 from sluice.mysql.key_sql import after, among, key_literals, upto
-from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word
+from sluice.mysql.range_digest import KIND, DigestColumn, digest_sql, digest_word
 from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
 from sluice.sources.mysql.snapshot.border_guess import BorderGuesses
@@ -165,8 +165,10 @@ class MySQLChunkReader(MySQLLoad):
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.port.DigestReader`."""
-        kind = "mariadb" if self._mariadb else "mysql"
-        return self._words(kind, table, columns, lambda column: digest_word(column.sql_type, column.charset))
+        mariadb = self._mariadb
+        return self._words(
+            KIND, table, columns, lambda column: digest_word(column.sql_type, column.charset, mariadb=mariadb)
+        )
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.port.DigestReader`."""

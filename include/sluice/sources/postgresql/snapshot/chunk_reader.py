@@ -18,7 +18,7 @@ from sluice.postgresql import shared_digest
 from sluice.postgresql.connection import Connection, is_gone, said
 from sluice.postgresql.range_digest import KIND, DigestColumn, digest_sql, digest_word, is_built_in
 from sluice.postgresql.type_names import LABEL
-from sluice.sources.port import Watermarker, changed_meanwhile
+from sluice.sources.port import SnapshotDigest, Watermarker, changed_meanwhile
 from sluice.sources.postgresql.catalog.table import CatalogTable
 from sluice.sources.postgresql.server.connection import connected, rows_of, source_errors
 from sluice.sources.postgresql.snapshot.chunk_queries import (
@@ -181,6 +181,20 @@ class PostgresChunkReader(PostgresLoad):
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.port.DigestReader`."""
         return self._computed(digest_sql, request, chunk, columns)
+
+    def snapshot_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> SnapshotDigest:
+        """See :class:`sluice.sources.port.SnapshotDigestReader`. Raises ConfigError at a standby.
+
+        No place of the log stands for what a standby shows.
+        """
+        if isinstance(self.watermarks, StandbyMarks):
+            raise ConfigError(
+                f"the digest of {request.table} cannot be computed at the standby that dump.connection names",
+                hint="take dump.connection out of the pipeline file, or verify: {digest: none}",
+            )
+        with self.watermarks.reading(chunk) as seen:
+            digest = self.shared_digest(request, chunk, columns)
+        return SnapshotDigest(digest, str(seen), "", self.end_of_log())
 
     def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.port.SharedDigestReader`."""

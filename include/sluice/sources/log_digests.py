@@ -1,6 +1,9 @@
-"""The effect of the log's changes on the digest of their table."""
+"""The effect of the log's changes on the digest of their table, whatever server computes it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,40 +11,38 @@ import pyarrow.compute as pc
 
 from sluice.model.batches import Op
 from sluice.model.digests import RangeDigest
-from sluice.model.tables import TableSchema, member, stored_name
-from sluice.mysql.row_digest import HashedColumn, digest_of, not_covered
+from sluice.model.tables import Column, TableSchema, member, stored_name
 
 _HERE = pa.array([Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value])
 """Changes whose row counts: the new one, or, of a delete, the one that goes. A moved key stands as an update, too."""
 
+Hashes = Callable[[Sequence[Any]], np.ndarray[Any, Any]]
+"""Computes the hash of each row of the arrays of hashed columns."""
 
-def hashed_columns(schema: TableSchema) -> list[HashedColumn]:
+
+def hashed_columns(schema: TableSchema) -> list[Column]:
     """Return the columns that enter a row's hash: all but those that the server computes."""
-    return [HashedColumn.of(column) for column in schema.columns if not column.generated]
+    return [column for column in schema.columns if not column.generated]
 
 
-def not_digested(schema: TableSchema) -> str:
+def not_digested(schema: TableSchema, not_covered: Callable[[Column], str]) -> str:
     """Return why the digest of a table cannot be kept from the log, "" if it can."""
     if not schema.primary_key:
         return "it has no primary key, so that equal rows would cancel each other out"
     return next(filter(None, map(not_covered, hashed_columns(schema))), "")
 
 
-def log_digest(schema: TableSchema, rows: pa.Table, *, mariadb: bool) -> RangeDigest | str:
-    """See :meth:`sluice.sources.port.DigestsLog.log_digest`."""
-    refused = not_digested(schema)
-    if refused:
-        return refused
+def log_digest(schema: TableSchema, rows: pa.Table, hashes: Hashes) -> RangeDigest | str:
+    """See :meth:`sluice.sources.port.DigestsLog.log_digest`; the columns are covered."""
     changes = rows.filter(pc.is_in(rows["_op"], _HERE))
     if "_present" in changes.schema.names and changes["_present"].null_count < changes.num_rows:
-        return "the log has only some columns of its changes (binlog_row_image)"
-    columns = hashed_columns(schema)
-    names = [stored_name(column.name) for column in columns]
-    found = digest_of(columns, [changes[name] for name in names], mariadb=mariadb)
+        return "the log has only some columns of its changes (binlog_row_image, REPLICA IDENTITY)"
+    names = [stored_name(column.name) for column in hashed_columns(schema)]
+    found = RangeDigest.of(hashes([changes[name] for name in names]))
     gone = int(np.count_nonzero(pc.equal(changes["_op"], Op.DELETE.value).to_numpy()))
     updates = changes.filter(pc.equal(changes["_op"], Op.UPDATE.value))
     before = updates["_before"].combine_chunks()
-    left = digest_of(columns, [member(before, name) for name in names], mariadb=mariadb)
+    left = RangeDigest.of(hashes([member(before, name) for name in names]))
     return RangeDigest(found.rows - left.rows - 2 * gone, found.checksum ^ left.checksum)
 
 

@@ -1,40 +1,34 @@
-"""The kept digests of a MySQL target: table ``_sluice_digests`` beside the table of acknowledgements.
+"""The kept digests of an SQL target: table ``_sluice_digests`` beside the table of acknowledgements.
 
 A row a table, and one (:data:`WHOLE`) that says after which batch the others are. They change in the transaction that
 commits the checkpoint, whose row is locked there: so a repeat of a batch counts once. What they mean:
 :mod:`sluice.targets.port.digests`.
 """
 
-# ruff: noqa: S608 - identifiers are quoted, values are parameters, or literals made by literals.py
+# ruff: noqa: S608 - identifiers are quoted, values are parameters
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pymysql
 
 from sluice.errors import LoadError, OutOfOrder
 from sluice.model.digests import RangeDigest
 from sluice.model.planned import PlannedTable
-from sluice.model.tables import member, quoted, stored_name
-from sluice.mysql.range_digest import DigestColumn, digest_sql, hashes_sql
-from sluice.mysql.row_digest import HashedColumn, digest_of, hashes_of
-from sluice.targets.mysql import statements
-from sluice.targets.mysql.ack_table import NOT_THERE, AckTable
-from sluice.targets.mysql.connection import code_of
-from sluice.targets.mysql.session import Session
-from sluice.targets.mysql.tables import read_tables
+from sluice.model.tables import member, stored_name
 from sluice.targets.port import Fence, TableInput
 from sluice.targets.port.digests import BatchDigests, DigestReading, KeptDigest, KeptDigests, KeptSum, LogDelta
-from sluice.targets.sql.ack_rows import MINE, UNIT
-from sluice.targets.sql.tables import TargetTable
+from sluice.targets.sql.ack_rows import MINE, UNIT, AckRows
+from sluice.targets.sql.ack_rows import TABLE as ACKS
 
 TABLE = "_sluice_digests"
 WHOLE = ""
@@ -45,16 +39,15 @@ _NEVER_READ = "it was never read"
 _OTHER_SHAPE = "the table is defined otherwise at the target, or mapped otherwise, than when it was read"
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
- pipeline VARCHAR(100) NOT NULL, target VARCHAR(100) NOT NULL, table_name VARCHAR(200) NOT NULL DEFAULT '',
- batch BIGINT UNSIGNED NOT NULL DEFAULT 0, loading BIGINT UNSIGNED NOT NULL DEFAULT 0,
- stretch BIGINT UNSIGNED NOT NULL DEFAULT 0, exact_at BIGINT UNSIGNED NOT NULL DEFAULT 0,
- read_ms BIGINT UNSIGNED NOT NULL DEFAULT 0,
- generation BIGINT UNSIGNED NOT NULL DEFAULT 0, measuring TINYINT NOT NULL DEFAULT 0,
- source_rows BIGINT NOT NULL DEFAULT 0, source_sum BIGINT UNSIGNED NOT NULL DEFAULT 0, source_why VARCHAR(500) NOT NULL,
- target_rows BIGINT NOT NULL DEFAULT 0, target_sum BIGINT UNSIGNED NOT NULL DEFAULT 0, target_why VARCHAR(500) NOT NULL,
+ pipeline VARCHAR(100) NOT NULL, target VARCHAR(100) NOT NULL, scope VARCHAR(200) NOT NULL DEFAULT '',
+ batch BIGINT NOT NULL DEFAULT 0, loading BIGINT NOT NULL DEFAULT 0, stretch BIGINT NOT NULL DEFAULT 0,
+ exact_at BIGINT NOT NULL DEFAULT 0, read_ms BIGINT NOT NULL DEFAULT 0,
+ generation BIGINT NOT NULL DEFAULT 0, measuring SMALLINT NOT NULL DEFAULT 0,
+ source_rows BIGINT NOT NULL DEFAULT 0, source_sum DECIMAL(20) NOT NULL DEFAULT 0, source_why VARCHAR(500) NOT NULL,
+ target_rows BIGINT NOT NULL DEFAULT 0, target_sum DECIMAL(20) NOT NULL DEFAULT 0, target_why VARCHAR(500) NOT NULL,
  shape VARCHAR(16) NOT NULL DEFAULT '',
- PRIMARY KEY (pipeline, target, table_name)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin COMMENT='digests that Sluice keeps; do not edit'"""
+ PRIMARY KEY (pipeline, target, scope)
+){options}"""
 _LONGEST_WHY = 500
 
 
@@ -62,7 +55,7 @@ _LONGEST_WHY = 500
 class _Row:
     """A row of the table. ``measuring``: the target's sum counts from 0, and its table is being read."""
 
-    table_name: str
+    scope: str
     batch: int = 0
     loading: int = 0
     stretch: int = 0
@@ -78,6 +71,9 @@ class _Row:
     target_why: str = _NEVER_READ
     shape: str = ""
 
+    def __post_init__(self) -> None:
+        self.source_sum, self.target_sum = int(self.source_sum), int(self.target_sum)  # servers send decimals
+
     @property
     def is_equal(self) -> bool:
         """True if both sums are known, and equal."""
@@ -89,7 +85,7 @@ class _Row:
         """The row as the port tells it."""
         source = KeptSum(RangeDigest(self.source_rows, self.source_sum), self.source_why)
         target = KeptSum(RangeDigest(self.target_rows, self.target_sum), self.target_why)
-        return KeptDigest(self.table_name, source, target, self.batch, self.exact_at, self.read_ms)
+        return KeptDigest(self.scope, source, target, self.batch, self.exact_at, self.read_ms)
 
     def lose(self, why: str) -> None:
         """Note that the target's sum is not known any more; a reading that is under way is void."""
@@ -103,50 +99,38 @@ class _Row:
 _COLUMNS = tuple(field.name for field in fields(_Row))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A table at the target, and its columns that enter a hash.
+class DigestedTable(Protocol):
+    """A table at the target, and how its server and decoded rows hash the planned columns that it does not compute."""
 
-    Attributes:
-        hashed: as the source sends them. asked: as the target has them.
-        shape: another one if the hash of the same row is another one.
-    """
+    @property
+    def shape(self) -> str:
+        """A text that differs if the hash of the same row does: see :func:`shape_of`."""
 
-    hashed: tuple[HashedColumn, ...]
-    asked: tuple[DigestColumn, ...]
-    known: TargetTable
-    shape: str
+    def hashes(self, values: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray[Any, Any]:
+        """Return the hash of each decoded row (uint64)."""
 
-    @classmethod
-    def of(cls, cursor: Any, plan: PlannedTable) -> _Place:
-        """Read the table's definition."""
-        there = read_tables(cursor, [plan.target])[plan.target]
-        types = {column.name.casefold(): column for column in there.columns}
-        columns = [column for column in plan.columns if not column.generated]
-        infos = [types[column.name.casefold()] for column in columns]
-        sent = [info for info in there.columns if not info.generated]
-        known = TargetTable(
-            plan.target,
-            tuple(info.name for info in sent),
-            tuple(types[name.casefold()].name for name in plan.key),
-            types=tuple(info.sql_type for info in sent),
-        )
-        described = [
-            (c.name, c.sql_type, c.charset, i.sql_type, i.charset) for c, i in zip(columns, infos, strict=True)
-        ]
-        return cls(
-            tuple(HashedColumn(c.name, c.sql_type, c.value_type) for c in columns),
-            tuple(DigestColumn(info.name, info.sql_type, info.nullable) for info in infos),
-            known,
-            hashlib.blake2b(repr(described).encode(), digest_size=8).hexdigest(),
-        )
+    def digest(self, cursor: Any, condition: str = "") -> RangeDigest:
+        """Return the digest of the rows that meet a condition, of all by default."""
+
+    def hashes_at(self, cursor: Any, condition: str) -> list[int]:
+        """Return the hash of each row that meets a condition."""
+
+    def conditions(self, rows: pa.Table) -> Iterable[str]:
+        """Return conditions that the keys of rows meet, and no other row."""
+
+
+def shape_of(plan: PlannedTable, declared: Sequence[Any]) -> str:
+    """Return the shape of a table. ``declared``: what the target declares of each planned column that it stores."""
+    sent = [(c.name, c.sql_type, c.charset) for c in plan.columns if not c.generated]
+    described = list(zip(sent, declared, strict=True))
+    return hashlib.blake2b(repr(described).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
     """The part of a batch that concerns one table. ``why``: the target's sum is unknown after it, "": it is not."""
 
-    session: Session
+    session: Any
     digests: BatchDigests
     delta: LogDelta
     tables: Sequence[TableInput]
@@ -157,36 +141,43 @@ class _Given:
 class DigestRows:
     """The rows of one pipeline and target. Cursors are given in; transactions are the caller's."""
 
+    target: Keeper
     name: str
     who: tuple[str, str]
 
     @classmethod
-    def beside(cls, acks: AckTable, who: tuple[str, str]) -> DigestRows:
-        """Return the rows beside a table of acknowledgements."""
-        return cls(f"{quoted(acks.schema)}.{quoted(TABLE)}", who)
+    def of(cls, target: Keeper) -> DigestRows:
+        """Return the rows beside a target's table of acknowledgements."""
+        schema, _, end = target.acks.name.rpartition(ACKS)
+        return cls(target, f"{schema}{TABLE}{end}", target.owner)
+
+    def create(self, cursor: Any) -> None:
+        """Make the table if it is missing."""
+        cursor.execute(_CREATE.format(table=self.name, options=self.target.acks.OPTIONS), ())
 
     def rows(self, cursor: Any, lock: str = "") -> dict[str, _Row]:
         """Return all rows by table; none if the table does not exist."""
-        try:
-            cursor.execute(f"SELECT {', '.join(_COLUMNS)} FROM {self.name} WHERE {MINE} {lock}", self.who)
-        except pymysql.err.MySQLError as error:
-            if code_of(error) in NOT_THERE:
-                return {}
-            raise
+        cursor.execute(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            (self.target.acks.schema, TABLE),
+        )
+        if not cursor.fetchone()[0]:
+            return {}
+        cursor.execute(f"SELECT {', '.join(_COLUMNS)} FROM {self.name} WHERE {MINE} {lock}", self.who)
         return {row[0]: _Row(*row) for row in cursor.fetchall()}
 
     def put(self, cursor: Any, row: _Row) -> None:
         """Write a row, new or not."""
-        names = ("pipeline", "target", *_COLUMNS)
-        settings = ", ".join(f"{name} = VALUES({name})" for name in _COLUMNS[1:])
+        acks, names = self.target.acks, ("pipeline", "target", *_COLUMNS)
+        settings = ", ".join(f"{name} = {acks.GIVEN.format(name)}" for name in _COLUMNS[1:])
+        places = ", ".join(["%s"] * len(names))
         cursor.execute(
-            f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))}) "
-            f"ON DUPLICATE KEY UPDATE {settings}",
+            acks.PUT.format(table=self.name, columns=", ".join(names), places=places, settings=settings),
             (*self.who, *(getattr(row, name) for name in _COLUMNS)),
         )
 
     # -- in the transaction that commits the checkpoint ----------------------------------------------------------------
-    def fold(self, cursor: Any, session: Session, digests: BatchDigests) -> None:
+    def fold(self, cursor: Any, session: Any, digests: BatchDigests) -> None:
         """Take a batch into the sums."""
         rows = self.rows(cursor, "FOR UPDATE")
         whole = rows.pop(WHOLE, None)
@@ -221,94 +212,106 @@ class DigestRows:
         row.source_rows += given.delta.rows
         row.source_sum ^= given.delta.checksum
         if any(table.partial for table in given.tables):
-            why = why or "the log had only some columns of its changes (binlog_row_image)"
+            why = why or "the log had only some columns of its changes (binlog_row_image, REPLICA IDENTITY)"
         if why:
             row.lose(f"batch {batch}: {why}")
         elif row.measuring or not row.target_why:
             for table in given.tables:
-                place = _Place.of(cursor, table.plan)
-                if place.shape != row.shape:
+                digested = self.target.digested(given.session, table.plan)
+                if digested.shape != row.shape:
                     row.lose(f"batch {batch}: {_OTHER_SHAPE}")
                     break
-                went, came = self._exchanged(cursor, given.session, given.digests, table, place)
+                went, came = self._exchanged(cursor, given.digests, table, digested)
                 row.target_rows += came.rows - went.rows
                 row.target_sum ^= came.checksum ^ went.checksum
         row.batch = batch
         row.exact_at = batch if exact else row.exact_at
         self.put(cursor, row)
 
+    @staticmethod
     def _exchanged(
-        self, cursor: Any, session: Session, digests: BatchDigests, table: TableInput, place: _Place
+        cursor: Any, digests: BatchDigests, table: TableInput, digested: DigestedTable
     ) -> tuple[RangeDigest, RangeDigest]:
         """Return the digests of the rows that a load replaces, and of the rows of their keys as the server has them
         now.
         """
-        plan, hashed, asked, known = table.plan, place.hashed, place.asked, place.known
-        names = [stored_name(column.name) for column in hashed]
+        names = [stored_name(column.name) for column in table.plan.columns if not column.generated]
         went = came = RangeDigest()
         assert digests.reader is not None
         for rows in digests.reader.pieces(table.files):
             before = rows["_before"].combine_chunks()
             replaced = before.filter(pc.is_valid(before))
             if len(replaced):
-                found = digest_of(hashed, [member(replaced, name) for name in names], mariadb=session.mariadb)
+                found = RangeDigest.of(digested.hashes([member(replaced, name) for name in names]))
                 went = went.plus(found.rows, found.checksum)
             gone = pc.equal(rows["_op"], "d")
             live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
-            for condition in statements.key_conditions(known, live, session.dialect):
-                cursor.execute(digest_sql(plan.target, asked, "", condition, mariadb=session.mariadb))
-                came = came.plus(*cursor.fetchone())
-            left = self._left(cursor, session, plan, asked, known, removed)
+            for condition in digested.conditions(live):
+                found = digested.digest(cursor, condition)
+                came = came.plus(found.rows, found.checksum)
+            left = [value for one in digested.conditions(removed) for value in digested.hashes_at(cursor, one)]
             if left:  # the server may compare the key of a row that went and of one that came as equal
-                mine = set(hashes_of(hashed, [live[name] for name in names], mariadb=session.mariadb).tolist())
+                mine = set(digested.hashes([live[name] for name in names]).tolist())
                 for value in left:
                     came = came if value in mine else came.plus(1, value)
         return went, came
-
-    @staticmethod
-    def _left(
-        cursor: Any,
-        session: Session,
-        plan: PlannedTable,
-        asked: Sequence[DigestColumn],
-        known: TargetTable,
-        removed: pa.Table,
-    ) -> list[int]:
-        """Return the hashes of rows that the server has under keys that were deleted."""
-        found: list[int] = []
-        for condition in statements.key_conditions(known, removed, session.dialect):
-            cursor.execute(hashes_sql(plan.target, asked, condition, mariadb=session.mariadb))
-            found += [int(value) for (value,) in cursor.fetchall()]
-        return found
 
 
 class Keeper(Protocol):
     """The parts of a target that its digests use."""
 
     owner: tuple[str, str]
-    acks: AckTable
 
-    def session(self, doing: str) -> AbstractContextManager[Session]: ...
+    @property
+    def acks(self) -> AckRows: ...
 
-    def transaction(self, session: Session, work: Callable[[], Any], doing: str) -> tuple[Any, int]: ...
+    def session(self, doing: str) -> AbstractContextManager[Any]: ...
+
+    def transaction(self, session: Any, work: Callable[[], Any], doing: str) -> tuple[Any, int]: ...
+
+    def digested(self, session: Any, plan: PlannedTable) -> DigestedTable:
+        """Read the definition of a table."""
+
+
+class KeepsDigestRows:
+    """The part of an SQL target that keeps digests, see :class:`sluice.targets.port.digests.KeepsDigests`; it stands in
+    front of :class:`sluice.targets.sql.target.SqlTarget`.
+    """
+
+    digests: BatchDigests | None = None
+
+    def digest_store(self) -> SqlDigestStore:
+        """See :class:`sluice.targets.port.digests.KeepsDigests`."""
+        return SqlDigestStore(cast(Keeper, self))
+
+    def note_loading(self, fence: Fence) -> None:
+        """Note that a batch is written in several transactions, if its digests are kept."""
+        if self.digests is not None:
+            self.digest_store().note_loading(fence)
+
+    def beside(self, session: Any) -> Callable[[], None]:
+        """Return what is written in the transaction that commits a checkpoint, besides."""
+        if self.digests is None:
+            return lambda: None
+        return partial(DigestRows.of(cast(Keeper, self)).fold, session.cursor, session, self.digests)
 
 
 @dataclass(frozen=True)
-class MySQLDigestStore:
+class SqlDigestStore:
     """See :class:`sluice.targets.port.digests.DigestStore`."""
 
     target: Keeper
 
     @property
     def _rows(self) -> DigestRows:
-        return DigestRows.beside(self.target.acks, self.target.owner)
+        return DigestRows.of(self.target)
 
     def read(self) -> KeptDigests | None:
         """See :meth:`sluice.targets.port.digests.DigestStore.read`."""
         with self._snapshot("reading the digests") as session:
             return self._read(session)
 
-    def _read(self, session: Session) -> KeptDigests | None:
+    def _read(self, session: Any) -> KeptDigests | None:
         rows = self._rows.rows(session.cursor)
         held = self.target.acks.read(session.cursor) if rows else None
         if held is None or WHOLE not in rows:
@@ -318,7 +321,7 @@ class MySQLDigestStore:
         kept = tuple(row.kept for _, row in sorted(rows.items()))
         return KeptDigests(held.batch, held.position, kept, self._is_loading(session, whole, held.batch), behind)
 
-    def _is_loading(self, session: Session, whole: _Row, held: int) -> bool:
+    def _is_loading(self, session: Any, whole: _Row, held: int) -> bool:
         """Return True if a batch is written in part. Its units are noted, too, by versions that note no digests."""
         if whole.loading > held:
             return True
@@ -338,7 +341,7 @@ class MySQLDigestStore:
                 kept = self._read(session)
                 if kept is not None and not kept.loading and not kept.why:
                     row = self._rows.rows(session.cursor)[name]
-                    found = self._whole_table(session, plan)
+                    found = self.target.digested(session, plan).digest(session.cursor)
                     break
             if time.monotonic() > until:
                 raise OutOfOrder(
@@ -355,7 +358,7 @@ class MySQLDigestStore:
         """Make the rows that are missing; from now on each load counts. Returns the generation of the row."""
         rows, name = self._rows, str(plan.source)
 
-        def work(session: Session) -> int:
+        def work(session: Any) -> int:
             acks = self.target.acks
             session.cursor.execute(
                 f"SELECT batch FROM {acks.name} WHERE {MINE} AND scope = %s FOR UPDATE",
@@ -368,7 +371,7 @@ class MySQLDigestStore:
                 for other in known.values():
                     self._lose(session, other, whole, int(held[0]))
                 rows.put(session.cursor, _Row(WHOLE, batch=int(held[0]), stretch=stretch, source_why="", target_why=""))
-            row, shape = known.get(name) or _Row(name), _Place.of(session.cursor, plan).shape
+            row, shape = known.get(name) or _Row(name), self.target.digested(session, plan).shape
             if shape != row.shape and not row.target_why:
                 row.lose(_OTHER_SHAPE)
             row.shape = shape
@@ -385,24 +388,19 @@ class MySQLDigestStore:
                     where=str(plan.target),
                     hint=f"`sluice run {self.target.owner[0]}` delivers the first one",
                 )
-            session.cursor.execute(_CREATE.format(table=rows.name))
+            rows.create(session.cursor)
             return int(self.target.transaction(session, lambda: work(session), "noting that a digest is kept")[0])
 
-    def _lose(self, session: Session, row: _Row, whole: _Row | None, held: int) -> None:
+    def _lose(self, session: Any, row: _Row, whole: _Row | None, held: int) -> None:
         why = f"no digest was kept between batch {whole.batch if whole else 0} and batch {held}"
         row.lose(why)
         row.lose_source(why)
         self._rows.put(session.cursor, row)
 
-    def _whole_table(self, session: Session, plan: PlannedTable) -> RangeDigest:
-        columns = _Place.of(session.cursor, plan).asked
-        session.cursor.execute(digest_sql(plan.target, columns, "", mariadb=session.mariadb))
-        return RangeDigest().plus(*session.cursor.fetchone())
-
     def _keep(self, name: str, generation: int, seen: _Row, found: RangeDigest, batch: int) -> None:
         """Correct the sum by what was found beyond what it said at the same moment, unless it was lost since."""
 
-        def work(session: Session) -> None:
+        def work(session: Any) -> None:
             row = self._rows.rows(session.cursor, "FOR UPDATE")[name]
             if row.generation != generation:
                 return
@@ -418,7 +416,7 @@ class MySQLDigestStore:
     def set_source(self, table: str, found: RangeDigest, batch: int, since: Callable[[int, int], LogDelta]) -> KeptSum:
         """See :meth:`sluice.targets.port.digests.DigestStore.set_source`."""
 
-        def work(session: Session) -> KeptSum:
+        def work(session: Any) -> KeptSum:
             rows = self._rows.rows(session.cursor, "FOR UPDATE")
             row, whole = rows[table], rows[WHOLE]
             more = since(batch, whole.batch)
@@ -435,7 +433,7 @@ class MySQLDigestStore:
     def forget(self, tables: Sequence[str], why: str) -> None:
         """See :meth:`sluice.targets.port.digests.DigestStore.forget`."""
 
-        def work(session: Session) -> None:
+        def work(session: Any) -> None:
             for name, row in self._rows.rows(session.cursor, "FOR UPDATE").items():
                 if name != WHOLE and (not tables or name in tables):
                     row.lose(why)
@@ -447,7 +445,7 @@ class MySQLDigestStore:
     def note_loading(self, fence: Fence) -> None:
         """Note that a batch is written in several transactions, before the first of them. Raises Fenced."""
 
-        def work(session: Session) -> None:
+        def work(session: Any) -> None:
             self.target.acks.guard(session.cursor, fence)
             whole = self._rows.rows(session.cursor, "FOR UPDATE").get(WHOLE)
             if whole is not None and whole.loading != fence.batch:
@@ -458,15 +456,15 @@ class MySQLDigestStore:
             self.target.transaction(session, lambda: work(session), "noting that a batch is being written")
 
     @contextmanager
-    def _snapshot(self, doing: str) -> Iterator[Session]:
+    def _snapshot(self, doing: str) -> Iterator[Any]:
         """Yield a session that sees one moment."""
         with self.target.session(doing) as session:
-            session.cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            session.cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            for statement in self.target.acks.SNAPSHOT:
+                session.cursor.execute(statement)
             try:
                 yield session
             finally:
                 session.rollback()
 
 
-__all__ = ["DigestRows", "MySQLDigestStore"]
+__all__ = ["DigestRows", "DigestedTable", "KeepsDigestRows", "SqlDigestStore", "shape_of"]
