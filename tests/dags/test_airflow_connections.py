@@ -11,7 +11,7 @@ from airflow.sdk import BaseSensorOperator
 
 from sluice.errors import ConfigError
 from sluice.orchestration.connections import from_airflow
-from sluice.orchestration.operators import CaptureOperator, DrainOperator, SenseOperator
+from sluice.orchestration.operators import CaptureOperator, SenseOperator
 from sluice.spark.connect import ConnectRunner
 
 
@@ -65,7 +65,10 @@ def test_other_connections_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_waits_for_changes_is_a_sensor_for_airflow(tmp_path: Any) -> None:
-    for sensor in (DrainOperator(task_id="drain", pipeline="p"), SenseOperator(task_id="sense", pipeline="p")):
+    for sensor in (
+        SenseOperator(task_id="drain", pipeline="p", delivers=True),
+        SenseOperator(task_id="sense", pipeline="p"),
+    ):
         assert isinstance(sensor, BaseSensorOperator)
         assert not sensor.reschedule
         assert "_is_sensor" in type(sensor).get_serialized_fields()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,14 +26,7 @@ from sluice.orchestration import operators, triggers
 from sluice.orchestration.dag_runs import open_run
 from sluice.orchestration.dags.catchup import CatchUpOperator
 from sluice.orchestration.dags.sync import build_sync_dag
-from sluice.orchestration.operators import (
-    AckOperator,
-    DrainOperator,
-    LoadOperator,
-    MergeOperator,
-    SenseOperator,
-    SluiceOperator,
-)
+from sluice.orchestration.operators import SenseOperator, SluiceOperator, StageOperator
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.runtime import claim
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
@@ -58,19 +52,29 @@ def context(
     return {"ti": SimpleNamespace(**fields, get_task_states=states)}
 
 
-def ack_operator(path: str, batch: Any = 1, target: str = "reporting") -> AckOperator:
-    load = LoadOperator(task_id="load", pipeline=path, batch=batch, target=target)
-    ack = AckOperator(task_id="ack", pipeline=path, batch=batch, target=target)
-    with DAG("sync__shop", schedule=None) as dag:
-        dag.add_task(load)
-        dag.add_task(ack)
-    load >> ack
+RUN = claim("sync__shop", "run-1")
+
+
+def drain_task(path: str, **options: Any) -> SenseOperator:
+    """The task that captures and delivers, before the other tasks of its run."""
+    return SenseOperator(task_id="drain", pipeline=path, delivers=True, **options)
+
+
+def stage_task(path: str, stage: str, task_id: str = "t", **options: Any) -> StageOperator:
+    return StageOperator(task_id=task_id, pipeline=path, stage=stage, color="#fff", **options)
+
+
+def ack_task(path: str, target: str = "reporting") -> StageOperator:
+    """An acknowledgement that keeps its run open, after its load."""
+    with DAG("sync__shop", schedule=None):
+        ack = stage_task(path, f"ack.{target}", "ack", keeps_open=True)
+        stage_task(path, f"load.{target}", "load") >> ack
     return ack
 
 
 def test_drain_returns_the_number_and_a_retry_the_same(path: str, flows: ModuleType) -> None:
     flows.change()
-    drain = DrainOperator(task_id="drain", pipeline=path)
+    drain = drain_task(path)
     assert drain.execute(context()) == 1
     flows.change()
     assert drain.execute(context()) == 1
@@ -95,11 +99,11 @@ def test_the_tasks_after_a_drain_that_did_all_show_what_it_did_of_their_stage(
     settings(flows, merges=True, carries=True)
     flows.change()
     lines = logged(monkeypatch)
-    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    drain_task(path).execute(context())
     tasks = [
-        (MergeOperator(task_id="m", pipeline=path, batch=batch), "merge"),
-        (LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting"), "load.reporting"),
-        (ack_operator(path, batch), "ack.reporting"),
+        (stage_task(path, "merge"), "merge"),
+        (stage_task(path, "load.reporting"), "load.reporting"),
+        (ack_task(path), "ack.reporting"),
     ]
     for task, stage in tasks:
         lines.clear()
@@ -112,9 +116,8 @@ def test_the_tasks_after_a_drain_that_did_all_show_what_it_did_of_their_stage(
             0.5,
         )
         assert (given["first"], given["last"]) == (1, 1)
-        assert "done in the process of the task drain (`run: {tasks: one}`), 1 batch:" in lines[0]
+        assert "done in the process of the task drain: 1 of 1 batch:" in lines[0]
         assert lines[0].splitlines()[-1].split() == ["1", "2", "0", "0.50"]
-        assert lines[-1] == "nothing was left for this task"
 
 
 def test_the_tasks_after_a_drain_that_left_its_batch_show_what_they_did(
@@ -122,29 +125,24 @@ def test_the_tasks_after_a_drain_that_left_its_batch_show_what_they_did(
 ) -> None:
     flows.change()
     lines = logged(monkeypatch)
-    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
-    given = MergeOperator(task_id="m", pipeline=path, batch=batch).execute(context())
+    drain_task(path).execute(context())
+    given = stage_task(path, "merge").execute(context())
     assert (given["batches"], given["in_drain"], given["rows"]) == (1, 0, 1)
     assert [(rule["name"], rule["rows_in"], rule["rows_out"]) for rule in given["rules"]] == [("tidy", 3, 1)]
-    assert "done by this task, 1 batch:" in lines[-1]
+    assert "this run's batches (1):" in lines[-1]
     assert lines[-1].splitlines()[-1].split() == ["tidy", "3", "1", "1", "0", "0", "0.01"]
-    given = LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
+    given = stage_task(path, "load.reporting").execute(context())
     assert (given["batches"], given["first"], given["last"], given["rows"]) == (1, 1, 1, 1)
-    assert ack_operator(path, batch).execute(context())["batches"] == 1
+    assert ack_task(path).execute(context())["batches"] == 1
 
 
 def test_clear_on_a_delivered_run_says_that_nothing_is_delivered_again_and_which_command_does(
     path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flows.change()
-    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
-    load = LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting")
-    tasks = [
-        DrainOperator(task_id="drain", pipeline=path),
-        MergeOperator(task_id="m", pipeline=path, batch=batch),
-        load,
-        ack_operator(path, batch),
-    ]
+    drain_task(path).execute(context())
+    load = stage_task(path, "load.reporting")
+    tasks = [drain_task(path), stage_task(path, "merge"), load, ack_task(path)]
     notes: list[str] = []
     monkeypatch.setattr("sluice.orchestration.run_note.RunNote.add", lambda note, text: notes.append(text))
     cleared = context()
@@ -154,14 +152,13 @@ def test_clear_on_a_delivered_run_says_that_nothing_is_delivered_again_and_which
     lines = logged(monkeypatch)
     tasks[1].execute(cleared)
     assert "nothing is done again: batch 1 of this run passed this stage before" in lines
-    LoadOperator(task_id="o", pipeline=path, batch=batch, target="archive").execute(context())
-    ack_operator(path, batch, "archive").execute(context())
-    for task in tasks:
+    stage_task(path, "load.archive").execute(context())
+    ack_task(path, "archive").execute(context())
+    for task, target in zip(tasks, ("TARGET", "TARGET", "reporting", "reporting"), strict=True):  # the pipeline has two
         lines.clear()
         task.execute(cleared)
         said = " ".join(lines)
         assert "nothing is delivered again: all targets have batch 1 of this run" in said, task.task_id
-        target = "reporting" if task in tasks[2:] else "TARGET"  # the pipeline has two
         assert f"`sluice redeliver shop {target} --from-batch 1`" in said
     assert len(notes) == 1
     assert "`sluice redeliver shop reporting --from-batch 1`" in notes[0]
@@ -175,7 +172,7 @@ def test_a_drain_opens_a_run_for_each_dump_that_is_due(
     monkeypatch.setattr("sluice.orchestration.dag_runs.open_run", lambda file, dump: opened.append((file, dump)))
     settings(flows, due=["initial", "added-1"])
     flows.change()
-    assert DrainOperator(task_id="drain", pipeline=path).execute(context()) == 1
+    assert drain_task(path).execute(context()) == 1
     assert opened == [(path, "initial"), (path, "added-1")]
 
 
@@ -212,7 +209,7 @@ def test_stand_ins_take_what_the_flows_take() -> None:
 
 
 def test_an_idle_drain_waits_in_the_triggerer(path: str, flows: ModuleType) -> None:
-    drain = DrainOperator(task_id="drain", pipeline=path)
+    drain = drain_task(path)
     with pytest.raises(TaskDeferred) as deferred:
         drain.execute(context())
     assert isinstance(deferred.value.trigger, LogMovedTrigger)
@@ -221,7 +218,7 @@ def test_an_idle_drain_waits_in_the_triggerer(path: str, flows: ModuleType) -> N
 
 
 def test_wakeups_in_vain_come_less_often(path: str, flows: ModuleType) -> None:
-    drain, kwargs, pauses = DrainOperator(task_id="drain", pipeline=path), {"in_vain": 0}, []
+    drain, kwargs, pauses = drain_task(path), {"in_vain": 0}, []
     for _ in range(8):
         with pytest.raises(TaskDeferred) as deferred:
             drain.woken(context(), "news", **kwargs)
@@ -242,60 +239,42 @@ def test_a_loop_ends_when_the_pipeline_file_changes(path: str) -> None:
 
 def test_by_the_clock_an_idle_run_is_skipped(path: str, flows: ModuleType) -> None:
     with pytest.raises(AirflowSkipException):
-        DrainOperator(task_id="drain", pipeline=path, waits=False).execute(context())
+        drain_task(path, waits=False).execute(context())
 
 
 @pytest.mark.parametrize("kind", ["LeaseHeld", "Fenced"])
-@pytest.mark.parametrize("reads", [DrainOperator, SenseOperator])
+@pytest.mark.parametrize("delivers", [True, False])
 def test_who_reads_the_log_stands_by_while_another_has_the_lease(
-    path: str, flows: ModuleType, reads: type[Any], kind: str
+    path: str, flows: ModuleType, delivers: bool, kind: str
 ) -> None:
     fail(flows, "drain", kind)
     with pytest.raises(TaskDeferred) as deferred:
-        reads(task_id="drain", pipeline=path).execute(context())
+        SenseOperator(task_id="drain", pipeline=path, delivers=delivers).execute(context())
     assert isinstance(deferred.value.trigger, TurnTrigger)
     with pytest.raises(AirflowSkipException, match="standing by: it failed"):
-        reads(task_id="drain", pipeline=path, waits=False).execute(context())
-
-
-def test_merge_load_and_ack_return_small_summaries(path: str, flows: ModuleType) -> None:
-    flows.change()
-    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
-    assert MergeOperator(task_id="m", pipeline=path, batch=batch).execute(context())["batch"] == 1
-    assert LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())["batch"] == 1
-    assert ack_operator(path, batch).execute(context())["batch"] == 1
+        SenseOperator(task_id="drain", pipeline=path, delivers=delivers, waits=False).execute(context())
 
 
 def settings(flows: ModuleType, **values: Any) -> None:
     (flows.folder() / "settings.json").write_text(json.dumps(values))
 
 
-def test_a_quarantined_target_is_skipped_and_says_why(path: str, flows: ModuleType) -> None:
-    flows.change()
-    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
-    settings(flows, quarantined={"reporting": "it does not answer"})
-    with pytest.raises(AirflowSkipException, match="it does not answer"):
-        LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
-    assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1
-
-
-def test_a_batch_that_waits_for_others_is_green_and_says_until_when(
-    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("later", ["quarantined", "waits"])
+def test_a_batch_that_a_target_gets_later_is_green_and_says_why(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
-    """So is its acknowledgement: a lake's `commit_every` is no trouble."""
+    """So is its acknowledgement: neither a quarantine nor a lake's `commit_every` keeps the run open."""
     flows.change()
-    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
-    settings(flows, waits=["reporting"])
+    drain_task(path).execute(context())
+    settings(flows, **({"waits": ["reporting"]} if later == "waits" else {later: {"reporting": "it does not answer"}}))
     lines = logged(monkeypatch)
-    for task in (
-        LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting"),
-        ack_operator(path, batch),
-    ):
+    for task in (stage_task(path, "load.reporting"), ack_task(path)):
         lines.clear()
-        given = task.execute(context())
-        assert (given["later"], given["batches"]) == ("waits", 0)
-        assert "batch 1 waits to be written together at 00:00:00 UTC" in lines[0]
-    assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1
+        task.execute(context())
+        assert f"{later}: the target gets it later" in lines[0]
+    assert flows.events("load") == flows.events("ack") == []
+    assert stage_task(path, "load.archive").execute(context())["last"] == 1
+    assert [one["target"] for one in flows.events("load")] == ["archive"]
 
 
 def test_a_failed_attempt_sends_the_metrics_and_keeps_its_own_error(
@@ -309,10 +288,10 @@ def test_a_failed_attempt_sends_the_metrics_and_keeps_its_own_error(
 
     monkeypatch.setattr("sluice.orchestration.metrics.report", report)
     flows.change()
-    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    drain_task(path).execute(context())
     fail(flows, "load", "TargetUnavailable")
     with pytest.raises(TaskError, match="it failed"):
-        LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
+        stage_task(path, "load.reporting").execute(context())
     assert sent == ["shop"]
 
 
@@ -337,18 +316,26 @@ def test_a_catch_up_waits_for_a_hold_and_between_attempts_that_fail(path: str, f
 
 
 def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType) -> None:
-    ack = ack_operator(path)
+    ack = ack_task(path)
     with pytest.raises(TaskDeferred) as deferred:
         ack.execute(context(load="failed"))
     assert isinstance(deferred.value.trigger, HoldTrigger)
-    with pytest.raises(TaskDeferred):
-        ack_operator(path, "None").execute(context())
-    with pytest.raises(TaskError, match="no batch number"):
-        LoadOperator(task_id="l", pipeline=path, batch="None", target="reporting").execute(context())
     flows.change()
-    flows.drain(None, claim="c", idle_wait_s=0)
+    flows.drain(None, claim=RUN, idle_wait_s=0)
     flows.load(None, "reporting", 1)
-    assert ack.woken(context(), **deferred.value.kwargs)["batch"] == 1
+    assert ack.woken(context(), **deferred.value.kwargs)["last"] == 1
+
+
+@pytest.mark.parametrize(
+    ("load", "todo"), [("failed", "press Clear on load, with"), ("running", "is red. It tries again")]
+)
+def test_an_ack_that_holds_its_run_open_names_a_red_task_only_where_there_is_one(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch, load: str, todo: str
+) -> None:
+    lines = logged(monkeypatch)
+    with pytest.raises(TaskDeferred):
+        ack_task(path).execute(context(load=load, drain="success"))
+    assert todo in lines[-1]
 
 
 @pytest.mark.parametrize(("red", "part"), [("drain", "drain"), ("load.reporting", "load-reporting")])
@@ -357,11 +344,10 @@ def test_an_ack_that_holds_its_run_open_notes_the_red_task_as_a_failure_of_the_p
 ) -> None:
     """A person marked it, or its process was killed: it left no word."""
     flows.change()
-    flows.drain(None, claim="c", idle_wait_s=0)
+    flows.drain(None, claim=RUN, idle_wait_s=0)
     file = Path(path)
     file.write_text(file.read_text() + "run: {tasks: one}\n")
     ack = build_sync_dag(load_pipeline(file), file).get_task("ack.reporting")
-    ack.batch = "1"
     states = {"drain": "success", "load.reporting": "upstream_failed", red: "failed"}
     about = context()
     about["ti"].get_task_states = lambda **_: {"run-1": states}
@@ -373,29 +359,24 @@ def test_an_ack_that_holds_its_run_open_notes_the_red_task_as_a_failure_of_the_p
     assert f"press Clear on {red}, with downstream tasks" in noted["error"]
 
 
-@pytest.mark.parametrize("kind", [MergeOperator, LoadOperator, AckOperator])
-def test_a_drain_that_a_person_marked_leaves_its_batches_to_the_tasks(path: str, flows: ModuleType, kind: Any) -> None:
-    """It returned no number: ZooKeeper knows the run's batches by its claim."""
+@pytest.mark.parametrize("stage", ["merge", "load.reporting", "ack.reporting"])
+def test_a_drain_that_a_person_marked_leaves_its_batches_to_the_tasks(path: str, flows: ModuleType, stage: str) -> None:
+    """ZooKeeper knows the run's batches by its claim."""
     flows.change()
-    flows.drain(None, claim=claim("sync__shop", "run-1"), idle_wait_s=0)
-    if kind is not MergeOperator:
-        flows.merge(None, 1)
-    task = ack_operator(path, "None") if kind is AckOperator else None
-    more = {} if kind is MergeOperator else {"target": "reporting"}
-    task = task or kind(task_id="t", pipeline=path, batch="None", **more)
-    assert task.execute(context(drain="success"))["batch"] == 1
-    with pytest.raises(AirflowSkipException, match="no batch"):
-        task.execute(context("run-2", drain="success"))
+    flows.drain(None, claim=RUN, idle_wait_s=0)
+    task = ack_task(path) if stage.startswith("ack") else stage_task(path, stage)
+    assert task.execute(context(drain="success"))["batches"] == 1
+    assert task.execute(context("run-2", drain="success"))["batches"] == 0
 
 
 def test_a_load_that_a_person_marked_as_a_success_is_done_by_the_ack(path: str, flows: ModuleType) -> None:
     flows.change()
-    flows.drain(None, claim="c", idle_wait_s=0)
+    flows.drain(None, claim=RUN, idle_wait_s=0)
     flows.merge(None, 1)
     with pytest.raises(TaskDeferred):
-        ack_operator(path).execute(context(load="failed"))
+        ack_task(path).execute(context(load="failed"))
     assert not flows.events("load")
-    assert ack_operator(path).execute(context(load="success"))["batch"] == 1
+    assert ack_task(path).execute(context(load="success"))["last"] == 1
     assert len(flows.events("load")) == 1
 
 
@@ -414,11 +395,11 @@ def test_a_drain_asks_airflow_whether_the_run_of_a_batch_is_over(monkeypatch: py
 
 def test_an_ack_waits_for_a_load_that_died_after_it_delivered(path: str, flows: ModuleType) -> None:
     flows.change()
-    flows.drain(None, claim="c", idle_wait_s=0)
+    flows.drain(None, claim=RUN, idle_wait_s=0)
     flows.load(None, "reporting", 1)
     with pytest.raises(TaskDeferred):
-        ack_operator(path).execute(context(load="failed"))
-    assert ack_operator(path).execute(context(load="success"))["batch"] == 1
+        ack_task(path).execute(context(load="failed"))
+    assert ack_task(path).execute(context(load="success"))["last"] == 1
 
 
 def test_log_fields_that_airflow_reserves_are_renamed() -> None:
@@ -447,7 +428,7 @@ def test_fields_are_safe_in_every_task_also_in_one_that_does_not_wait_for_a_paus
 
 def test_an_ack_never_lets_its_run_end_red(path: str, flows: ModuleType) -> None:
     fail(flows, "ack", "CoordinationUnavailable")
-    ack = ack_operator(path)
+    ack = ack_task(path)
     with pytest.raises(TaskError, match="it failed"):
         ack.execute(context(try_number=5))
     with pytest.raises(TaskDeferred):
@@ -459,7 +440,7 @@ def test_the_claim_names_installation_dag_and_run(
 ) -> None:
     monkeypatch.setenv("SLUICE_INSTALLATION", "east")
     flows.change()
-    DrainOperator(task_id="drain", pipeline=path).execute(context("run-7"))
+    drain_task(path).execute(context("run-7"))
     assert flows.events("drain")[0]["claim"] == "airflow:east:sync__shop:run-7"
     monkeypatch.delenv("SLUICE_INSTALLATION")
     assert operators.claim("d", "r") == operators.claim("d", "r")
@@ -518,14 +499,12 @@ def test_no_trigger_fires_before_airflow_has_heard_of_the_end_of_the_task_that_d
     assert asyncio.run(go()) == set()
 
 
-@pytest.mark.parametrize("kind", [DrainOperator, MergeOperator, LoadOperator, AckOperator])
-def test_a_paused_pipeline_waits_in_the_triggerer(path: str, flows: ModuleType, kind: type[Any]) -> None:
+@pytest.mark.parametrize("task", [drain_task, partial(stage_task, stage="merge"), ack_task])
+def test_a_paused_pipeline_waits_in_the_triggerer(path: str, flows: ModuleType, task: Any) -> None:
     """No attempt is used up by a pause, however long."""
     (flows.folder() / "settings.json").write_text(json.dumps({"paused": True}))
-    target = {"target": "reporting"} if kind in {LoadOperator, AckOperator} else {}
-    number = {} if kind is DrainOperator else {"batch": 1}
     with pytest.raises(TaskDeferred) as deferred:
-        kind(task_id="t", pipeline=path, **target, **number).execute(context(try_number=6))
+        task(path).execute(context(try_number=6))
     assert isinstance(deferred.value.trigger, PermitTrigger)
 
 
@@ -558,7 +537,7 @@ def test_triggers_can_be_stored() -> None:
 def test_a_pipeline_file_that_broke_meanwhile_is_one_message(path: str, flows: ModuleType) -> None:
     Path(path).write_text("version: 1\npipeline: shop\ncolour: red\n")
     with pytest.raises(TaskError, match="there is no such key"):
-        MergeOperator(task_id="m", pipeline=path, batch=1).execute(context())
+        stage_task(path, "merge").execute(context())
 
 
 def test_standing_by_ends_when_it_is_our_turn(path: str, flows: ModuleType) -> None:
@@ -583,8 +562,8 @@ def test_a_restarted_task_begins_again_in_the_same_attempt(path: str, monkeypatc
             raise found
         return found
 
-    monkeypatch.setattr(MergeOperator, "work", work)
-    assert MergeOperator(task_id="m", pipeline=path, batch=1).execute(context()) == {"batch": 1}
+    monkeypatch.setattr(StageOperator, "work", work)
+    assert stage_task(path, "merge").execute(context()) == {"batch": 1}
 
 
 def test_a_hold_lasts_although_the_file_is_broken(path: str) -> None:

@@ -159,7 +159,7 @@ def test_a_red_task_is_noted_as_a_failure_of_the_pipeline_by_those_after_it(
         after = stage(path, "ack.reporting", red)
         with pytest.raises(AirflowFailException, match=f"this task is red because {red} is"):
             after.execute(context(**{red: "failed"}))
-    assert [part for part, _ in noted] == ["drain", "merge", "rules-up", "load-reporting"]
+    assert [part for part, _ in noted] == ["drain", "merge", "rule.up", "load-reporting"]
     assert "later runs wait" in noted[0][1]
     assert "press Clear on drain" in noted[0][1]
 

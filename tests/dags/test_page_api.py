@@ -370,9 +370,9 @@ def test_openapi_describes_each_route(as_role: AsRole, app: FastAPI) -> None:
             "waiting for target reporting: no answer since 14:02 UTC",
         ),
         (
-            {"state": "failing", "failures": [{"part": "rules-0", "error": "hide_tests,\n line 12"}]},
+            {"state": "failing", "failures": [{"part": "rule.hide_tests", "error": "hide_tests,\n line 12"}]},
             "bad",
-            "stopped at rules 0: hide_tests, line 12",
+            "stopped at rule hide_tests: hide_tests, line 12",
         ),
         ({"state": "paused", "paused": "by anna since noon"}, "warn", "paused by anna since noon"),
         ({"state": "invalid", "errors": ["shop.yaml:3: colour"]}, "bad", "the file is not valid: shop.yaml:3: colour"),
@@ -389,7 +389,21 @@ def test_openapi_describes_each_route(as_role: AsRole, app: FastAPI) -> None:
     ],
 )
 def test_states_in_words(status: dict[str, Any], tone: str, text: str) -> None:
-    assert in_words(status) == {"tone": tone, "text": text}
+    assert in_words(status) == {"tone": tone, "text": text, "may_retry": True}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "may_retry"),
+    [
+        (["LogPurged"], False),
+        (["LogPurged", "LostPosition"], False),
+        (["LogPurged", "TargetUnavailable"], True),
+        ([""], True),
+    ],
+)
+def test_a_retry_is_offered_unless_the_source_lacks_the_log(kinds: list[str], may_retry: bool) -> None:
+    failures = [{"part": "drain", "error": "it was purged", "kind": kind} for kind in kinds]
+    assert in_words({"state": "failing", "failures": failures})["may_retry"] is may_retry
 
 
 def test_trouble_is_on_top() -> None:

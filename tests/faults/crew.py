@@ -23,7 +23,7 @@ from typing import Any
 from sluice.config.loading import load_pipeline
 from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.capture.drain import drain
-from sluice.flows.job import run_microbatches, unfinished
+from sluice.flows.job import run_microbatches
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
@@ -70,7 +70,9 @@ class Lane:
                 partial.write_text(str(number))
                 partial.rename(self.answer)
         elif task == "merge":
-            for number in unfinished(runtime, self.claim, self._number):
+            with runtime.state() as state:
+                claimed = state.batches.claimed_all(self.claim)
+            for number in [int(batch.number) for batch in claimed if batch.needs_merge]:
                 merge(runtime, number)
         elif task == "load":
             load(runtime, target, self._number)

@@ -21,11 +21,13 @@ import structlog
 
 from sluice.config.engine import RuleConfig
 from sluice.errors import LoadError, SluiceError
+from sluice.flows.transform.merge import merge
 from sluice.mapping.tables import TableRoute
 from sluice.model.tables import TableId
 from sluice.operations.lineage import ColumnOrigin, DataSet, TableLineage, column_origins, data_set, table_lineage
 from sluice.operations.lineage_events import LineageReporter, data_sets
-from sluice.orchestration.operators import AckOperator, LoadOperator
+from sluice.orchestration.operators import StageOperator
+from sluice.orchestration.runtime import claim
 from sluice.rules import builtin
 from sluice.rules.script import Rule
 from tests.support.running.waiting import wait_until
@@ -315,19 +317,22 @@ def test_an_acknowledgement_in_airflow_gives_its_batches_to_the_provider(
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", ModuleType("airflow.providers.openlineage"))
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.extractors", provider)
     write(one)
-    one.deliver()
+    number = one.made.drain(claim=claim("sync__p", "r1"), deliver=False).batch
+    merge(one.made.runtime(), number)
     monkeypatch.setattr("sluice.orchestration.operators.open_runtime", lambda _: one.made.runtime())
-    task = AckOperator(task_id="ack.copy", pipeline="p", target="copy")
-    assert task.get_openlineage_facets_on_complete(None) is None, "this run told of no batch"
-    task._announced = range(1, 2)
-    found = task.get_openlineage_facets_on_complete(None)
+    ack, load, other = (
+        StageOperator(task_id=name, stage=name, color="#fff", pipeline="p")
+        for name in ("ack.copy", "load.copy", "merge")
+    )
+    assert ack.get_openlineage_facets_on_complete(None) is None, "this run told of no batch"
+    ack._announced = range(number, number + 1)
+    found = ack.get_openlineage_facets_on_complete(None)
     assert [given.name.endswith(".a") for given in found.inputs] == [True]
     assert found.outputs[0].outputFacets["outputStatistics"].rowCount == 2
-    load = LoadOperator(task_id="load.copy", pipeline="p", target="copy", batch="1")
-    failed = load.get_openlineage_facets_on_failure(None)
-    assert [output.name.endswith(".a") for output in failed.outputs] == [True]
+    for task in (ack, load):
+        failed = task.get_openlineage_facets_on_failure(SimpleNamespace(dag_id="sync__p", run_id="r1"))
+        assert [output.name.endswith(".a") for output in failed.outputs] == [True]
+        others = SimpleNamespace(dag_id="sync__p", run_id="r2")
+        assert task.get_openlineage_facets_on_failure(others) is None, "the run has no batch"
     assert load.get_openlineage_facets_on_complete(None) is None, "the acknowledgement tells"
-    task.batch = "1"
-    assert [given.name.endswith(".a") for given in task.get_openlineage_facets_on_start().inputs] == [True]
-    task.batch = "None"
-    assert task.get_openlineage_facets_on_start() is None, "the run has no batch"
+    assert other.get_openlineage_facets_on_failure(None) is None

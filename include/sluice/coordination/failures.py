@@ -1,4 +1,4 @@
-"""Present failures of a pipeline. Each part of its work (drain, merge, rules, load) notes its failure here.
+"""Present failures of a pipeline. Each part of its work (drain, merge, rule, load) notes its failure here.
 
 It removes the note when it works again. The failures are also counted, by part and by who has to act.
 
@@ -40,11 +40,11 @@ class StageFailure:
     """A part of a pipeline that failed, and has not gone on since.
 
     Attributes:
-        part: drain, merge, rules-{stage} or load-{target}. error: the message of the last attempt, with what to do
-            next.
+        part: drain, merge, rule.{name} or load-{target}. error: the message of the last attempt, with what to do next.
         since: of the first attempt that failed here (ISO 8601); attempts: how many did.
         at: how far the part had come: once it is further, the failure is over.
-        fault: who has to act (:class:`sluice.errors.Fault`), "" if an older version noted it.
+        fault: who has to act (:class:`sluice.errors.Fault`); kind: the class of the error. Both are "" if an older
+            version noted it.
     """
 
     part: str
@@ -53,6 +53,7 @@ class StageFailure:
     attempts: int = 1
     at: str = ""
     fault: str = ""
+    kind: str = ""
 
     @property
     def target(self) -> str:
@@ -60,7 +61,7 @@ class StageFailure:
         return self.part.removeprefix("load-") if self.part.startswith("load-") else ""
 
     def __str__(self) -> str:
-        doing = f"loading into {self.target}" if self.target else self.part.replace("-", " ")
+        doing = f"loading into {self.target}" if self.target else self.part.replace(".", " ", 1)
         times = "once" if self.attempts == 1 else f"{self.attempts} times"
         words = f" ({Fault(self.fault).words})" if self.fault in set(Fault) else ""
         return f"{doing} failed {times} since {self.since}, and has not gone on{words}: {self.error}"
@@ -89,9 +90,7 @@ class StageFailures:
             with suppress(SluiceError):  # the error that is there is the one to show
                 if isinstance(error, SluiceError):
                     error.name_pipeline(self._at.pipeline)
-                message = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
-                self._note(part, message, progress(), fault_of(error))
-                self._count(part, fault_of(error))
+                self._note(part, error, progress())
             raise
         path = self._at.failure(part)
         if self._z.get(path) is not None:
@@ -102,8 +101,7 @@ class StageFailures:
         error.name_pipeline(self._at.pipeline)
         noted = self._of(part)
         if noted is None or noted.at != at:
-            self._note(part, str(error), at, fault_of(error))
-            self._count(part, fault_of(error))
+            self._note(part, error, at)
 
     def _of(self, part: str) -> StageFailure | None:
         path = self._at.failure(part)
@@ -124,16 +122,18 @@ class StageFailures:
         self._z.ensure(self._at.home)
         committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
 
-    def _note(self, part: str, error: str, at: str, fault: Fault) -> None:
-        path, before = self._at.failure(part), self._of(part)
+    def _note(self, part: str, error: Exception, at: str) -> None:
+        path, before, kind = self._at.failure(part), self._of(part), type(error).__name__
+        message = str(error) if isinstance(error, SluiceError) else f"{kind}: {error}"
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        failure = StageFailure(part, error[:_MOST_WORDS], now, 1, at, fault.value)
+        failure = StageFailure(part, message[:_MOST_WORDS], now, 1, at, fault_of(error).value, kind)
         if before is not None and before.at == at:
             failure = replace(failure, since=before.since, attempts=before.attempts + 1)
         content = FAILURE.encode(asdict(failure))
         node = self._z.get(path)
         self._z.ensure(self._at.failures)
         committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
+        self._count(part, fault_of(error))
 
 
 def _counts(data: Mapping[str, Any]) -> dict[tuple[str, str], int]:

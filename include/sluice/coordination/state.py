@@ -581,7 +581,7 @@ class PipelineState:
 
         A channel stops its other pipeline after a while.
 
-        ``part``: drain, merge, rules-{stage} or load-{target}.
+        ``part``: drain, merge, rule.{name} or load-{target}.
         """
         side = self.side.reporting(part) if self.side is not None else nullcontext()
         with side, self._failures.reporting(part, lambda: self._progress(part)):

@@ -403,7 +403,8 @@ class Board:
         stands_in = self._worker is Worker.DRAIN and kind is not StageKind.CAPTURE
         if kind is StageKind.CAPTURE:
             self.view.captured.append(done.batch)
-        self.sums.add(done, KEPT)
+        if not done.already or done.batch > before.batch:  # another process did it, and counted it
+            self.sums.add(done, KEPT)
         if not done.already and not done.later:
             self.took_s = done.seconds
         self.progress = replace(
@@ -456,7 +457,9 @@ class Board:
     def publish(self) -> None:
         """Write what the stage did in a process that is alone, where the stage's own task reads it."""
         if self.sums.batches:
-            progress = Progress(StageState.ENDED, self.sums.newest[-1].batch, sums=self.sums.to_json())
+            progress = Progress(
+                StageState.ENDED, self.sums.newest[-1].batch, sums=self.sums.to_json(), in_drain=self.sums.batches
+            )
             self.view.state.runs.write(self.view.claim, self.stage.name, progress)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import structlog
 
-from sluice.coordination.run_progress import StageState, Worker
+from sluice.coordination.run_progress import Progress, StageState, Worker
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
 from sluice.flows import stages
@@ -368,6 +368,29 @@ class _Substitutes:
         if self._is_captured and view.has_ended(board.stage):
             return [False]
         return [True] if time.monotonic() >= self._grace_ends else []
+
+
+def capture_first(
+    runtime: Runtime, *, claim: str, idle_wait_s: float, is_over: Callable[[str], bool] = lambda claim: False
+) -> DrainOutcome:
+    """Capture the first batch of a run, whose other tasks then start; it counts among those of *drain*.
+
+    Args:
+        is_over: see :func:`run_microbatches`.
+
+    Raises:
+        What :func:`sluice.flows.capture.drain.drain` raises.
+    """
+    with runtime.state() as state:
+        state.waiting_tasks.begins()
+        began = time.monotonic()
+        outcome = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, is_over=is_over)
+        if outcome.batch is not None:
+            if not outcome.adopted:
+                done = Done(outcome.batch, time.monotonic() - began, outcome.changes)
+                state.runs.write(claim, StageKind.CAPTURE, Progress(sums=StageSums.of([done]).to_json()))
+            state.waiting_tasks.waits(StageKind.CAPTURE)
+    return outcome
 
 
 def run_capture(
@@ -756,22 +779,6 @@ def has_drain(runtime: Runtime, claim: str) -> bool:
 # -- what the tasks ask ------------------------------------------------------------------------------------------------
 
 
-def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
-    """Return the batches up to ``last`` that ``claim`` delivers and that have no changeset yet; ``[last]`` if all of
-    them have.
-    """
-    with runtime.state() as state:
-        claimed = state.batches.claimed_all(claim)
-    return [int(batch.number) for batch in claimed if batch.number <= last and batch.needs_merge] or [last]
-
-
-def last_claimed(runtime: Runtime, claim: str) -> int | None:
-    """Return the newest batch that ``claim`` delivers; None if it has none."""
-    with runtime.state() as state:
-        batch = state.batches.claimed(claim)
-    return int(batch.number) if batch else None
-
-
 def claimed_numbers(runtime: Runtime, claim: str) -> list[int]:
     """Return the numbers of the batches that ``claim`` delivers and that are still known, ascending."""
     with runtime.state() as state:
@@ -782,22 +789,6 @@ def delivered(runtime: Runtime) -> int:
     """Return the last batch that every target has, 0 if none."""
     with runtime.state() as state:
         return int(state.delivered())
-
-
-def acknowledged(runtime: Runtime, target: str) -> int:
-    """Return the last batch that ``target`` has acknowledged, 0 if none."""
-    with runtime.state() as state:
-        acknowledgement = state.acks.get(target)
-    return int(acknowledgement.batch) if acknowledgement is not None else 0
-
-
-def sums_of(runtime: Runtime, claim: str, stage: str) -> StageSums:
-    """Return the sums of a stage that the process which captured for ``claim`` did; they are empty if it did none of
-    it, or that is not known.
-    """
-    with runtime.state() as state:
-        progress = state.runs.read(claim, stage)
-    return StageSums.from_json(progress.sums) if progress is not None and progress.sums else StageSums()
 
 
 def seconds_of_rules(runtime: Runtime, batch: int) -> float | None:
@@ -817,16 +808,13 @@ __all__ = [
     "MicrobatchOutcome",
     "NeverReady",
     "StageOutcome",
-    "acknowledged",
+    "capture_first",
     "claimed_numbers",
     "deliver_batch",
     "delivered",
     "goes_on",
     "has_drain",
-    "last_claimed",
     "run_capture",
     "run_microbatches",
     "run_stage",
-    "sums_of",
-    "unfinished",
 ]

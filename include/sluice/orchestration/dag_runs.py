@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sluice.model.dumps import UNPAUSE
-
 
 def dag_id_of(pipeline: str) -> str:
     """Return the id ``sync__{pipeline}``."""
@@ -52,6 +50,7 @@ def open_run(pipeline: str, dump: str) -> str:
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
     from sluice.config.loading import load_pipeline
+    from sluice.model.dumps import UNPAUSE
 
     dag_id = backfill_id_of(load_pipeline(Path(pipeline)).pipeline)
     SUPERVISOR_COMMS.send(

@@ -18,7 +18,6 @@ from sluice.errors import SluiceError
 from sluice.flows.stages import StageKind
 from sluice.flows.submit import LATER, TERMINAL
 from sluice.model.client_packages import shared_folder
-from sluice.orchestration.operators import BATCH
 from sluice.orchestration.retry import TaskError, boundary
 from sluice.orchestration.runtime import open_runtime, owner
 from sluice.orchestration.triggers import PermitTrigger
@@ -29,6 +28,13 @@ if TYPE_CHECKING:
     from sluice.config.connections import Endpoint
     from sluice.config.pipeline import PipelineConfig
     from sluice.flows.stages import Stage
+
+
+BATCH = "{{ ti.xcom_pull(task_ids='drain') }}"
+"""The number of the batch that this run's drain captured, as a template.
+
+As a template it is shown among a task's rendered fields, and draws no edge from drain to every task in the graph.
+"""
 
 
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]

@@ -20,11 +20,11 @@ import pytest
 from sluice.coordination.memory import MemoryZnodes
 from sluice.errors import DecodeError, LoadError, RuleError
 from sluice.flows import job, stages
-from sluice.flows.job import MicrobatchOutcome, run_microbatches, sums_of, unfinished
-from sluice.flows.load.ack import ack
+from sluice.flows.job import MicrobatchOutcome, run_microbatches, run_stage
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.stage_sums import DeliveredBatch, table
+from sluice.flows.stage_sums import DeliveredBatch, StageSums, table
+from sluice.flows.stages import stages_of
 from sluice.flows.transform.merge import merge
 from sluice.operations import control
 from sluice.operations.metrics import gauges, samples
@@ -71,15 +71,20 @@ def go(made: Pipe, claim: str = "", **named: Any) -> MicrobatchOutcome:
 def finish(made: Pipe, claim: str, last: int) -> list[bool]:
     """What the run's own tasks do. Returns for each target whether it has all of it."""
     runtime = made.made.runtime()
-    for number in unfinished(runtime, claim, last):
-        merge(runtime, number)
-    done = []
-    for target in runtime.pipeline.targets:
-        outcome = deliver(runtime, target.name, last)
-        if isinstance(outcome, LoadOutcome):
-            ack(runtime, target.name, last)
-        done.append(isinstance(outcome, LoadOutcome))
-    return done
+    for stage in stages_of(runtime.pipeline, runtime.rules_folder)[1:]:
+        run_stage(runtime, stage.name, claim=claim, marked=("drain", *stage.needs))
+    return [made.acknowledged(target.name) >= last for target in runtime.pipeline.targets]
+
+
+def sums_of(made: Pipe, claim: str, stage: str) -> StageSums:
+    with made.made.runtime().state() as state:
+        progress = state.runs.read(claim, stage)
+    return StageSums.from_json(progress.sums) if progress is not None and progress.sums else StageSums()
+
+
+def unmerged(made: Pipe, claim: str) -> list[int]:
+    with made.made.runtime().state() as state:
+        return [int(batch.number) for batch in state.batches.claimed_all(claim) if batch.needs_merge]
 
 
 def at_batch(number: int, do: Callable[[], object]) -> Callable[[DeliveredBatch], None]:
@@ -161,12 +166,12 @@ def test_a_loop_delivers_and_acknowledges_batch_after_batch(one: Pipe, window: i
     lines = table(outcome.delivered).splitlines()
     assert [line.split()[0] for line in lines] == ["batch", "1", "2", "3", "4", "5"]
     for stage, rows in (("drain", 10), ("merge", 10), ("load.copy", 10), ("ack.copy", 0)):  # what its task shows
-        sums = sums_of(one.made.runtime(), "test:one:1", stage)
+        sums = sums_of(one, "test:one:1", stage)
         assert (sums.batches, sums.rows, sums.first) == (5, rows, 1), stage
         assert [done.batch for done in sums.newest] == [1, 2, 3, 4, 5]
         assert sums.seconds > 0
     assert go(one).last.batch is None
-    assert sums_of(one.made.runtime(), "test:one:2", "merge").batches == 0
+    assert sums_of(one, "test:one:2", "merge").batches == 0
 
 
 def test_each_fused_rule_is_seen_in_what_the_merge_did_and_in_the_metrics(one: Pipe) -> None:
@@ -174,7 +179,7 @@ def test_each_fused_rule_is_seen_in_what_the_merge_did_and_in_the_metrics(one: P
     small_batches(one, 2)
     insert(one, *range(6))
     go(one, "test:one:1")
-    [rule] = sums_of(one.made.runtime(), "test:one:1", "merge").result()["rules"]
+    [rule] = sums_of(one, "test:one:1", "merge").result()["rules"]
     assert (rule["name"], rule["rows_in"], rule["rows_out"], rule["changed"], rule["errors"]) == ("up", 6, 3, 3, 0)
     assert rule["seconds"] > 0
     stages = {one["stage"]: one for one in stages_claimed(one.made.runtime(), "test:one:1")}
@@ -338,7 +343,7 @@ def test_a_rule_that_starts_failing_is_the_merges_to_report(one: Pipe) -> None:
     assert not outcome.last.merged
     assert "rule 'up'" in outcome.ended_by
     last = int(outcome.last.batch or 0)
-    assert unfinished(one.made.runtime(), "test:one:2", last) == list(range(done + 1, last + 1))
+    assert unmerged(one, "test:one:2") == list(range(done + 1, last + 1))
     with pytest.raises(RuleError, match="rule 'up'"):
         finish(one, "test:one:2", last)
     broken.write_text(right)

@@ -25,6 +25,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.operations.status import status
 from sluice.targets.memory.target import MemoryReconciler, MemoryTarget
 from sluice.targets.port import IDLE_WRITER_S, Checkpoint, OtherWriter
 from tests.support.crashes.damage import flip
@@ -209,6 +210,7 @@ def test_the_log_was_purged_before_it_was_drained(made: Case) -> None:
     with pytest.raises(LogPurged, match="purged before it was captured") as caught:
         made.run_until_head()
     assert "sluice recover case" in (caught.value.hint or "")
+    assert [(one.part, one.kind) for one in status(made.runtime()).failures] == [("drain", "LogPurged")]
     recovered(made)
     goes_on(made, 4)
     assert rows(made, made.target) == [2, 3, 4]

@@ -69,6 +69,17 @@ def test_a_rule_that_raises(tmp_path: Path) -> None:
         assert now(one).state == "idle"
 
 
+def test_a_rule_with_a_task_of_its_own_is_named_as_its_task_is(tmp_path: Path) -> None:
+    for one in pipe(tmp_path, "copy", rules="engine.yaml"):
+        folder = tmp_path / "rules"
+        (folder / "engine.yaml").write_text("rules: [{name: up, path: up.py, task: own}]\n")
+        (folder / "up.py").write_text("def transform(row, context):\n    raise KeyError('gone')\n")
+        one.commit(("insert", "a", (1, "x")))
+        with pytest.raises(RuleError):
+            one.deliver()
+        assert [(failure.part, failure.kind) for failure in now(one).failures] == [("rule.up", "RuleError")]
+
+
 def test_an_error_that_is_none_of_sluice(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("g")
@@ -119,7 +130,7 @@ def test_a_quarantined_target_says_it_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_a_failure_in_words() -> None:
-    assert str(StageFailure("rules-1", "no", "2026-01-01T00:00:00Z")).startswith("rules 1 failed once since 2026")
+    assert str(StageFailure("rule.up-1", "no", "2026-01-01T00:00:00Z")).startswith("rule up-1 failed once since 2026")
 
 
 def test_a_missing_connection_is_not_configured(one: Pipe) -> None:

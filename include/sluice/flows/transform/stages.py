@@ -127,7 +127,7 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
         stage=stage,
         attempt=attempt_id(),
     )
-    with state.reporting(f"rules-{stage}"), stage_trace(runtime, f"rule.{first}") as trace:
+    with state.reporting(f"rule.{first}"), stage_trace(runtime, f"rule.{first}") as trace:
         trace.on(record)
         try:
             results, spark = work.results(anew=record.reread)

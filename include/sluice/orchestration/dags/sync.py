@@ -34,12 +34,7 @@ from sluice.orchestration.dags.common import (
     shares,
 )
 from sluice.orchestration.operators import (
-    AckOperator,
     CaptureOperator,
-    DrainOperator,
-    LoadOperator,
-    MergeOperator,
-    RuleOperator,
     SenseOperator,
     StageOperator,
 )
@@ -289,24 +284,16 @@ def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[Rul
     match stage.kind:
         case StageKind.CAPTURE:
             longest = pipeline.run.max_time + pipeline.run.grace
-            waits = pipeline.schedule == "continuous"
-            return DrainOperator(
-                pipeline=file, waits=waits, execution_timeout=longest, **given, **captures_first(pipeline)
-            )
+            given |= {"waits": pipeline.schedule == "continuous", **captures_first(pipeline)}
+            return SenseOperator(pipeline=file, delivers=True, execution_timeout=longest, **given)
         case StageKind.ACKNOWLEDGE:
-            return AckOperator(pipeline=file, target=stage.subject, **given, **_outlets(pipeline, stage))
+            given |= {"keeps_open": True, "trigger_rule": TriggerRule.NONE_SKIPPED, **_outlets(pipeline, stage)}
         case _ if pipeline.spark.mode == "submit":
             from sluice.orchestration.submit import submit
 
             return submit(stage, pipeline=pipeline, path=file, **given)
-        case StageKind.MERGE:
-            return MergeOperator(pipeline=file, **given)
-        case StageKind.RULE:
-            return RuleOperator(pipeline=file, rule=stage.subject, **given)
-        case StageKind.LOAD:
-            return LoadOperator(pipeline=file, target=stage.subject, **given)
-        case _:
-            return StageOperator(pipeline=file, stage=stage.name, color=stage.type.color, **given)
+    longest = timedelta(hours=2)
+    return StageOperator(pipeline=file, stage=stage.name, color=stage.type.color, execution_timeout=longest, **given)
 
 
 def _outlets(pipeline: PipelineConfig, stage: Stage) -> dict[str, Any]:

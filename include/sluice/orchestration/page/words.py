@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sluice.errors import LogPurged, LostPosition
+
 TONES = ("bad", "warn", "busy", "good", "quiet")
 """States, the worst first: the order of the list."""
 
@@ -21,13 +23,20 @@ _PLAIN = {
 }
 
 
-def in_words(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return ``tone`` and ``text`` of a status, as the page's sources give it (JSON).
+_LOST = {LogPurged.__name__, LostPosition.__name__}
+"""Errors after which no attempt can succeed before a person ran `sluice recover`: the source lacks the log."""
 
-    The text says what the pipeline does, or what it waits for, or why it stands still.
+
+def in_words(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``tone``, ``text`` and ``may_retry`` of a status, as the page's sources give it (JSON).
+
+    The text says what the pipeline does, or what it waits for, or why it stands still. ``may_retry``: a further attempt
+    may succeed.
     """
     tone, text = _said(status)
-    return {"tone": tone, "text": text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"}
+    kinds = {one.get("kind", "") for one in status.get("failures") or ()}
+    may_retry = not kinds or not kinds <= _LOST
+    return {"tone": tone, "text": text if len(text) <= _MOST else f"{text[: _MOST - 1]}…", "may_retry": may_retry}
 
 
 def _said(status: Mapping[str, Any]) -> tuple[str, str]:
@@ -112,6 +121,8 @@ def _part(part: str) -> str:
         return f"load of target {part.removeprefix('load-')}"
     if part.startswith("target "):
         return f"target {part.removeprefix('target ')}"
+    if part.startswith("rule."):
+        return f"rule {part.removeprefix('rule.')}"
     named = {"zookeeper": "ZooKeeper", "store": "the segment store", "source": "the source", "drain": "capture"}
     return named.get(part, part.replace("-", " "))
 

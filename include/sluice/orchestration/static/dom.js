@@ -131,6 +131,8 @@ export function airflow(path, text, more = {}) {
 }
 const part = encodeURIComponent;
 export const runLink = (run, text) => (run ? airflow(`/dags/${part(run.dag_id)}/runs/${part(run.run_id)}`, text) : text);
+// The task of a part of a pipeline that failed.
+export const taskOf = (part) => part.replace(/^load-/, "load.");
 export const taskLink = (task, text) =>
   airflow(`/dags/${part(task.dag_id)}/runs/${part(task.run_id)}/tasks/${part(task.task_id)}`, text);
 // Who did something: a run of a DAG of the pipeline (`kind`: sync, backfill, verify) as a link to it.

@@ -107,7 +107,7 @@ function lineOf(one, curve) {
       one.verified ? el("a", { href: `${link}#verify`, class: OUTCOMES[one.verified.outcome], "data-focus": "verify" }, `verified ${one.verified.outcome}, ${ago(one.verified.at_ms)}`) : ""),
     el("div", { class: "buttons" }, ...(valid ? [
       one.state === "paused" ? actionButton(one, "resume", { after: again, kind: "primary" }) : actionButton(one, "pause", { after: again }),
-      one.state === "failing" ? actionButton(one, "retry-now", { after: again, kind: "primary" }) : "",
+      one.state === "failing" && one.may_retry ? actionButton(one, "retry-now", { after: again, kind: "primary" }) : "",
       actionButton(one, "verify", { after: again }),
     ] : [])),
   ];

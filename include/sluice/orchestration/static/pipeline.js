@@ -2,7 +2,7 @@
 
 import { get, path, poll } from "./api.js";
 import { actionButton, helped } from "./dialog.js";
-import { airflow, bytes, copyable, dagLink, el, empty, figure, minute, note, pill, plural, position, seconds, swap, taskLink } from "./dom.js";
+import { airflow, bytes, copyable, dagLink, el, empty, figure, minute, note, pill, plural, position, seconds, swap, taskLink, taskOf } from "./dom.js";
 
 const TABS = {
   now: ["Now", () => import("./tab-now.js")],
@@ -56,7 +56,7 @@ async function choose() {
   const module = await TABS[key][1]();
   if (shown.key !== key) return;
   shown = { key, ...module.open(panel, status, again) };
-  shown.update?.(status);
+  shown.update?.({ ...status, tasks });
 }
 
 const again = () => polling.now();
@@ -72,7 +72,7 @@ async function ask() {
     if (["failing", "running", "behind", "stopped"].includes(found.state) || tasks.length) await askTasks();
     head();
     if (found.state === "invalid") return;
-    if (first) await choose(); else shown?.update?.(status);
+    if (first) await choose(); else shown?.update?.({ ...status, tasks });
   } catch (error) {
     summary.textContent = error.status === 404 ? error.message : `No answer: ${error.message}. Trying again.`;
     if (error.status === 404) swap(document.getElementById("head"), empty("This DAG is not a Sluice pipeline, or you may not see it."));
@@ -116,6 +116,8 @@ function notes() {
   const silent = status.no_answer || [], targets = status.targets || [];
   const said = (text) => helped(text, status, again);
   const failures = tasks.length ? [] : status.failures || [];
+  const retry = () => (status.may_retry ? actionButton(status, "retry-now", { after: again, kind: "primary" })
+    : el("span", {}, "Another attempt fails in the same way until the command above was run."));
   return [
     ...silent.map((one) => note("bad", `The ${one.part.replace("zookeeper", "ZooKeeper").replace("store", "segment store")} has not answered since ${minute(one.since)}`, ...said(one.text))),
     ...(status.errors || []).filter((text) => !silent.some((one) => one.text === text)).map((text) => note("bad", HEADS[status.state] || "Cannot read the state", ...said(text))),
@@ -124,10 +126,10 @@ function notes() {
       ...said(task.message || "Its log has no message."),
       el("div", { class: "buttons" },
         airflow(`/dags/${encodeURIComponent(task.dag_id)}/runs/${encodeURIComponent(task.run_id)}`, "The run"), taskLink(task, task.host ? `Log of the failed task (on ${task.host})` : "Log of the failed task"),
-        actionButton(status, "retry-now", { after: again, kind: "primary" })))),
+        retry()))),
     ...failures.map((one) => el("li", { class: "bad" },
-      el("b", {}, `${one.part} failed ${one.attempts === 1 ? "once" : `${one.attempts} times`} since ${one.since}, and has not gone on${FAULTS[one.fault] || ""}`), ...said(one.error),
-      el("div", { class: "buttons" }, dagLink(status.dag_id, "Its runs"), actionButton(status, "retry-now", { after: again, kind: "primary" })))),
+      el("b", {}, `${taskOf(one.part)} failed ${one.attempts === 1 ? "once" : `${one.attempts} times`} since ${one.since}, and has not gone on${FAULTS[one.fault] || ""}`), ...said(one.error),
+      el("div", { class: "buttons" }, dagLink(status.dag_id, "Its runs"), retry()))),
     ...(status.incomplete || []).map((text) => note("warn", "Rows may lack values", ...said(text))),
     ...(status.paused ? [note("warn", "Paused", status.paused)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => note("bad", `${t.name} lags too far behind`, `since ${t.alert_since}`)),

@@ -1,6 +1,6 @@
 // Now: the window as a picture, the positions, the targets, the last batches.
 
-import { brief, bytes, clock, copyable, count, el, empty, owner, position, runLink, seconds, swap, table, taskLink } from "./dom.js";
+import { brief, bytes, clock, copyable, count, el, empty, owner, position, runLink, seconds, swap, table, taskLink, taskOf } from "./dom.js";
 
 export function open(panel, status) {
   let before = "";
@@ -51,7 +51,8 @@ function place(p) {
 function windowOf(status) {
   const stages = status.stages || [], flying = status.in_flight || [];
   if (!stages.length) return [];
-  const failed = new Map((status.failures || []).map((one) => [one.part.startsWith("load-") ? `load.${one.part.slice(5)}` : one.part === "drain" ? "drain" : one.part.startsWith("rules") ? "merge" : one.part, one.error]));
+  const failed = new Map((status.failures || []).map((one) => [taskOf(one.part), one.error]));
+  const failedIn = new Map((status.tasks || []).map((one) => [`${one.run_id} ${one.task_id}`, one.message]));
   const cell = (batch, stage) => {
     const done = (name) => { const found = stages.find((one) => one.name === name); return name === "drain" || (found && found.batch !== null && found.batch >= batch.number); };
     if (done(stage.name)) return el("span", { class: "step done", title: "done" }, "done");
@@ -59,7 +60,8 @@ function windowOf(status) {
     if (missing.length) return el("span", { class: "step", title: `waits for ${missing.join(", ")}` }, "waits");
     const next = Math.min(...flying.map((one) => one.number).filter((number) => number > (stage.batch ?? 0)));
     if (batch.number > next) return el("span", { class: "step", title: `waits for batch ${next}` }, `after ${count(next)}`);
-    if (failed.has(stage.name)) return el("span", { class: "step failed", title: failed.get(stage.name) }, "failed");
+    const error = failed.get(stage.name) ?? failedIn.get(`${batch.run?.run_id} ${stage.name}`);
+    if (error !== undefined) return el("span", { class: "step failed", title: error }, "failed");
     return el("span", { class: "step busy", title: "at work" }, "at work");
   };
   const rows = [...flying].sort((a, b) => a.number - b.number).map((batch) => [
