@@ -298,6 +298,8 @@ def test_each_right_of_the_list_is_needed_at_clickhouse(
                 run(at_clickhouse(server, changes, view=""))
             except SluiceError as error:
                 failed.append(error.hint or str(error))
+            except OSError:  # the check's own look at the rows
+                assert name == "SELECT"
     assert failed, f"{name} is not needed"
     first, _, more = name.partition(" ")
     database = rf"{'own' if scope is Scope.OWN_DATABASE else ''}s\d+x\d+"

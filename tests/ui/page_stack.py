@@ -80,7 +80,7 @@ def page_case(folder: Path, source: Any, target: Any, zookeeper: Any, name: str 
         SELECT i, CONCAT('customer ', i) FROM n"""
     for server in (source, target):
         server.execute(*tables, many, f"ANALYZE TABLE {schema}.`{ODD}`")
-    extra = f"retry: {{delay: 2s, max_delay: 1m}}\nrun: {{tasks: one, max_time: 2s}}\nrules: engine.yaml\nalert_lag: 5m\ndescription: '{DESCRIPTION}'"
+    extra = f"retry: {{delay: 2s, max_delay: 1m}}\nrun: {{max_time: 2s}}\nrules: engine.yaml\nalert_lag: 5m\ndescription: '{DESCRIPTION}'"
     try:
         with case(folder, source, target, zookeeper, schema, extra=extra, name=name, hidden=True) as made:
             (made.folder / "rules" / "engine.yaml").write_text(RULES)

@@ -122,7 +122,7 @@ def test_a_wrong_pipeline_file_is_seen_and_named(page: Any, stack: Stack) -> Non
 def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
     page: Any, stack: Stack, deliver: Callable[[], None]
 ) -> None:
-    """Attempts used up, later runs fill the window after it; repaired and cleared, all are delivered."""
+    """Attempts used up, later runs wait; repaired and cleared, all are delivered."""
     made = stack.made
     if made is None:
         pytest.skip("nothing is broken on purpose in a running stack")
@@ -136,10 +136,10 @@ def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
             cursor = state.cursor()
         return cursor.next_batch if cursor else 0
 
+    before = captured()
     for number in (1001, 1002, 1003):
-        before = captured()
         made.source.execute(f"INSERT INTO {made.schema}.orders VALUES ({number}, REPEAT('long', 10))")
-        wait_until(lambda before=before: captured() > before, "the batch")
+    wait_until(lambda: captured() > before, "the batch")
     wait_until(lambda: stack.api.call("GET", failed)["total_entries"] >= 1, "the load that fails")
     page.goto(f"{stack.url}/sluice/")
     line = page.locator(f"article[data-pipeline={stack.pipeline}][data-tone=bad]")

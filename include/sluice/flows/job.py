@@ -387,8 +387,8 @@ def capture_first(
         outcome = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, is_over=is_over)
         if outcome.batch is not None:
             if not outcome.adopted:
-                done = Done(outcome.batch, time.monotonic() - began, outcome.changes)
-                state.runs.write(claim, StageKind.CAPTURE, Progress(sums=StageSums.of([done]).to_json()))
+                sums = StageSums.of([Done(outcome.batch, time.monotonic() - began, outcome.changes)])
+                state.runs.write(claim, StageKind.CAPTURE, Progress(sums=sums.to_json()))
             state.waiting_tasks.waits(StageKind.CAPTURE)
     return outcome
 

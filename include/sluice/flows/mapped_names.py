@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import PipelineConfig, TargetConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError, SluiceError
 from sluice.flows.runtime import Runtime
@@ -97,11 +97,17 @@ def options_without_captured_table(runtime: Runtime, state: PipelineState) -> li
     from sluice.rules import RuleSet
 
     pipeline = runtime.pipeline
-    if any(config.options for config in pipeline.targets):
+    if any(map(_may_name_tables, pipeline.targets)):
         with suppress(SluiceError):  # what cannot be read stops those that need it
             tables = captured_tables_at_cursor(pipeline, runtime.store, runtime.source, state)
             return options_without_table(pipeline, RuleSet.of(runtime.rules_path), tables) if tables else []
     return []
+
+
+def _may_name_tables(config: TargetConfig) -> bool:
+    """Return True if an option has keys like ``schema.table``; the kind, which knows, need not be imported for that."""
+    keys = (key for value in config.options.values() if isinstance(value, dict) for key in value)
+    return any("." in str(key) for key in keys)
 
 
 def warn_of_options(runtime: Runtime, state: PipelineState) -> None:

@@ -12,8 +12,7 @@ from dataclasses import replace
 from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
 from sluice.flows.capture.ahead import try_within_budget
-from sluice.flows.load.ack import ack
-from sluice.flows.load.isolation import TARGET_ERRORS, deliver
+from sluice.flows.load.isolation import TARGET_ERRORS, acknowledge, deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_notes import stage_notes
 from sluice.flows.stage_sums import Done
@@ -48,8 +47,8 @@ def _load(runtime: Runtime, stage: Stage, batch: int) -> Done:
 
 
 def _acknowledge(runtime: Runtime, stage: Stage, batch: int) -> Done:
-    ack(runtime, stage.subject, batch)
-    return Done(batch)
+    outcome = acknowledge(runtime, stage.subject, batch)
+    return Done(batch, later=QUARANTINED if isinstance(outcome, Quarantined) else "")
 
 
 WORK: dict[str, Callable[[Runtime, Stage, int], Done]] = {

@@ -272,14 +272,14 @@ class Rows:
         ops = _whole(rows["_op"])
         op = _mapped(ops, lambda one: f'"{_OPS[Op(one)]}"')
         connector = connector_of(source)
-        shown: dict[str, pa.Array | str] = {
+        texts: dict[str, pa.Array | str] = {
             **{name: json_text(value) for name, value in connector.names(source).items()},
             "schema": json_text(self.table.schema), "table": json_text(self.table.table),
             "snapshot": _mapped(ops, lambda one: '"true"' if one == Op.READ else '"false"'),
             "ts_ms": ms, "ts_us": micros, "ts_ns": nanos,
         }  # fmt: skip
         block = {
-            field.name: shown[field.shows] if field.shows in shown else self._in_log(field.shows, at)
+            field.name: texts[field.shows] if field.shows in texts else self._in_log(field.shows, at)
             for field in connector.fields
         }
         return joined(

@@ -57,8 +57,8 @@ class Connector:
         """Return the block of a change or statement, committed ``us`` microseconds after 1970. ``values``: what it
         shows besides; what is not among them is null.
         """
-        shown = {"ts_ms": us // 1000, "ts_us": us, "ts_ns": us * 1000, **self.names(source), **values}
-        return {field.name: shown.get(field.shows) for field in self.fields}
+        contents = {"ts_ms": us // 1000, "ts_us": us, "ts_ns": us * 1000, **self.names(source), **values}
+        return {field.name: contents.get(field.shows) for field in self.fields}
 
     def names(self, source: str) -> dict[str, str]:
         """Return the values that all documents of a source share."""
@@ -67,8 +67,8 @@ class Connector:
 
 
 _CONNECTORS: Mapping[str, Connector] = MappingProxyType({
-    one.name: one
-    for one in (
+    connector.name: connector
+    for connector in (
         Connector(DEFAULT, "schema", "", (
             Field("table", "string", "table"), Field("server_id", "int64", "origin", required=True),
             Field("gtid", "string", "gtid"), Field("file", "string", "file", required=True),

@@ -22,9 +22,9 @@ class SourceName(str):
 
     def __new__(cls, name: str, connector: str, database: str) -> Self:
         """Return the name with both."""
-        made = super().__new__(cls, name)
-        made.connector, made.database = connector, database
-        return made
+        source = super().__new__(cls, name)
+        source.connector, source.database = connector, database
+        return source
 
     def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]  # for pickle
         return str(self), self.connector, self.database

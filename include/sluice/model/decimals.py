@@ -70,25 +70,25 @@ def without_nan(values: pa.Array) -> tuple[pa.Array, _Mask | None]:
 def nan_columns(rows: pa.Table, key: Collection[str]) -> dict[int, str]:
     """Return a column that has NaN, by the number of each row that stays and has it, or has it in its key."""
     is_deleted = np.asarray(pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False))
-    found: dict[int, str] = {}
-    for one in rows.schema:
-        if pa.types.is_decimal(one.type) and one.name not in META_COLUMNS:
-            odd = is_nan(one_chunk(rows[one.name]))
-            for number in np.flatnonzero(odd if true_name(one) in key else odd & ~is_deleted).tolist():
-                found.setdefault(number, true_name(one))
-    return found
+    columns: dict[int, str] = {}
+    for field in rows.schema:
+        if pa.types.is_decimal(field.type) and field.name not in META_COLUMNS:
+            odd = is_nan(one_chunk(rows[field.name]))
+            for number in np.flatnonzero(odd if true_name(field) in key else odd & ~is_deleted).tolist():
+                columns.setdefault(number, true_name(field))
+    return columns
 
 
 def rows_without_nan(rows: pa.Table) -> pa.Table:
     """Return rows with null in place of NaN, also as they were before."""
-    for number, one in enumerate(rows.schema):
-        if pa.types.is_decimal(one.type):
-            rows = rows.set_column(number, one, without_nan(one_chunk(rows[one.name]))[0])
-        elif one.name == "_before" and any(pa.types.is_decimal(child.type) for child in one.type):
-            struct = one_chunk(rows[one.name])
-            children = [without_nan(member(struct, child.name))[0] for child in one.type]
-            filled = pa.StructArray.from_arrays(children, fields=list(one.type), mask=pc.is_null(struct))
-            rows = rows.set_column(number, one, filled)
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_decimal(field.type):
+            rows = rows.set_column(number, field, without_nan(one_chunk(rows[field.name]))[0])
+        elif field.name == "_before" and any(pa.types.is_decimal(child.type) for child in field.type):
+            struct = one_chunk(rows[field.name])
+            children = [without_nan(member(struct, child.name))[0] for child in field.type]
+            filled = pa.StructArray.from_arrays(children, fields=list(field.type), mask=pc.is_null(struct))
+            rows = rows.set_column(number, field, filled)
     return rows
 
 

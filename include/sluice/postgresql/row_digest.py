@@ -48,13 +48,13 @@ def _texts(values: pa.Array) -> list[str | None]:
         values = values.cast(pa.int8()).cast(pa.string())
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return [None if value is None else value.hex() for value in values.to_pylist()]
-    found: list[str | None] = values.cast(pa.string()).to_pylist()
-    return found
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    return texts
 
 
 def _piece(text: str | None) -> bytes:
     if text is None:
         return b"N"
     data = text.encode()
-    shown = hashlib.sha256(data).hexdigest().encode() if len(data) > SHARED_LONG_BYTES else data
-    return b"%d:%b" % (len(data), shown)
+    content = hashlib.sha256(data).hexdigest().encode() if len(data) > SHARED_LONG_BYTES else data
+    return b"%d:%b" % (len(data), content)

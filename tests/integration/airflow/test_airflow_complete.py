@@ -39,7 +39,7 @@ def orders(
     tmp_path_factory: pytest.TempPathFactory, mysql_source: Any, mysql_target: Any, zookeeper: Any
 ) -> Iterator[Case]:
     folder = tmp_path_factory.mktemp("daily")
-    more = "{tasks: one, max_time: 2s}\ncomplete: {every: 5m, timezone: Europe/Berlin}"
+    more = "{max_time: 2s}\ncomplete: {every: 5m, timezone: Europe/Berlin}"
     with orders_case(folder, mysql_source, mysql_target, zookeeper, name="daily", run=more) as made:
         yield made
 

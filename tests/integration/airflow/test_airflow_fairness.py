@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sluice.config.loading import load_pipeline
 from sluice.flows.runtime import Runtime
 from tests.support.pipelines.many_pipelines import ManyPipelines, many_pipelines
 from tests.support.servers.airflows import TestAirflow, airflow, wait_until
@@ -27,7 +26,7 @@ def world(
     schema = "fairness"
     for server in (mysql_source, mysql_target):
         server.execute(f"CREATE DATABASE {schema}")
-    extra = "retry: {delay: 1s, max_delay: 3s}\nrun: {tasks: one, max_time: 3s, grace: 12s}\n"
+    extra = "retry: {delay: 1s, max_delay: 3s}\nrun: {max_time: 3s, grace: 12s}\n"
     with (
         TcpProxy(mysql_target.host, mysql_target.port) as link,
         many_pipelines(folder / "pipelines", mysql_source, mysql_target, zookeeper, schema, 5, extra) as many,
@@ -93,9 +92,3 @@ def test_slow_pipelines_go_on_beside_a_backlog_and_a_target_that_hangs(
     wait_until(lambda: rows(many, HANGS) == 1, "the row whose delivery hung", 300)
     wait_until(lambda: rows(many, BACKLOG) == 2500, "the backlog", 600)
     many.made.assert_equal(*(f"p{number}" for number in range(5)))
-
-
-def test_a_window_of_the_config_is_a_limit(world: tuple[ManyPipelines, TestAirflow, TcpProxy]) -> None:
-    many, started, _ = world
-    found = started.api.call("GET", f"/dags/sync__p{BACKLOG}/details")
-    assert found["max_active_tasks"] == load_pipeline(many.paths[BACKLOG]).window + 1

@@ -31,9 +31,7 @@ def orders(told: Path, server_folder: Any, mysql_source: Any, mysql_target: Any,
     settings = {"AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport), **BEATS}
     with ExitStack() as opened:
         made = opened.enter_context(
-            orders_case(
-                told.parent, mysql_source, mysql_target, zookeeper, name="lineage", run="{tasks: one, max_time: 30s}"
-            )
+            orders_case(told.parent, mysql_source, mysql_target, zookeeper, name="lineage", run="{max_time: 30s}")
         )
         started = opened.enter_context(
             airflow(server_folder / "lineage", told.parent, made.connections, settings, JUDGES)

@@ -47,9 +47,9 @@ def west(orders: Case, east: TestAirflow, tmp_path_factory: Any) -> Iterator[Tes
 
 
 def waits(airflow: TestAirflow) -> bool:
-    """A drain waits in its triggerer, and none is at work."""
+    """A task that waits for changes is in its triggerer, and none is at work."""
     open_runs = airflow.runs(DAG, state="running")
-    tasks = [task for run in open_runs for task in airflow.tasks(DAG, run["dag_run_id"]) if task["task_id"] == "drain"]
+    tasks = [task for run in open_runs for task in airflow.tasks(DAG, run["dag_run_id"]) if task["task_id"] == "sense"]
     states = {task["state"] for task in tasks}
     return "deferred" in states and not states & {"running", "queued", "scheduled"}
 
@@ -84,7 +84,7 @@ def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_
     loser, winner = (east, west) if number is signal.SIGKILL else (west, east)
     names = {id(east): "airflow:east", id(west): "airflow:west"}
     assert owner(orders) == names[id(loser)]
-    wait_until(lambda: waits(loser), "the drain's wait in the triggerer, which goes on for as long as nothing changes")
+    wait_until(lambda: waits(loser), "the wait in the triggerer, which goes on for as long as nothing changes")
     loser.keeper.stop()
     scheduler, triggerer = loser.components["scheduler"], loser.components["triggerer"]
     if number is signal.SIGKILL:

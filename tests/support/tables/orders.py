@@ -21,7 +21,7 @@ def orders_case(
     name: str,
     target_name: str = "copy",
     retry: str = "{delay: 1s, max_delay: 3s}",
-    run: str = "{tasks: one, max_time: 2s}",
+    run: str = "{max_time: 2s}",
     hidden: bool = False,
 ) -> Iterator[Case]:
     """A pipeline of this name, with a schema of its own, that has its first position."""

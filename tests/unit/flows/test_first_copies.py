@@ -59,7 +59,7 @@ def test_a_first_copy_that_nobody_reads_is_not_in_step(shop: Case) -> None:
     with shop.runtime().state() as state:
         state.dumps.not_begun("initial", "DAG backfill__case is paused: unpause it")
     found, words = said(shop)
-    assert words == {"tone": "warn", "text": "copying 0 %; DAG backfill__case is paused: unpause it"}
+    assert words == {"tone": "warn", "text": "copying 0 %; DAG backfill__case is paused: unpause it", "may_retry": True}
     [warning] = found.warnings
     assert "unpause it" in warning
     assert "Clear" not in warning

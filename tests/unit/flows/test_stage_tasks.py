@@ -31,6 +31,7 @@ from sluice.flows.job import (
     run_capture,
     run_stage,
 )
+from sluice.flows.load.isolation import catch_up
 from sluice.flows.stages import stages_of
 from sluice.operations import control
 from sluice.operations.status import stages_claimed, status
@@ -142,6 +143,22 @@ def test_each_task_does_its_stage_of_every_batch_of_the_run(two: Pipe) -> None:
     ran(two)  # a person pressed Clear
     again = {one["stage"]: one for one in stages_claimed(two.made.runtime(), RUN)}
     assert again == shown
+
+
+def test_a_target_that_goes_away_between_load_and_acknowledgement_holds_up_no_other(two: Pipe) -> None:
+    configured(two)
+    insert(two, 1)
+    sense(two)
+    ran(two, "merge", marked=("drain",))
+    loads = ("load.copy", "load.archive")
+    ran(two, *loads, marked=("drain", "merge"))
+    two.stores["archive"].away = True
+    acks = ran(two, "ack.copy", "ack.archive", marked=("drain", *loads))
+    assert [done.later for done in acks["ack.archive"].result().done] == ["quarantined"]
+    assert (two.acknowledged("copy"), two.acknowledged("archive")) == (1, 0)
+    two.stores["archive"].away = False
+    assert not catch_up(two.made.runtime(), "archive").quarantined
+    assert two.acknowledged("archive") == 1
 
 
 def test_a_batch_that_a_stage_did_in_an_earlier_attempt_counts_once(one: Pipe) -> None:

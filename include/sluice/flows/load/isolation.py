@@ -14,7 +14,7 @@ from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
 from sluice.errors import ConfigError, LeaseHeld, LoadError, MappingError, SluiceError, TargetUnavailable
-from sluice.flows.load.ack import ack
+from sluice.flows.load.ack import AckOutcome, ack
 from sluice.flows.load.bundles import ready, waits
 from sluice.flows.load.load import LoadOutcome, Unprepared, load, prepare, write
 from sluice.flows.runtime import Runtime
@@ -86,6 +86,23 @@ def _deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Quarant
                 raise error from None
             _log.error("target_quarantined", pipeline=runtime.name, target=target, batch=batch, error=str(error))
             return reason
+
+
+def acknowledge(runtime: Runtime, target: str, batch: int) -> AckOutcome | Quarantined:
+    """Acknowledge a batch; a target that does not answer is quarantined, unless it is the only one that works.
+
+    Raises:
+        What :func:`sluice.flows.load.ack.ack` raises.
+    """
+    try:
+        return ack(runtime, target, batch)
+    except TargetUnavailable as error:
+        with runtime.state() as state:
+            reason = state.quarantine.reason(target) or state.quarantine.add(target, str(error))
+        if reason is None:
+            raise
+        _log.error("target_quarantined", pipeline=runtime.name, target=target, batch=batch, error=str(error))
+        return reason
 
 
 class _OfTheTarget(Exception):

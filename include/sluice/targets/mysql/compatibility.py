@@ -215,7 +215,9 @@ def _losses(plan: PlannedTable, info: TableInfo, server: Server) -> list[TableFi
 def _is_own_type(column: PlannedColumn, found: ColumnInfo, server: Server) -> bool:
     """Return True if the column has the type that it would be made with, so that no other one holds more."""
     own = column_type(column, server).partition(" CHARACTER SET")[0]
-    return own == found.sql_type or SqlType.parse(own).word == SqlType.parse(found.sql_type).word == "json"
+    same_charset = not column.charset or column.charset == found.charset
+    json = SqlType.parse(own).word == SqlType.parse(found.sql_type).word == "json"
+    return json or (own == found.sql_type and same_charset)
 
 
 def _widened(column: PlannedColumn, found: ColumnInfo, server: Server) -> str:

@@ -41,11 +41,13 @@ class SourceFacts(Protocol):
         """Return the name under which documents speak of the source, with its connector if it names one."""
 
 
-@dataclass(frozen=True, slots=True)
 class NoFacts:
     """Answers as if nothing were known about the source but its name in documents ("": the pipeline's)."""
 
     named: str = ""
+
+    def __init__(self, named: str = "") -> None:
+        self.named = named
 
     def being_copied(self) -> frozenset[TableId]:
         """Return no table."""

@@ -192,9 +192,9 @@ class PostgresChunkReader(PostgresLoad):
                 f"the digest of {request.table} cannot be computed at the standby that dump.connection names",
                 hint="take dump.connection out of the pipeline file, or verify: {digest: none}",
             )
-        with self.watermarks.reading(chunk) as seen:
+        with self.watermarks.reading(chunk) as snapshot:
             digest = self.shared_digest(request, chunk, columns)
-        return SnapshotDigest(digest, str(seen), "", self.end_of_log())
+        return SnapshotDigest(digest, str(snapshot), "", self.end_of_log())
 
     def shared_digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.port.SharedDigestReader`."""
