@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -79,13 +80,51 @@ def problems_of(
         elif item["type"] == "missing":
             why = required if outermost else "this key is required"
         else:
-            why = str(item["msg"]).removeprefix("Value error, ")
+            why = _sentence(item)
         problem = Problem(location, why, is_unknown)
         if item["type"] == "missing":
             missing.append(problem)
         if problem not in found:  # each member of a union finds it again
             found.append(problem)
     return [one for one in found if not (one in missing and one.location in misspelt)]
+
+
+_WHOLE, _NUMBER, _BOOLEAN = "a whole number is expected", "a number is expected", "true or false is expected"
+_LIST, _MAPPING = "a list is expected, such as [a, b]", "a mapping is expected, such as {{key: value}}"
+_SENTENCES: Mapping[str, str] = MappingProxyType({
+    "string_type": "a text is expected: put quotes around what looks like a number or a date",
+    "int_type": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_from_float": _WHOLE,
+    "float_type": _NUMBER,
+    "float_parsing": _NUMBER,
+    "bool_type": _BOOLEAN,
+    "bool_parsing": _BOOLEAN,
+    "list_type": _LIST,
+    "tuple_type": _LIST,
+    "set_type": _LIST,
+    "frozen_set_type": _LIST,
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "literal_error": "{expected} is expected",
+    "enum": "{expected} is expected",
+    "greater_than_equal": "it has to be greater than or equal to {ge}",
+    "greater_than": "it has to be greater than {gt}",
+    "less_than_equal": "it has to be less than or equal to {le}",
+    "less_than": "it has to be less than {lt}",
+    "too_short": "it has {actual_length} entries and needs at least {min_length}",
+    "too_long": "it may have {max_length} entries at most",
+    "string_too_short": "the text needs at least {min_length} characters",
+    "string_too_long": "the text may have {max_length} characters at most",
+})
+"""What a kind of error of the library says here; it has the names of the error's context in braces."""
+
+
+def _sentence(item: Mapping[str, Any]) -> str:
+    """Return what an item says is wrong: in our words, where its kind has some, or in those of the validator."""
+    words = _SENTENCES.get(item["type"])
+    return words.format_map(item.get("ctx", {})) if words else str(item["msg"]).removeprefix("Value error, ")
 
 
 def shown(text: str) -> str:

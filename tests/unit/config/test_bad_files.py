@@ -154,7 +154,7 @@ REFUSED = {
     "verify: {schedule: continuous}": "not a schedule; write a cron",
     "verify: {schedule: '0 25 * * *'}": "not a schedule",
     "verify: {schedule: 0s}": "not an interval",
-    "verify: {sample: 10}": "valid string",
+    "verify: {sample: 10}": "a text is expected",
     "verify: {sample: 0%}": "not a share; write 10%",
     "verify: {sample: 100.1%}": "not a share",
     "verify: {sample: nan%}": "not a share",

@@ -44,7 +44,7 @@ def problems(given: dict[str, Any], **words: Any) -> list[Problem]:
         ({"locaton": 1}, ["options.locaton: lakes have no such option; did you mean 'location'?"]),
         ({"zzz": 1}, ["options.zzz: lakes have no such option"]),
         ({"location": "x"}, ["options.location: write a path from the root"]),
-        ({"location": None}, ["options.location: Input should be a valid string"]),
+        ({"location": None}, ["options.location: a text is expected: put quotes around what looks like a number or a date"]),
         (
             {"parts": [{"after": 1}, {"aftr": 1}]},
             ["options.parts.1.aftr: there is no such key; did you mean 'after'?"],
@@ -58,7 +58,7 @@ def problems(given: dict[str, Any], **words: Any) -> list[Problem]:
             ["options.named.a.aftr: there is no such key; did you mean 'after'?"],
         ),
         ({"parts": [{"after": "many"}]},
-            ["options.parts.0.after: Input should be a valid integer, unable to parse string as an integer"]),
+            ["options.parts.0.after: a whole number is expected"]),
     ],
 )  # fmt: skip
 def test_a_problem_is_a_field_and_a_sentence(given: dict[str, Any], said: list[str]) -> None:

@@ -395,7 +395,7 @@ def transform(row, context):
     assert applied(rules(code, params="{size: 3}"), row())[0]["email"] == "aaa"
     for params, words in (
         ("{}", r"params\.size: this parameter is required"),
-        ("{size: big}", r"params\.size: .*valid integer"),
+        ("{size: big}", r"params\.size: .*a whole number is expected"),
     ):
         with pytest.raises(RuleError, match=words) as caught:
             rules(code, params=params).validate()
