@@ -20,7 +20,8 @@ from sluice.model.batches import Op
 from sluice.model.fields import is_masked
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, one_chunk
-from sluice.targets.documents.records import Record, refused_row
+from sluice.targets.documents.records import Record
+from sluice.targets.documents.refusals import refused_row
 from sluice.targets.messages.keyed_rows import KeyedRows
 from sluice.targets.messages.pieces import merged_parts
 from sluice.targets.messages.read_back import listed_keys

@@ -16,7 +16,7 @@ from sluice.model.batches import Op
 from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import one_chunk
-from sluice.targets.documents.records import key_changed, row_missing
+from sluice.targets.documents.refusals import key_changed, row_missing
 from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.column_types import document_texts
 from sluice.targets.elasticsearch.place import Place, path_of

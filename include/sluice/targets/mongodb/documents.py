@@ -14,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import one_chunk
-from sluice.targets.documents.records import key_changed
+from sluice.targets.documents.refusals import key_changed
 from sluice.targets.messages.keyed_rows import KeyedRows
 from sluice.targets.mongodb.client import Client
 from sluice.targets.mongodb.column_types import Unstorable, document_values, id_values

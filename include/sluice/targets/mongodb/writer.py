@@ -14,7 +14,8 @@ from bson.datetime_ms import DatetimeMS
 from sluice.model.fields import is_masked
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.documents.records import Record, row_missing
+from sluice.targets.documents.records import Record
+from sluice.targets.documents.refusals import row_missing
 from sluice.targets.documents.writer import DocumentStore, Refusals, TableWork, WorkOptions
 from sluice.targets.mongodb.append import append
 from sluice.targets.mongodb.bulk import BulkSender

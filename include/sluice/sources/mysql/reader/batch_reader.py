@@ -29,9 +29,10 @@ from sluice.sources.mysql.catalog.history_tracker import Rereader, once
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import row_layout as planning
 from sluice.sources.mysql.decoder import scan_kernel as sc
-from sluice.sources.mysql.decoder.mark_table import mark_layout, mark_plan
+from sluice.sources.mysql.decoder.mark_table import mark_layout
 from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
+from sluice.sources.mysql.decoder.watermark_table import mark_plan
 from sluice.sources.mysql.events.query_status import parse_status, session_of
 from sluice.sources.mysql.events.read_totals import ReadTotals
 from sluice.sources.mysql.events.statement_effects import Effect, effects_of

@@ -29,8 +29,9 @@ from sluice.sources.mysql.server.connection import (
     retention_s,
     rows_of,
 )
-from sluice.sources.mysql.server.merge_tables import ENGINE, ENGINES, merge_findings, remote_findings
+from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
+from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
 from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.mysql.server.two_way import two_way_findings

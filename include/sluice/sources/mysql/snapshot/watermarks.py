@@ -36,7 +36,7 @@ from sluice.model.log_files import place_order, split_file
 from sluice.model.tables import TableId, quoted
 from sluice.mysql.client import AccessDenied
 from sluice.mysql.rights import DENIED
-from sluice.sources.mysql.decoder.mark_table import COLUMNS, mark_table
+from sluice.sources.mysql.decoder.watermark_table import COLUMNS, mark_table
 from sluice.sources.mysql.events.gtids import GtidSet
 from sluice.sources.mysql.server.connection import is_replica, log_end, rows_of
 from sluice.sources.mysql.snapshot.result_set import text_rows
