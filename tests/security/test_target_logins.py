@@ -314,7 +314,7 @@ class Acls:
 
     server: Any
     schemas: str
-    """What the names of the suite's schemas begin with."""
+    """The beginning of the names of the suite's schemas."""
 
     def of(self, right: Right, operation: str) -> tuple[Any, ...]:
         from confluent_kafka import admin

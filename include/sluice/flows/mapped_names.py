@@ -72,20 +72,20 @@ def options_without_table(
     """
     routes = Mapping.of(pipeline)
     emitted = [TableId(*name.split(".", 1)) for rule in rules for name in rule.config.emits]
-    known = [str(place) for place in [*places, *(routes.route(table).target for table in [*tables, *emitted])]]
+    filled = [str(place) for place in [*places, *(routes.route(table).target for table in [*tables, *emitted])]]
     return [
         Finding(
             "warning",
             f"options.{option}",
             table,
             f"no captured table goes to {table}, so that the option changes nothing"
-            f"{did_you_mean(meant_table(table, known))}",
+            f"{did_you_mean(meant_table(table, filled))}",
             "write schema.table as at the target, or leave it out",
             part=f"target {config.name}",
         )
         for config in pipeline.targets
         for option, table in tables_named(options_of(config, kind_of(config.type, config.name).load().Options))
-        if table not in known
+        if table not in filled
     ]
 
 

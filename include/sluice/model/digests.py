@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +13,12 @@ SHARED = "shared"
 """The first word of a list of words whose digests every kind of server computes alike."""
 SHARED_LONG_BYTES = 1_000
 """The longest text that enters such a digest itself, in bytes; a hash stands for a longer one."""
+
+
+def hashes_of_texts(texts: Iterable[bytes | memoryview]) -> np.ndarray[Any, Any]:
+    """Return the hash of each text (uint64), as servers compute it: the first 64 bits of its SHA-256."""
+    hashes = b"".join([sha256(text).digest()[:8] for text in texts])
+    return np.frombuffer(hashes, ">u8").astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,9 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 
 def literal(value: Any) -> str:
-    """Return one value of a key as text."""
+    """Return one value of a key as text, for a source without SQL: JSON, of other types an object with the type as its
+    only name (``{"date": "2024-01-31"}``).
+    """
     written = _WRITTEN.get(type(value))
     return json.dumps({written[0]: written[1](value)} if written else value, ensure_ascii=False)
 

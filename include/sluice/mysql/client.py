@@ -46,6 +46,11 @@ class AccessDenied(pymysql.err.OperationalError):
         return f"{self.grant or 'grant what it names'}; `sluice check PIPELINE` names every right that is missing"
 
 
+def of_server(code: int) -> bool:
+    """Return True for the code of an error of the server; others are of the client, which lost it."""
+    return code >= 1000 and not 2000 <= code < 3000
+
+
 @contextmanager
 def undecoded(connection: Any) -> Iterator[None]:
     """Return the texts of answers inside as bytes, as the server sends them: some may be no UTF-8."""

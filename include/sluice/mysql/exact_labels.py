@@ -16,6 +16,7 @@ import pymysql
 
 from sluice.errors import UnsupportedType
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.client import of_server
 
 _WIDE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030", "binary"})
 """Charsets with characters of four bytes, and labels that are bytes, which are kept as text."""
@@ -89,11 +90,6 @@ def _query(table: TableId, column: str, family: str, charset: str | None, number
         f"UNION ALL SELECT w.n, w.number_ FROM labels l JOIN ({wanted}) w ON l.n = 0) "
         f"SELECT n, CAST({text} AS BINARY) FROM labels WHERE n > 0"
     )
-
-
-def of_server(code: int) -> bool:
-    """Return True for an error of the server; others are of the client, which lost it."""
-    return code >= 1000 and not 2000 <= code < 3000
 
 
 def _hidden(table: TableId, column: str, why: str) -> UnsupportedType:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.model.column_types import ColumnKind, ColumnType
-from sluice.model.digests import RangeDigest
+from sluice.model.digests import RangeDigest, hashes_of_texts
 from sluice.model.tables import Column, one_chunk
 from sluice.model.temporal import to_text
 from sluice.mysql.charsets import UTF8, tables_of
@@ -69,16 +69,10 @@ def hashes_of(columns: Sequence[HashedColumn], values: Sequence[pa.Array | pa.Ch
     """Return the hash of each row (uint64), see :func:`digest_of`."""
     arrays = [one_chunk(each) if isinstance(each, pa.ChunkedArray) else each for each in values]
     found = [
-        _hashes(_texts(columns, [array.slice(start, ROWS_AT_A_TIME) for array in arrays]))
+        hashes_of_texts(_bytes(_texts(columns, [array.slice(start, ROWS_AT_A_TIME) for array in arrays])))
         for start in range(0, len(arrays[0]) if arrays else 0, ROWS_AT_A_TIME)
     ]
     return np.concatenate(found) if found else np.zeros(0, np.uint64)
-
-
-def _hashes(texts: pa.Array) -> np.ndarray[Any, Any]:
-    sha256 = hashlib.sha256
-    hashes = b"".join([sha256(text).digest()[:8] for text in _bytes(texts)])
-    return np.frombuffer(hashes, ">u8").astype(np.uint64)
 
 
 def _bytes(texts: pa.Array) -> Iterator[memoryview]:

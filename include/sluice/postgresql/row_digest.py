@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sluice.model import decimals
 from sluice.model.column_types import ColumnKind
-from sluice.model.digests import SHARED_LONG_BYTES
+from sluice.model.digests import SHARED_LONG_BYTES, hashes_of_texts
 from sluice.model.tables import Column, one_chunk
 from sluice.model.temporal import to_text
 
@@ -33,8 +33,7 @@ def hashes_of(values: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray[Any, A
     """Return the hash of each row (uint64): ``values`` has an array for each column, each covered."""
     arrays = [one_chunk(each) if isinstance(each, pa.ChunkedArray) else each for each in values]
     rows = zip(*(map(_piece, _texts(array)) for array in arrays), strict=True)
-    hashes = b"".join(hashlib.sha256(b",".join(row)).digest()[:8] for row in rows)
-    return np.frombuffer(hashes, ">u8").astype(np.uint64)
+    return hashes_of_texts(map(b",".join, rows))
 
 
 def _texts(values: pa.Array) -> list[str | None]:

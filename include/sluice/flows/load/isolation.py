@@ -13,6 +13,7 @@ import structlog
 from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
+from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, LeaseHeld, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.load.ack import AckOutcome, ack
 from sluice.flows.load.bundles import ready, waits
@@ -79,13 +80,8 @@ def _deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Quarant
             return reason
         try:
             return _load(runtime, target, batch)
-        except _OfTheTarget as found:
-            error = found.error
-            reason = state.quarantine.add(target, str(error))
-            if reason is None:
-                raise error from None
-            _log.error("target_quarantined", pipeline=runtime.name, target=target, batch=batch, error=str(error))
-            return reason
+        except _OfTheTarget as wrapped:
+            return _quarantined(runtime, state, target, batch, wrapped.error)
 
 
 def acknowledge(runtime: Runtime, target: str, batch: int) -> AckOutcome | Quarantined:
@@ -98,11 +94,16 @@ def acknowledge(runtime: Runtime, target: str, batch: int) -> AckOutcome | Quara
         return ack(runtime, target, batch)
     except TargetUnavailable as error:
         with runtime.state() as state:
-            reason = state.quarantine.reason(target) or state.quarantine.add(target, str(error))
-        if reason is None:
-            raise
-        _log.error("target_quarantined", pipeline=runtime.name, target=target, batch=batch, error=str(error))
-        return reason
+            return _quarantined(runtime, state, target, batch, error)
+
+
+def _quarantined(runtime: Runtime, state: PipelineState, target: str, batch: int, error: SluiceError) -> Quarantined:
+    """Quarantine a target, unless it is already. Raises its error if it is the only one that works."""
+    reason = state.quarantine.reason(target) or state.quarantine.add(target, str(error))
+    if reason is None:
+        raise error from None
+    _log.error("target_quarantined", pipeline=runtime.name, target=target, batch=batch, error=str(error))
+    return reason
 
 
 class _OfTheTarget(Exception):

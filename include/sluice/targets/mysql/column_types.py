@@ -76,7 +76,7 @@ def own_type(made: ColumnType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What of a definition's words the target understands.
+    """The words of a definition that the target understands.
 
     Attributes:
         mariadb: it is MariaDB, not MySQL.

@@ -16,9 +16,8 @@ from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.mysql.client import AccessDenied
+from sluice.mysql.client import AccessDenied, of_server
 from sluice.mysql.column_defaults import default_value
-from sluice.mysql.exact_labels import of_server
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, kept_alive, set_lock_wait

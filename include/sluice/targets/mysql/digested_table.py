@@ -37,12 +37,12 @@ class MySQLDigestedTable:
     @classmethod
     def of(cls, session: Session, plan: PlannedTable) -> MySQLDigestedTable:
         """Read the table's definition."""
-        there = read_tables(session.cursor, [plan.target])[plan.target]
-        types = {column.name.casefold(): column for column in there.columns}
+        stored = read_tables(session.cursor, [plan.target])[plan.target].columns
+        types = {column.name.casefold(): column for column in stored}
         columns = [column for column in plan.columns if not column.generated]
         infos = [types[column.name.casefold()] for column in columns]
-        sent = [info for info in there.columns if not info.generated]
-        known = TargetTable(
+        sent = [info for info in stored if not info.generated]
+        table = TargetTable(
             plan.target,
             tuple(info.name for info in sent),
             tuple(types[name.casefold()].name for name in plan.key),
@@ -52,7 +52,7 @@ class MySQLDigestedTable:
             session,
             tuple(HashedColumn(c.name, c.sql_type, c.value_type) for c in columns),
             tuple(DigestColumn(info.name, info.sql_type, info.nullable) for info in infos),
-            known,
+            table,
             shape_of(plan, [(info.sql_type, info.charset) for info in infos]),
         )
 

@@ -38,13 +38,13 @@ def _knowing(cursor: Any) -> Knows:
 
     @cache
     def known() -> frozenset[tuple[str, str]]:
-        asked = (
+        statement = (
             "SELECT CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
         )
         try:  # MariaDB 10.10+: collations that several charsets share have their whole name here
-            cursor.execute(asked.replace("COLLATION_NAME", "FULL_COLLATION_NAME"))
+            cursor.execute(statement.replace("COLLATION_NAME", "FULL_COLLATION_NAME"))
         except pymysql.err.MySQLError:
-            cursor.execute(asked)
+            cursor.execute(statement)
         return frozenset((str(charset), str(collation)) for charset, collation in cursor.fetchall())
 
     return lambda charset, collation: (charset, collation) in known()

@@ -35,8 +35,8 @@ class PostgreSQLDigestedTable:
     @classmethod
     def of(cls, plan: PlannedTable, table: TargetTable) -> PostgreSQLDigestedTable:
         """Return the hashes of a table whose definition is known."""
-        there = {n.casefold(): DigestColumn(n, kind) for n, kind in zip(table.columns, table.types, strict=True)}
-        columns = tuple(there[column.name.casefold()] for column in plan.columns if not column.generated)
+        by_name = {n.casefold(): DigestColumn(n, kind) for n, kind in zip(table.columns, table.types, strict=True)}
+        columns = tuple(by_name[column.name.casefold()] for column in plan.columns if not column.generated)
         return cls(plan, table, columns, shape_of(plan, [column.declared for column in columns]))
 
     def hashes(self, values: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray[Any, Any]:

@@ -209,8 +209,8 @@ class PostgreSQLTarget(KeepsDigestRows, FoldingTarget[Session, PostgreSQLOptions
 
     def digested(self, session: Session, plan: PlannedTable) -> PostgreSQLDigestedTable:
         """See :class:`sluice.targets.sql.digest_rows.Keeper`."""
-        there = self.naming.plan(plan)
-        return PostgreSQLDigestedTable.of(plan, self._comparison(session, [there.target])([there])[there.target])
+        folded = self.naming.plan(plan)
+        return PostgreSQLDigestedTable.of(plan, self._comparison(session, [folded.target])([folded])[folded.target])
 
     def comparer(self) -> PostgreSQLComparer:
         """See :class:`sluice.targets.port.Comparer`."""

@@ -14,6 +14,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId, TableSchema, quoted
+from sluice.mysql.client import of_server
 from sluice.mysql.condition import rendered
 from sluice.mysql.key_sql import among, numbers_of
 from sluice.sources.mysql.catalog.live_table import LiveTable
@@ -93,7 +94,7 @@ class MySQLChunkTable:
                 return text_rows(reader, f"{words} {sql}")[0]
             except pymysql.err.MySQLError as error:
                 code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-                if code == 0 or 2000 <= code < 3000:
+                if not of_server(code):
                     raise  # the connection, not the condition
                 raise ConfigError(
                     f"the source does not take {asked} on {table}: {error.args[-1]}",
