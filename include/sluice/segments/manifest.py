@@ -216,6 +216,11 @@ class SegmentManifest(_Stored):
         description="Tables without a key whose changes a dump that is not placed yet makes needless, with the last "
         "change left out.",
     )
+    held_files: tuple[SegmentFile, ...] = Field(
+        (),
+        description="Changes of these tables, of which the copy may lack some: they follow it into the batch of its "
+        "place. No part of this batch.",
+    )
     replaces: tuple[ReplaceRecord, ...] = Field((), description="Stretches of tables that dumps make equal.")
     targets: tuple[str, ...] = Field((), description="The only targets this batch is for; empty: all.")
     snapshot: int = Field(
@@ -252,9 +257,9 @@ class SegmentManifest(_Stored):
 
     def to_json(self) -> str:
         """Return the stored text."""
-        left_out = (
-            {"digests", "stretch"} if self.digests is None else None
-        )  # versions that do not know them read it, too
+        # versions that do not know a field read a manifest without it, too
+        left_out = {"digests", "stretch"} if self.digests is None else set()
+        left_out |= set() if self.held_files else {"held_files"}
         return self.model_dump_json(by_alias=True, indent=1, exclude=left_out) + "\n"
 
     @classmethod

@@ -43,6 +43,8 @@ _UNEVEN = 2
 """A bucket with this many times its share of a file has its size noted."""
 _FILES_AT_ONCE = 8
 _PARTS_OF_A_BRANCH = 100_000
+_HELD_BRANCH = 9_999
+"""Number of the branch that writes held files: no batch has as many readers."""
 _DICTIONARY = ["_op", "_file", "_origin"]
 """Few values each.
 
@@ -107,6 +109,7 @@ class SegmentWriter:
         self.targets: tuple[str, ...] = ()
         self.snapshot, self.snapshot_replaces = 0, False
         self.held: dict[str, int] = {}
+        self._held_files: list[SegmentFile] = []
         self.partner_batch = 0
         self.loads_saw: int | None = None
         self.replaces: list[ReplaceRecord] = []
@@ -201,6 +204,7 @@ class SegmentWriter:
             skipped=skipped or {},
             marks=tuple(sorted(self._marks, key=lambda m: m.seq)),
             held=self.held,
+            held_files=tuple(sorted(self._held_files, key=lambda f: f.path)),
             replaces=tuple(self.replaces),
             targets=self.targets,
             snapshot=self.snapshot,
@@ -210,7 +214,7 @@ class SegmentWriter:
             stretch=self.stretch,
             digests=None if self.digester is None else dict(sorted(self._digests.items())),
         )
-        if self._files:
+        if self._files or self._held_files:
             self.store.sync_batch(self.batch)
         path = self.store.manifest_path(self.batch, self.epoch)
         names = [file.path for file, _ in self._packed]
@@ -242,6 +246,14 @@ class SegmentWriter:
         )
         branch.digester = self.digester
         return branch
+
+    def add_held(self, schema: TableSchema, rows: pa.Table) -> None:
+        """Write SEGMENT_ROWS into a file of the batch that no target gets (``held_files``)."""
+        held = self.branch(_HELD_BRANCH, 1)
+        held.digester = None
+        held.add(schema, rows)
+        held.flush()
+        self._held_files += held._files
 
     def absorb(self, branch: SegmentWriter) -> None:
         """Take the rows of a branch; they must have been flushed."""
@@ -281,7 +293,8 @@ class SegmentWriter:
         with self._lock:
             self._pending.clear()
             self._packed.clear()
-            files, self._files = self._files, []
+            files = [*self._files, *self._held_files]
+            self._files, self._held_files = [], []
         for file in files:
             with suppress(SluiceError):
                 self.store.delete(file.path)

@@ -22,7 +22,7 @@ from sluice.flows.dump.worker import work
 from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
 from sluice.model.tables import TableId
 from sluice.sources.port import ReadsInParts
-from sluice.sources.postgresql.snapshot import page_ranges
+from sluice.sources.postgresql.snapshot import chunk_reader, page_ranges
 from tests.support.pipelines.pg_source import PgCase, pg_case
 
 ROWS = 40_000
@@ -134,6 +134,54 @@ def test_a_copy_under_writes_ends_equal(shop: PgCase) -> None:
         disturbing.result()
     writes(shop, "heap", 99)
     shop.run_until_head()
+    for table in ("heap", "parted"):
+        ours, theirs = map(Counter, shop.rows(table))
+        assert (list((theirs - ours).items())[:5], list((ours - theirs).items())[:5]) == ([], []), table
+
+
+def captured(shop: PgCase, place: str) -> None:
+    """Wait until the capture has passed a place of the log."""
+    deadline = time.monotonic() + 60
+    with shop.runtime().state() as state:
+        while (cursor := state.cursor()) is None or not cursor.position.has_reached(place):
+            assert time.monotonic() < deadline, (cursor, place)
+            time.sleep(0.02)
+
+
+@pytest.mark.promise("C9")
+@pytest.mark.parametrize("replace", [False, True], ids=["from nothing", "replacing"])
+def test_changes_that_a_copy_does_not_see_come_after_it(
+    shop: PgCase, monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    """Each read of a table is overtaken by changes; no copy is read twice for that."""
+    shop.prepare()
+    if replace:
+        copied(shop)
+    whole = chunk_reader.PostgresChunkReader.rows_in_parts
+    overtaken: list[str] = []
+
+    def disturbed(
+        reader: chunk_reader.PostgresChunkReader, request: TableRequest, chunk: Chunk, readers: int
+    ) -> Iterator[pa.Table]:
+        pieces = whole(reader, request, chunk, readers)
+        yield next(pieces)
+        writes(shop, request.table.table, len(overtaken))
+        overtaken.append(request.table.table)
+        captured(shop, reader.end_of_log())
+        writes(shop, request.table.table, 20 + len(overtaken))
+        yield from pieces
+
+    monkeypatch.setattr(chunk_reader.PostgresChunkReader, "rows_in_parts", disturbed)
+    with ThreadPoolExecutor(1) as beside:
+        if replace:
+            dump = start(
+                shop.runtime(), tables=[f"{shop.schema}.{table}" for table in ("heap", "parted")], replace=True
+            )
+            beside.submit(work, shop.runtime(), dump.id)
+        copied(shop)
+    writes(shop, "heap", 99)
+    shop.run_until_head()
+    assert sorted(overtaken) == ["heap", "parted"]
     for table in ("heap", "parted"):
         ours, theirs = map(Counter, shop.rows(table))
         assert (list((theirs - ours).items())[:5], list((ours - theirs).items())[:5]) == ([], []), table

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from sluice.flows.dump.interleaver import InterleavePlan, InterleavePlanner, OtherKey
 from sluice.model.column_types import ColumnKind
-from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, Mark, TableRequest
+from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, Mark, Marking, TableRequest
 from sluice.model.offset import Offset
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.manifest import MarkRecord, SegmentFile, SegmentManifest
@@ -79,9 +80,9 @@ def mark(text: str, seq: int) -> MarkRecord:
     return MarkRecord(mark=text, seq=seq, file="log.000001", offset=100 + seq)
 
 
-def file(path: str) -> SegmentFile:
+def file(path: str, version: str = "") -> SegmentFile:
     return SegmentFile.model_validate({
-        "path": path, "schema": "s", "table": "t", "schema_version": SCHEMA.version, "primary_key": ("id",), "rows": 1,
+        "path": path, "schema": "s", "table": "t", "schema_version": version or SCHEMA.version, "primary_key": ("id",), "rows": 1,
         "inserts": 1,
         "updates": 0, "deletes": 0, "reads": 0, "size_bytes": 1, "crc32": "00000000", "bucket_min": 0, "bucket_max": 63,
     })  # fmt: skip
@@ -89,7 +90,7 @@ def file(path: str) -> SegmentFile:
 
 def planned(batch: Batch, stored: Stored | None = None, *, keyless: bool = False, late: bool = False) -> InterleavePlan:
     held = frozenset({TABLE}) if keyless else frozenset()
-    planner = InterleavePlanner(stored or Stored(batch), _never, held)
+    planner = InterleavePlanner(stored or Stored(batch), _never, _never, held)
     dump = Dump("d", (TableRequest(TABLE, keyless=keyless),))
     high = None if late else next(m for m in batch.marks if m.mark == HIGH)
     return planner.plan(batch, FIRST, [(CHUNK, dump, high)])
@@ -124,7 +125,7 @@ def test_a_late_chunk_stands_at_the_beginning_whatever_the_batch_changes() -> No
 
 def test_a_batch_that_may_hold_the_low_mark_is_gone() -> None:
     batch = Batch(marks=[mark(HIGH, 9)])
-    planner = InterleavePlanner(Stored(batch), _never)
+    planner = InterleavePlanner(Stored(batch), _never, _never)
     plan = planner.plan(
         batch, Offset.at("uuid", "log.000001", 150), [(CHUNK, Dump("d", (TableRequest(TABLE),)), batch.marks[0])]
     )
@@ -152,6 +153,53 @@ def test_a_table_without_a_key() -> None:
     assert why(planned(Batch(kept=[4]), keyless=True)) == "the table has no key and was written meanwhile"
 
 
+HELD, DELIVERED = file("held"), file("delivered")
+
+
+@pytest.mark.parametrize(
+    ("files", "held_files", "held", "replaces", "lacking"),
+    [
+        ([], [HELD], {str(TABLE): 5}, False, [(1, HELD)]),  # a copy from nothing: its changes waited
+        ([DELIVERED], [], {}, True, [(1, DELIVERED)]),  # a copy that replaces: targets had them, and they come again
+        ([DELIVERED], [], {}, False, None),  # targets have them, and nothing replaces their table
+        ([], [], {str(TABLE): 5}, False, None),  # they waited, and were not stored
+        ([], [file("other", "another")], {str(TABLE): 5}, False, None),  # in other columns than the copy
+    ],
+)
+def test_changes_that_an_exact_copy_without_a_key_lacks_follow_it(
+    files: list[SegmentFile],
+    held_files: list[SegmentFile],
+    held: dict[str, int],
+    replaces: bool,
+    lacking: list[tuple[int, SegmentFile]] | None,
+) -> None:
+    before = SegmentManifest.model_construct(
+        batch=1,
+        first=Offset.at("uuid", "log.000001", 10),
+        files=tuple(files),
+        held_files=tuple(held_files),
+        marks=(),
+        ddl=(),
+        held=held,
+    )
+    batch = Batch(marks=[], changes=[(1, 1), (2, 2)])
+    tables = (frozenset(), frozenset({TABLE})) if replaces else (frozenset({TABLE}), frozenset())
+    chunk, dump = replace(CHUNK, position="log.000001:90", low="exact"), Dump("d", (TableRequest(TABLE, keyless=True),))
+    dump = replace(dump, marking=Marking.SNAPSHOT)
+
+    def unseen(marking: Marking, low: str, rows: pa.Table) -> Any:
+        return rows["_seq"].to_numpy() > 1
+
+    for exact in (True, False):
+        planner = InterleavePlanner(Stored(batch, before=before), unseen, lambda *_, exact=exact: exact, *tables)
+        plan = planner.plan(batch, FIRST, [(chunk, dump, None)])
+        if exact and lacking is not None:
+            assert [list(placement.lacking) for placement in plan.placements] == [lacking]
+        else:
+            [(_, _, reason)] = plan.repeats
+            assert (reason, plan.placements) == ("the table has no key and was written meanwhile", [])
+
+
 def test_a_window_does_not_reach_back_to_a_batch_before_its_dump() -> None:
     """The log behind batch 1 was lost. The position moved on, the chunk was read, and an idle log moved the position once
     more: batch 1 is the last one that begins before the chunk, but what it says of row 1 is not so any more.
@@ -160,7 +208,7 @@ def test_a_window_does_not_reach_back_to_a_batch_before_its_dump() -> None:
         batch=1, first=Offset.at("uuid", "log.000001", 10), files=(file("then"),), marks=(), ddl=(), held={}
     )
     batch = Batch(marks=[], changes=[(1, 1)])
-    planner = InterleavePlanner(Stored(batch, before=before), _never)
+    planner = InterleavePlanner(Stored(batch, before=before), _never, _never)
     chunk = replace(CHUNK, position="log.000001:90")
     kept = []
     for since in (2, 1):

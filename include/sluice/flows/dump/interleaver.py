@@ -49,7 +49,7 @@ from sluice.model.packing import SMALL_FILES
 from sluice.model.tables import META_COLUMNS, TableId, TableSchema, stored_name
 from sluice.segments.chunk_file import read_keys
 from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, SegmentFile, SegmentManifest
-from sluice.segments.reader import read_file
+from sluice.segments.reader import read_file, read_pieces
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import LogDigester, SegmentWriter
 from sluice.sources.port import Source
@@ -75,11 +75,13 @@ class WatermarkWindow:
         batch: the batch that it begins in.
         seq: it begins after this change of that batch (-1: it includes all of it).
         after_low: the source's own test of each change, if it has one.
+        is_exact: that test is about what the select saw, so that the changes it covers are those that the copy lacks.
     """
 
     batch: int
     seq: int = -1
     after_low: Callable[[pa.Table], np.ndarray[Any, Any]] | None = None
+    is_exact: bool = False
 
     def covers(self, rows: pa.Table, batch: int) -> np.ndarray[Any, Any]:
         """Return a mask of the changes of ``batch`` that lie after the low mark."""
@@ -104,10 +106,13 @@ class InterleavingSegmentWriter(SegmentWriter):
         mark_table: TableId | None = None,
         held: frozenset[TableId] = frozenset(),
         watched: frozenset[TableId] = frozenset(),
+        stores_held: bool = False,
         **options: Any,
     ) -> None:
+        """``stores_held``: changes that wait for a copy are stored beside the batch, for a copy that lacks them."""
         super().__init__(store, batch, epoch, **options)
         self._mark_table, self._held, self._watched = mark_table, held, watched
+        self._stores_held = stores_held
         self._kept: dict[TableId, list[tuple[TableSchema, pa.Table]]] = {}
         self._ended: tuple[Offset, Offset, int, dict[str, Any]] | None = None
 
@@ -167,15 +172,25 @@ class InterleavingSegmentWriter(SegmentWriter):
         for placement in plan.placements:
             if placement.kept:
                 self.add_placed(placement.schema, placement.chunk, placement.place, placement.kept)
+            self._catch_up(placement)
         self.replaces += replaces
         self._left_out = self._let_go(plan.released)
         self.flush(pack=True)
+
+    def _catch_up(self, placement: Placement) -> None:
+        """Write the changes of earlier batches that a copy lacks behind it, at its place in the log."""
+        for batch, file in placement.lacking:
+            for piece in read_pieces(self.store, file):
+                rows = piece.filter(pa.array(placement.window.covers(piece, batch)))
+                places = pa.repeat(pa.scalar(placement.place.seq, pa.uint64()), rows.num_rows)
+                super().add(placement.schema, rows.set_column(rows.schema.get_field_index("_seq"), "_seq", places))
+                self._caught_up += rows.num_rows
 
     def seal(self, plan: InterleavePlan) -> SegmentManifest:
         """Write the manifest."""
         assert self._ended is not None
         first, last, changes, named = self._ended
-        total = changes - self.mark_rows - self._left_out + plan.rows
+        total = changes - self.mark_rows - self._left_out + plan.rows + self._caught_up
         return super().finish(first, last, changes=total, **named)
 
     def kept_between(self, table: TableId, low: int, high: int) -> bool:
@@ -206,11 +221,14 @@ class InterleavingSegmentWriter(SegmentWriter):
                     self.held[str(table)] = max(self.held.get(str(table), 0), int(places[~alive].max()))
                 if alive.any():
                     super().add(schema, rows.filter(pa.array(alive)))
+                if waits and self._stores_held:
+                    self.add_held(schema, rows)
         self._kept = {}
         return left_out
 
     mark_rows = 0
     _left_out = 0
+    _caught_up = 0
 
     def _note_marks(self, rows: pa.Table | pa.RecordBatch) -> None:
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
@@ -277,7 +295,7 @@ class StoredRows(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """A chunk that is in the batch: ``kept`` of its rows count, at ``place``; ``window``, ``rows`` (keys): by what that
-    was found.
+    was found. ``lacking``: batches before this one, and their files with changes that the copy did not see.
     """
 
     chunk: Chunk
@@ -287,6 +305,7 @@ class Placement:
     kept: int
     place: PlaceRecord
     window: WatermarkWindow
+    lacking: Sequence[tuple[int, SegmentFile]] = ()
 
     @property
     def request(self) -> TableRequest:
@@ -321,6 +340,7 @@ class InterleavePlanner:
 
     stored: StoredRows
     after_low: Callable[[Marking, str, pa.Table], np.ndarray[Any, Any]]
+    is_exact: Callable[[Marking, str], bool]
     held: frozenset[TableId] = frozenset()
     watched: frozenset[TableId] = frozenset()
     origin: int = 0
@@ -356,12 +376,15 @@ class InterleavePlanner:
             return "its window is no longer stored"
         if self._redefined(writer, window, high, table):
             return "the table's definition changed meanwhile"
-        if request.keyless and self._written(writer, window, high, table):
-            return "the table has no key and was written meanwhile"
         found = self.stored.chunk(chunk, request.identity)
         if found is None:  # a capture that died already had it in its batch
             return "its file is gone"
         schema, rows = found
+        lacking: Sequence[tuple[int, SegmentFile]] | None = ()
+        if request.keyless:
+            lacking = self._lacking(window, writer.batch, schema) if window.is_exact else None
+            if lacking is None and self._written(writer, window, high, table):
+                return "the table has no key and was written meanwhile"
         alive = np.ones(rows.num_rows, bool)
         if not request.keyless:
             key = [stored_name(name) for name in request.identity or schema.primary_key]
@@ -374,7 +397,14 @@ class InterleavePlanner:
         place = self._place_record(rows["_row"].to_numpy()[~alive], high, first)
         plan.placements.append(
             Placement(
-                chunk=chunk, dump=dump, schema=schema, rows=rows, kept=int(alive.sum()), place=place, window=window
+                chunk=chunk,
+                dump=dump,
+                schema=schema,
+                rows=rows,
+                kept=int(alive.sum()),
+                place=place,
+                window=window,
+                lacking=lacking or (),
             )
         )
         return ""
@@ -404,7 +434,8 @@ class InterleavePlanner:
 
     def _anchored(self, dump: Dump, chunk: Chunk, batch: int) -> WatermarkWindow | None:
         if dump.marking is not Marking.TABLE:
-            return WatermarkWindow(batch, after_low=partial(self.after_low, dump.marking, chunk.low))
+            test = partial(self.after_low, dump.marking, chunk.low)
+            return WatermarkWindow(batch, after_low=test, is_exact=self.is_exact(dump.marking, chunk.low))
         return WatermarkWindow(batch)  # the low mark was never found: everything after the place where it was written
 
     def _written(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
@@ -421,11 +452,38 @@ class InterleavePlanner:
             if manifest and manifest.held.get(str(table), -1) > after:
                 return True
             for file in manifest.files if manifest else ():
-                if file.table_id == table and file.inserts + file.updates + file.deletes:
+                if file.table_id == table and _has_changes(file):
                     rows = self.stored.changes(file, ["_seq", "_file", "_offset", "_gtid"])
                     if window.covers(rows, batch).any():
                         return True
         return False
+
+    def _lacking(
+        self, window: WatermarkWindow, until: int, schema: TableSchema
+    ) -> Sequence[tuple[int, SegmentFile]] | None:
+        """Return the files with changes of a table without a key that a copy did not see, by the batches from the
+        window's first one up to ``until`` (excluded).
+
+        None: they cannot follow the copy, as targets have them already, or they are not stored in the copy's columns.
+        """
+        lacking: list[tuple[int, SegmentFile]] = []
+        table = schema.table
+        for batch in range(window.batch, until):
+            manifest = self.stored.manifest(batch)
+            if manifest is None:
+                return None
+            delivered = [file for file in manifest.files if file.table_id == table and _has_changes(file)]
+            held = [file for file in manifest.held_files if file.table_id == table]
+            if str(table) in manifest.held and not held:
+                return None
+            for file in (*delivered, *held):
+                rows = self.stored.changes(file, ["_seq", "_file", "_offset", "_gtid"])
+                if not window.covers(rows, batch).any():
+                    continue
+                if file.schema_version != schema.version or (table in self.held and file in delivered):
+                    return None
+                lacking.append((batch, file))
+        return lacking
 
     def _redefined(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
         if high is not None and writer.changed_since(
@@ -451,7 +509,7 @@ class InterleavePlanner:
             if batch == writer.batch and upto < 0:
                 return
             for file in _files(self.stored, writer, batch):
-                if file.table_id != table or not file.inserts + file.updates + file.deletes:
+                if file.table_id != table or not _has_changes(file):
                     continue
                 rows = self.stored.changes(file, columns)
                 mask = window.covers(rows, batch)
@@ -473,6 +531,10 @@ class InterleavePlanner:
             origin=self.origin,
             left_out=tuple(int(row) for row in left_out),
         )
+
+
+def _has_changes(file: SegmentFile) -> bool:
+    return bool(file.inserts + file.updates + file.deletes)
 
 
 def _files(stored: StoredRows, writer: OpenBatch, batch: int) -> Sequence[SegmentFile]:
@@ -584,6 +646,7 @@ class ChunkInterleaver:
             mark_table=self.mark_table,
             held=self.held,
             watched=self.watched,
+            stores_held=bool(self.held) and any(dump.marking is Marking.SNAPSHOT for dump in self.state.dumps.active()),
             small_files=self.small_files,
         )
         writer.digester, writer.stretch = self.digester, self.stretch
@@ -598,7 +661,10 @@ class ChunkInterleaver:
             todo = self.settle(writer.marks)
             if todo:
                 writer.flush()
-            planner = InterleavePlanner(self._stored, self.source.after_low, self.held, self.watched, self.server_id)
+            source = self.source
+            planner = InterleavePlanner(
+                self._stored, source.after_low, source.is_exact, self.held, self.watched, self.server_id
+            )
             self.plan = plan = planner.plan(writer, writer.first, todo)
             if writer.partner_batch:
                 writer.partner_batch = min([writer.partner_batch, *map(self._partner_batch, plan.placements)])
@@ -711,7 +777,7 @@ class ChunkInterleaver:
             self._stored.changes(file, names)
             for batch in range(window.batch, writer.batch + 1)
             for file in _files(self._stored, writer, batch)
-            if file.table_id == table and file.inserts + file.updates + file.deletes
+            if file.table_id == table and _has_changes(file)
         ]
         write_kept(self.store, f"{base}-kept.parquet", schema, key, [rows, *touched])
         made = made.model_copy(update={"key": key, "kept": f"{base}-kept.parquet"})

@@ -63,7 +63,7 @@ LINGER_S = 5.0
 PAUSED_LOOK_EVERY_S = 0.5
 NICENESS = 10
 KEYLESS_TRIES = 50
-"""Attempts of one process to read a table without a key in one piece."""
+"""Attempts of one process to read a table without a key, if the source does not say which changes the select saw."""
 
 TRIES = 6
 """Consecutive attempts of a worker that read nothing before its error ends the work."""

@@ -168,6 +168,10 @@ class MemorySource:
         """Raise ConfigError: every dump of a store is marked by rows of a table."""
         raise ConfigError(f"dumps of this source are marked by rows of a table, not by {marking.value}")
 
+    def is_exact(self, marking: Marking, low: str) -> bool:
+        """Return False: every dump of a store is marked by rows of a table."""
+        return False
+
 
 class MemoryWatch:
     """Every change may concern everybody."""

@@ -227,6 +227,12 @@ class MySQLSource:
         assert isinstance(rows, pa.Table)
         return after_low(marking, low, rows)
 
+    def is_exact(self, marking: Marking, low: str) -> bool:
+        """Return True for MariaDB's snapshots, which have a position of the log; rows of a table and GTID sets are
+        written or read before the select begins.
+        """
+        return marking is Marking.SNAPSHOT
+
 
 class MySQLSession:
     """See :class:`sluice.sources.port.SourceSession`. ``login``: of the log's connection; None: it does not stream."""

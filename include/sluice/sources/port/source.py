@@ -79,6 +79,11 @@ class Source(Protocol):
         ``rows``: columns ``_gtid``, ``_file``, ``_offset``.
         """
 
+    def is_exact(self, marking: Marking, low: str) -> bool:
+        """Return True if :meth:`after_low` covers exactly the changes that the select of the chunk did not see; False
+        if it covers changes, too, that the select may have seen. Pure.
+        """
+
 
 @runtime_checkable
 class NamesConnector(Protocol):

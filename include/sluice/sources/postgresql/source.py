@@ -81,7 +81,7 @@ from sluice.sources.postgresql.snapshot.chunk_reader import (
 )
 from sluice.sources.postgresql.snapshot.chunk_table import PostgresChunkTable, open_chunk_table
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText
-from sluice.sources.postgresql.snapshot.watermarks import after_low
+from sluice.sources.postgresql.snapshot.watermarks import after_low, is_exact
 from sluice.sources.table_filter import Selection
 
 
@@ -261,6 +261,12 @@ class PostgreSQLSource:
         """Return a mask of the changes that the snapshot in ``low`` does not see."""
         assert isinstance(rows, pa.Table)
         return after_low(low, rows)
+
+    def is_exact(self, marking: Marking, low: str) -> bool:
+        """Return True for the primary's snapshots, which name their transactions; a standby has only a position that it
+        replayed at least.
+        """
+        return is_exact(low)
 
 
 class PostgreSQLSession:

@@ -162,7 +162,7 @@ def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
     the number of the transaction, of which the log has the lower 32 bits, ``_file`` and ``_offset``. A change without a
     number counts as not seen.
     """
-    if low.startswith(_BASE):
+    if not is_exact(low):
         return _behind(low, rows)
     first, last, running = low.split(":")
     oldest, newest = int(first), int(last)
@@ -172,6 +172,11 @@ def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
     which = named.indices.fill_null(len(unseen)).to_numpy(zero_copy_only=False)
     mask: np.ndarray[Any, Any] = np.array([*unseen, True], np.bool_)[which.astype(np.int64)]
     return mask
+
+
+def is_exact(low: str) -> bool:
+    """Return True if :func:`after_low` tells exactly what the select saw."""
+    return not low.startswith(_BASE)
 
 
 def _behind(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
@@ -253,4 +258,4 @@ def _await_commits(connection: Connection) -> None:
         time.sleep(_LOOK_S)
 
 
-__all__ = ["SnapshotMarks", "StandbyMarks", "after_low", "choose_marking", "end_of_log", "require_standby"]
+__all__ = ["SnapshotMarks", "StandbyMarks", "after_low", "choose_marking", "end_of_log", "is_exact", "require_standby"]
