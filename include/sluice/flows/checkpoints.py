@@ -11,7 +11,9 @@ A checkpoint of an older version has no identity. It gets this state's if everyt
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -288,16 +290,29 @@ def require_own(runtime: Runtime, state: PipelineState, target: str, process: Ac
 def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
     """Raise CheckpointError if a target already has a checkpoint of a pipeline that is about to start.
 
-    A target that does not answer now is asked again by its first load.
+    All targets are asked side by side. One that does not answer now is asked again by its first load.
     """
-    for config in runtime.pipeline.targets:
-        try:
-            check = CheckpointCheck(runtime, state, config.name)
+
+    def read(check: CheckpointCheck) -> None:
+        with unanswered(check.target):
             check.read()
+
+    @contextmanager
+    def unanswered(target: str) -> Iterator[None]:
+        try:
+            yield
         except CheckpointError:
             raise
         except SluiceError as error:
-            _log.info("checkpoint_read_failed", pipeline=runtime.name, target=config.name, error=str(error))
+            _log.info("checkpoint_read_failed", pipeline=runtime.name, target=target, error=str(error))
+
+    checks: list[CheckpointCheck] = []
+    for config in runtime.pipeline.targets:
+        with unanswered(config.name):
+            checks.append(CheckpointCheck(runtime, state, config.name))
+    with ThreadPoolExecutor(max(len(checks), 1), thread_name_prefix="checkpoints") as pool:
+        for question in [pool.submit(read, check) for check in checks]:
+            question.result()
 
 
 def _foreign(process: Acknowledgement | None, identity: str, next_batch: int) -> str:

@@ -12,7 +12,8 @@ The graph is the same whatever the number of workers; the workers decide how muc
   they have one (:func:`run_capture`, :func:`run_stage`).
 * ``run: {tasks: one}``: the process that captures does all stages of small batches, and leaves the others to the tasks
   of the run (:func:`run_microbatches`).
-* ``sluice run`` takes one batch after the other through all stages (:func:`deliver_batch`).
+* ``sluice run`` takes one batch after the other through all stages, side by side for the targets
+  (:func:`deliver_batch`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import structlog
@@ -260,10 +263,7 @@ class _Substitutes:
 
     def __enter__(self) -> _Substitutes:
         loaded = {board.stage.subject for board in self._boards.values() if board.stage.kind is StageKind.LOAD}
-        for target in self._view.runtime.pipeline.targets:
-            for server in target.servers if target.name in loaded else ():
-                with suppress(SluiceError):  # the load meets it again
-                    self._view.runtime.resolver(server)  # resolved once, by this thread
+        resolve_targets(self._view.runtime, loaded)
         for thread in self._threads.values():
             thread.start()
         return self
@@ -668,18 +668,78 @@ def _is_merged(state: PipelineState, claim: str) -> bool:
     return False
 
 
-def deliver_batch(runtime: Runtime, state: PipelineState, batch: int) -> Iterator[Stage]:
-    """Take one batch through all stages in the calling thread; yield each stage before it begins.
+def resolve_targets(runtime: Runtime, names: Collection[str]) -> None:
+    """Resolve the connections of targets once, in the calling thread: where they come from may serve no other.
 
-    Raises what the stage raises; the batch stays where it was.
+    A connection that is missing is reported by the load.
+    """
+    for target in runtime.pipeline.targets:
+        for server in target.servers if target.name in names else ():
+            with suppress(SluiceError):
+                runtime.resolver(server)
+
+
+def deliver_batch(runtime: Runtime, state: PipelineState, batch: int) -> Iterator[Stage]:
+    """Take one batch through all stages; yield each stage before it begins.
+
+    The calling thread merges and applies rules. Each of several targets has a thread, so that one that does not answer
+    keeps the batch from no other.
+
+    Raises what the first stage that fails raises; the batch stays where it was.
     """
     view = RunView(runtime, state, "", is_alone=True)
     boards = [Board(view, stage, worker=Worker.DRAIN) for stage in view.stages.values()]
     boards[0].done(Done(batch))
-    boards[0].end()
-    for board in boards[1:]:  # the capture has ended
-        yield board.stage
-        work(board, lambda stage, number: do(runtime, stage, number))
+    boards[0].end()  # the capture has ended
+
+    def carry(stages: Sequence[Board]) -> Iterator[Stage]:
+        for board in stages:
+            yield board.stage
+            work(board, lambda stage, number: do(runtime, stage, number))
+
+    yield from carry([board for board in boards[1:] if board.stage.transforms])
+    by_target = [
+        [board for board in boards if board.stage.subject == target.name and not board.stage.transforms]
+        for target in runtime.pipeline.targets
+    ]
+    if len(by_target) == 1:
+        yield from carry(by_target[0])
+        return
+    resolve_targets(runtime, [target.name for target in runtime.pipeline.targets])
+    yield from _side_by_side([partial(carry, stages) for stages in by_target])
+
+
+def _side_by_side(iterators: Sequence[Callable[[], Iterator[Stage]]]) -> Iterator[Stage]:
+    """Run each iterator in a thread, and yield what they yield as it comes; raise the error of the first that failed,
+    when all have ended.
+    """
+    begun: SimpleQueue[Stage | None] = SimpleQueue()
+    errors: dict[int, BaseException] = {}
+
+    def run(number: int) -> None:
+        try:
+            for stage in iterators[number]():
+                begun.put(stage)
+        except BaseException as error:
+            errors[number] = error
+        begun.put(None)
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(iterators))]
+    for thread in threads:
+        thread.start()
+    try:
+        at_work = len(threads)
+        while at_work:
+            stage = begun.get()
+            at_work -= stage is None
+            if stage is not None:
+                yield stage
+    finally:
+        until = time.monotonic() + _ENDS_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+    for number in sorted(errors):
+        raise errors[number]
 
 
 # -- a task of its own -------------------------------------------------------------------------------------------------

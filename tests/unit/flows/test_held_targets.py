@@ -15,13 +15,18 @@ import pytest
 
 from sluice.coordination.quarantine import Quarantined
 from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
+from sluice.flows import job
 from sluice.flows import run as run_module
 from sluice.flows.capture.drain import drain
+from sluice.flows.checkpoints import CheckpointCheck, require_no_checkpoints
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
+from sluice.flows.stage_sums import Done
+from sluice.flows.stage_work import do
+from sluice.flows.stages import Stage
 from sluice.flows.submit import LATER, TERMINAL, run_stage
 from sluice.flows.transform.merge import merge
 from sluice.operations.adopt import adopt
@@ -126,6 +131,40 @@ def test_a_job_of_spark_submit_ends_with_a_code_that_says_what_became_of_the_bat
         run_stage("load", [*arguments, "--target", "nobody"])
     assert refused.value.code == TERMINAL
     assert capsys.readouterr().err.startswith("ConfigError: ")
+
+
+def test_a_target_that_does_not_answer_keeps_a_batch_from_no_other(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    acknowledged = threading.Event()
+
+    def silent_first(runtime: Runtime, stage: Stage, batch: int) -> Done:
+        if stage.name == "load.copy":
+            assert acknowledged.wait(60), "archive did not get the batch meanwhile"
+        done = do(runtime, stage, batch)
+        if stage.name == "ack.archive":
+            acknowledged.set()
+        return done
+
+    monkeypatch.setattr(job, "do", silent_first)
+    two.change(1)
+    phases = [step.phase for step in run(two.runtime, until_head=True) if step.batch == 1]
+    assert sorted(phases) == ["acknowledged", "loading archive", "loading copy", "merging"]
+    assert two.rows(two.case.target) == two.rows(two.archive) == two.rows(two.case.source)
+    assert two.acked() == {"copy": 1, "archive": 1}
+
+
+def test_a_new_pipeline_asks_all_targets_for_checkpoints_at_once(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer waits until the other target is asked, too."""
+    both = threading.Barrier(2)
+    read = CheckpointCheck.read
+
+    def slow(check: CheckpointCheck) -> Any:
+        both.wait(60)
+        return read(check)
+
+    monkeypatch.setattr(CheckpointCheck, "read", slow)
+    with two.runtime.state() as state:
+        require_no_checkpoints(two.runtime, state)
+    assert not both.broken
 
 
 def test_run_goes_on_while_an_attempt_to_reach_a_held_target_takes_long(two: Two, monkeypatch: Any) -> None:
