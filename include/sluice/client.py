@@ -416,8 +416,8 @@ class _Call:
         self._ticket = ticket
         self._received: _Received | None = None
         self._said: deque[StoredBatch | Mapping[str, Any]] = deque()
-        asked = flight.FlightDescriptor.for_command(json.dumps(ticket))
-        self._out, self._stream = self._client.do_exchange(asked, server.options)
+        requested_command = flight.FlightDescriptor.for_command(json.dumps(ticket))
+        self._out, self._stream = self._client.do_exchange(requested_command, server.options)
         try:
             self.hello: Mapping[str, Any] = json.loads(self._chunk().app_metadata.to_pybytes())
         except BaseException:

@@ -69,22 +69,22 @@ def _follow_callees(compiled: Any) -> None:
 
 def _parts(function: FunctionType) -> set[str]:
     """Return the files and constants that a function is compiled from."""
-    found: set[str] = set()
+    parts: set[str] = set()
     waiting, met = [function], set()
     while waiting:
-        one = waiting.pop()
-        if one in met:
+        function_type = waiting.pop()
+        if function_type in met:
             continue
-        met.add(one)
-        found.add(_stamp(one.__code__.co_filename))
-        for name in _names(one.__code__):
-            value = one.__globals__.get(name)
+        met.add(function_type)
+        parts.add(_stamp(function_type.__code__.co_filename))
+        for name in _names(function_type.__code__):
+            value = function_type.__globals__.get(name)
             callee = getattr(value, "py_func", None) or getattr(value, "_defn", None)  # a kernel, an intrinsic
             if isinstance(callee, FunctionType):
                 waiting.append(callee)
             elif isinstance(value, int | float | str | bytes | tuple):
-                found.add(f"{name}={value!r}")
-    return found
+                parts.add(f"{name}={value!r}")
+    return parts
 
 
 def _names(code: CodeType) -> set[str]:

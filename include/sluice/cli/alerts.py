@@ -20,18 +20,18 @@ Rule = Annotated[str, typer.Argument(help="Name of the rule, as `sluice alerts l
 @alerts_app.command(name="list")
 def list_alerts(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """List the rules: what each watches, whether it is on, and since when it holds."""
-    found = service().alerts(pipeline)
+    alerts = service().alerts(pipeline)
     if as_json:
-        print_json(found)
+        print_json(alerts)
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("rule", "switched", "holds", "what it watches"):
         table.add_column(heading, overflow="fold")
-    for one in found["rules"]:
+    for one in alerts["rules"]:
         switched = "on" if one["on"] else f"[yellow]off since {escape(str(one['off_since']))}[/]"
         table.add_row(escape(one["rule"]), switched, _holds(one), escape(one["what"]))
     out.print(table)
-    out.print(_told(found))
+    out.print(_told(alerts))
 
 
 @alerts_app.command()

@@ -60,14 +60,14 @@ def leave(pipeline: Pipeline) -> None:
 @channel_app.command(name="list")
 def list_channels(as_json: AsJson = False) -> None:
     """List all channels."""
-    found = service().channels()
+    channels = service().channels()
     if as_json:
-        print_json(found)
+        print_json(channels)
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("channel", "pipelines", "main", "problem"):
         table.add_column(heading, overflow="fold")
-    for line in found:
+    for line in channels:
         table.add_row(
             escape(line["channel"]), escape(", ".join(line["pipelines"])), escape(line["main"] or ""),
             escape(line["error"] or ""),
@@ -78,18 +78,18 @@ def list_channels(as_json: AsJson = False) -> None:
 @channel_app.command()
 def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
     """Show a channel, its pipelines, and the number that marks the changes that each of them loaded (`_origin`)."""
-    found = service().channel(name)
+    channel = service().channel(name)
     if as_json:
-        print_json(found)
+        print_json(channel)
         return
     out.print(
-        f"channel {escape(found['channel'])}: main {escape(found['main'])}, DDL by {escape(found['ddl'])}",
+        f"channel {escape(channel['channel'])}: main {escape(channel['main'])}, DDL by {escape(channel['ddl'])}",
         highlight=False,
     )
     table = Table(box=None, pad_edge=False)
     for heading in ("pipeline", "source", "target", "_origin", "mark"):
         table.add_column(heading, overflow="fold")
-    for line in found["pipelines"]:
+    for line in channel["pipelines"]:
         table.add_row(
             escape(line["pipeline"]), escape(line["source"]), escape(line["target"]), str(line["origin"]),
             escape(line["mark"] or ""),

@@ -171,9 +171,9 @@ def move_group(kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool
             moves[one.pipeline] = one
             if one.error is not None and not as_json:
                 print_error(one.error)
-    refused = sum(one.error is not None for one in moves.values())
+    refused = sum(move.error is not None for move in moves.values())
     if as_json:
-        print_json([one.to_json() for one in moves.values()])
+        print_json([move.to_json() for move in moves.values()])
     elif not dry_run:
         out.print(f"[green]{len(moves) - refused} of {len(moves)} pipelines done[/]")
     if refused:

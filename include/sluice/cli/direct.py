@@ -54,8 +54,8 @@ class Direct:
 
         report = self._reports[pipeline]
         make_missing(self._open(pipeline), report)
-        made = [*report.at_source, *(statement for _, statement in report.statements)]
-        return ActionPlan("check --apply", tuple(made))
+        at_source = [*report.at_source, *(statement for _, statement in report.statements)]
+        return ActionPlan("check --apply", tuple(at_source))
 
     def move_group(self, kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool) -> Iterator[GroupMove]:
         """Move the pipelines of a source or target group, and yield each answer."""
@@ -66,11 +66,11 @@ class Direct:
         from sluice.operations.groups import GroupKind, members, move_group
 
         side, only = GroupKind(kind), order.get("pipelines")
-        chosen = [one for one in members(side, group, pipelines_folder()) if not only or one.pipeline in only]
-        for one in chosen:
-            if one.pipeline not in self._opened:
-                self._opened[one.pipeline] = Runtime.build(one, resolver=from_environment)
-        runtimes = [self._opened[one.pipeline] for one in chosen]
+        chosen = [member for member in members(side, group, pipelines_folder()) if not only or member.pipeline in only]
+        for pipeline in chosen:
+            if pipeline.pipeline not in self._opened:
+                self._opened[pipeline.pipeline] = Runtime.build(pipeline, resolver=from_environment)
+        runtimes = [self._opened[pipeline.pipeline] for pipeline in chosen]
         yield from move_group(side, group, runtimes, order, by=who(), dry_run=dry_run)
 
     def audit(self, pipeline: str) -> list[dict[str, Any]]:
@@ -275,4 +275,4 @@ class Direct:
                 _, channel = find_channel(name, channels_folder())
             except ConfigError:
                 raise error from None
-        return [self._open(one) for one in channel.pipelines]
+        return [self._open(pipeline) for pipeline in channel.pipelines]

@@ -30,19 +30,19 @@ def doctor(
     from sluice.operations.doctor import doctor as look
 
     log_to_stderr(False)
-    found = look(from_environment)
-    wrong = [one for one in found if one.severity != "ok"]
+    findings = look(from_environment)
+    wrong = [one for one in findings if one.severity != "ok"]
     if as_json:
-        print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in findings])
     else:
-        if shown := found if all_lines else wrong:
+        if shown := findings if all_lines else wrong:
             out.print(_table(shown))
         errors = sum(one.severity == "error" for one in wrong)
         out.print(
-            f"{len(found)} things looked at, {errors} errors, {len(wrong) - errors} warnings"
-            + ("" if all_lines or not found else "; --all shows everything")
+            f"{len(findings)} things looked at, {errors} errors, {len(wrong) - errors} warnings"
+            + ("" if all_lines or not findings else "; --all shows everything")
         )
-    if any(one.severity == "error" for one in found):
+    if any(one.severity == "error" for one in findings):
         raise typer.Exit(1)
 
 
@@ -50,8 +50,8 @@ def _table(findings: Sequence[Finding]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "part", "what", "value", "why / what to do"):
         table.add_column(heading, overflow="fold")
-    for one in findings:
-        why = escape(one.why) + (f"\n[cyan]{escape(one.fix)}[/]" if one.fix else "")
-        mark = f"[{COLOURS[one.severity]}]{one.severity}[/]"
-        table.add_row(mark, escape(one.part), escape(one.setting), escape(one.value), why)
+    for finding in findings:
+        why = escape(finding.why) + (f"\n[cyan]{escape(finding.fix)}[/]" if finding.fix else "")
+        mark = f"[{COLOURS[finding.severity]}]{finding.severity}[/]"
+        table.add_row(mark, escape(finding.part), escape(finding.setting), escape(finding.value), why)
     return table

@@ -228,11 +228,11 @@ def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
 @dump_app.command(name="list")
 def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """List all dumps of a pipeline."""
-    found = service().dumps(pipeline)
+    views = service().dumps(pipeline)
     if as_json:
-        print_json([v.to_json() for v in found])
+        print_json([v.to_json() for v in views])
     else:
-        out.print(listed(found, out))
+        out.print(listed(views, out))
 
 
 @dump_app.command()
@@ -301,8 +301,8 @@ def tune(
     _print(service().steer_dump(pipeline, "tune", dump, changes), as_json)
 
 
-def _print(found: DumpView, as_json: bool) -> None:
+def _print(view: DumpView, as_json: bool) -> None:
     if as_json:
-        print_json(found.to_json())
+        print_json(view.to_json())
     else:
-        out.print(describe_dump(found, out))
+        out.print(describe_dump(view, out))

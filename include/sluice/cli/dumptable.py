@@ -99,7 +99,7 @@ def _lines(tables: tuple[TableView, ...], width: int, *, bars: bool) -> Table:
     heads = ["rows", *(["of about", "overtaken"] if middle else []), "rows/s", "left"]
     rows = []
     for t in tables:
-        left = (
+        remaining_span = (
             ""
             if t.state in {"done", "delivering", "cancelled", "paused", "no reader"}
             else "?"
@@ -110,20 +110,20 @@ def _lines(tables: tuple[TableView, ...], width: int, *, bars: bool) -> Table:
             f"{t.rows:,}",
             *([f"{t.estimate:,}", f"{t.overtaken:,}"] if middle else []),
             "" if t.state == "no reader" else f"{t.rate:,.0f}",
-            left,
+            remaining_span,
         ])
-    made = Table(box=None, pad_edge=False)
-    made.add_column("table", overflow="fold", min_width=10)
-    made.add_column("state", no_wrap=True, min_width=9)
+    lines = Table(box=None, pad_edge=False)
+    lines.add_column("table", overflow="fold", min_width=10)
+    lines.add_column("state", no_wrap=True, min_width=9)
     if bars:
-        made.add_column("", width=BAR)
-    made.add_column("", justify="right", no_wrap=True, min_width=4)
+        lines.add_column("", width=BAR)
+    lines.add_column("", justify="right", no_wrap=True, min_width=4)
     for i, head in enumerate(heads):
-        made.add_column(head, justify="right", no_wrap=True, min_width=max(len(head), *(len(row[i]) for row in rows)))
+        lines.add_column(head, justify="right", no_wrap=True, min_width=max(len(head), *(len(row[i]) for row in rows)))
     for t, figures in zip(tables, rows, strict=True):
         bar = [ProgressBar(total=1.0, completed=t.share, width=BAR)] if bars else []
-        made.add_row(escape(t.table), _word(t.state), *bar, f"{t.share:.0%}", *figures)
-    return made
+        lines.add_row(escape(t.table), _word(t.state), *bar, f"{t.share:.0%}", *figures)
+    return lines
 
 
 def in_a_line(d: DumpView) -> str:

@@ -30,28 +30,28 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List the dead letters that wait, oldest first."""
-    found = service().letters(pipeline, everything=everything)
+    letters = service().letters(pipeline, everything=everything)
     if as_json:
-        print_json([one.to_json() for one in found])
+        print_json([letter.to_json() for letter in letters])
         return
-    if not found:
+    if not letters:
         out.print("[green]no dead letters[/]" + ("" if everything else " wait"))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("id", "state", "batch", "from", "op", "table", "key", "reason"):
         table.add_column(heading, overflow="fold")
-    for one in found:
-        state = "[yellow]waiting[/]" if one.waiting else ", ".join(sorted(set(one.settled.values())))
-        what = "batch" if one.stage == "skip" else f"{'rule' if one.stage == 'rule' else 'target'} {one.by}"
+    for letter in letters:
+        state = "[yellow]waiting[/]" if letter.waiting else ", ".join(sorted(set(letter.settled.values())))
+        what = "batch" if letter.stage == "skip" else f"{'rule' if letter.stage == 'rule' else 'target'} {letter.by}"
         table.add_row(
-            one.id,
-            state if one.waiting else escape(state),
-            str(one.batch),
+            letter.id,
+            state if letter.waiting else escape(state),
+            str(letter.batch),
             escape(what),
-            one.op,
-            escape(one.table),
-            escape(_key(one)),
-            escape(one.reason),
+            letter.op,
+            escape(letter.table),
+            escape(_key(letter)),
+            escape(letter.reason),
         )
     out.print(table)
 
@@ -63,20 +63,22 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: why, where it came from, and the row. Values of masked columns are not shown."""
-    one, row = service().letter(pipeline, wanted)
+    letter, row = service().letter(pipeline, wanted)
     if as_json:
-        print_json(one.to_json() | row)
+        print_json(letter.to_json() | row)
         return
     lines = {
-        "id": one.id,
-        "reason": one.reason,
-        "at": one.where,
-        "table": f"{one.op} {one.table} {_key(one)}",
-        "position": f"{one.file}:{one.offset}" + (f"  gtid {one.gtid}" if one.gtid else "") if one.file else "",
-        "batch": f"{one.batch}, change {one.seq}, committed {one.commit_time}"
-        if one.stage != "skip"
-        else f"{one.batch}, {one.rows} changes",
-        "waits for": ", ".join(one.waiting) or "none: " + ", ".join(f"{t} {s}" for t, s in one.settled.items()),
+        "id": letter.id,
+        "reason": letter.reason,
+        "at": letter.where,
+        "table": f"{letter.op} {letter.table} {_key(letter)}",
+        "position": f"{letter.file}:{letter.offset}" + (f"  gtid {letter.gtid}" if letter.gtid else "")
+        if letter.file
+        else "",
+        "batch": f"{letter.batch}, change {letter.seq}, committed {letter.commit_time}"
+        if letter.stage != "skip"
+        else f"{letter.batch}, {letter.rows} changes",
+        "waits for": ", ".join(letter.waiting) or "none: " + ", ".join(f"{t} {s}" for t, s in letter.settled.items()),
     }
     for name, value in lines.items():
         if value:
@@ -90,8 +92,10 @@ def show(
             table.add_row(escape(name), *map(escape, cells))
         out.print()
         out.print(table)
-    if one.waiting:
-        out.print(f"\nwhen the cause is fixed: sluice dead-letters replay {escape(pipeline)} {one.id}", highlight=False)
+    if letter.waiting:
+        out.print(
+            f"\nwhen the cause is fixed: sluice dead-letters replay {escape(pipeline)} {letter.id}", highlight=False
+        )
 
 
 @letters_app.command()
@@ -111,9 +115,9 @@ def replay(
         waiting = len(to.waiting_letters(pipeline, ids or []))
         if waiting:  # what becomes of each takes as long to find out as to do it
             ask(f"Replay {waiting:,} dead letters? `--dry-run` says what would become of each.")
-    done = to.replay(pipeline, ids or [], target, dry_run=dry_run)
+    outcomes = to.replay(pipeline, ids or [], target, dry_run=dry_run)
     if as_json:
-        print_json([outcome.to_json() for outcome in done])
+        print_json([outcome.to_json() for outcome in outcomes])
     else:
         colours = {
             "replayed": "green",
@@ -122,7 +126,7 @@ def replay(
             "unproven": "yellow",
             "settled": "dim",
         }
-        for outcome in done:
+        for outcome in outcomes:
             word = (
                 f"would be {outcome.outcome}"
                 if dry_run and outcome.outcome in {"replayed", "superseded"}
@@ -132,9 +136,9 @@ def replay(
                 f"{outcome.id}  {escape(outcome.target)}  [{colours[outcome.outcome]}]{word}[/]  {escape(outcome.why)}",
                 highlight=False,
             )
-        if not done:
+        if not outcomes:
             out.print("[green]no dead letters wait[/]")
-    if any(outcome.outcome in {"failed", "unproven"} for outcome in done):
+    if any(outcome.outcome in {"failed", "unproven"} for outcome in outcomes):
         raise typer.Exit(1)
 
 
@@ -148,24 +152,24 @@ def discard(
 ) -> None:
     """Give dead letters up: they are not delivered, and retention removes them."""
     to = service()
-    found = to.waiting_letters(pipeline, ids)
+    waiting_letters = to.waiting_letters(pipeline, ids)
     if not yes:
-        for one in found:
+        for letter in waiting_letters:
             (err if as_json else out).print(
-                f"{one.id}  {one.op} {escape(one.table)} {escape(_key(one))}", highlight=False
+                f"{letter.id}  {letter.op} {escape(letter.table)} {escape(_key(letter))}", highlight=False
             )
-        ask(f"Give {len(found)} dead letters up?")
-    done = to.discard(pipeline, ids, reason)
+        ask(f"Give {len(waiting_letters)} dead letters up?")
+    letters = to.discard(pipeline, ids, reason)
     if as_json:
-        print_json([one.to_json() for one in done])
+        print_json([letter.to_json() for letter in letters])
     else:
-        out.print(f"discarded {len(done)} dead letters", highlight=False)
+        out.print(f"discarded {len(letters)} dead letters", highlight=False)
 
 
-def _key(one: DeadLetter) -> str:
-    if one.stage == "skip":
-        return f"{one.rows} changes"
-    return ", ".join(f"{name}={value!r}" for name, value in one.key.items()) or "(no key)"
+def _key(letter: DeadLetter) -> str:
+    if letter.stage == "skip":
+        return f"{letter.rows} changes"
+    return ", ".join(f"{name}={value!r}" for name, value in letter.key.items()) or "(no key)"
 
 
 def _cell(value: Any) -> str:

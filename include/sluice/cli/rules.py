@@ -83,22 +83,22 @@ def new(
     """Write a starter that works, changes to try it on, and its lines in engine.yaml."""
     from sluice.operations.ruledev.scaffold import new_rule
 
-    made = new_rule(kind, name, rules_folder(), table=table, own=own)
+    rule = new_rule(kind, name, rules_folder(), table=table, own=own)
     if as_json:
-        task = "own" if made.own else "fused"
-        files = [str(file) for file in made.files]
-        print(json.dumps({"name": made.name, "files": files, "engine": str(made.engine), "task": task}))
+        task = "own" if rule.own else "fused"
+        files = [str(file) for file in rule.files]
+        print(json.dumps({"name": rule.name, "files": files, "engine": str(rule.engine), "task": task}))
         return
     screen = _console()
-    for file in made.files:
+    for file in rule.files:
         screen.print(f"wrote {escape(_short(file))}", highlight=False)
     screen.print(
-        f"added {escape(made.name)} to {escape(_short(made.engine))}; pipelines with `rules: "
-        f"{escape(made.engine.name)}` use it from the next batch",
+        f"added {escape(rule.name)} to {escape(_short(rule.engine))}; pipelines with `rules: "
+        f"{escape(rule.engine.name)}` use it from the next batch",
         highlight=False,
     )
-    screen.print(escape(made.task), highlight=False)
-    screen.print(f"next: sluice rules test {escape(made.name)}", highlight=False)
+    screen.print(escape(rule.task), highlight=False)
+    screen.print(f"next: sluice rules test {escape(rule.name)}", highlight=False)
 
 
 @rules_app.command(name="test")
@@ -156,16 +156,16 @@ def _try_all(as_json: bool) -> None:
     """Try every rule that has changes, then all of them; print a line for each, and the changes that went wrong."""
     from sluice.operations.ruledev.tryout import try_engine
 
-    found = try_engine(rules_folder() / "engine.yaml")
-    wrong = {name: [one for one in tried if not one.right] for name, tried in found.items() if tried is not None}
+    engine = try_engine(rules_folder() / "engine.yaml")
+    wrong = {name: [one for one in tried if not one.right] for name, tried in engine.items() if tried is not None}
     if as_json:
         print_json([
             {"rule": name, "tried": None if tried is None else [one.to_json() for one in tried]}
-            for name, tried in found.items()
+            for name, tried in engine.items()
         ])
     else:
         screen = _console()
-        for name, tried in found.items():
+        for name, tried in engine.items():
             if tried is None:
                 screen.print(f"[yellow]-[/] {escape(name)}: no file of changes", highlight=False)
                 continue
@@ -215,12 +215,12 @@ def _show(tried: list[Tried]) -> None:
         names = list(dict.fromkeys([*item.row, *(name for out in item.out for name in out.row)]))
         for name in names:
             cells = [_cell(out.row, name) for out in item.out]
-            given = _cell(item.row, name)
-            differs = any(cell != given for cell in cells)
+            given_cell = _cell(item.row, name)
+            differs = any(cell != given_cell for cell in cells)
             mark = "[yellow]~[/]" if differs else " "
-            shown = [f"[yellow]{escape(cell)}[/]" if cell != given else escape(cell) for cell in cells]
+            shown = [f"[yellow]{escape(cell)}[/]" if cell != given_cell else escape(cell) for cell in cells]
             was = [escape(_cell(item.before or {}, name))] if updates else []
-            grid.add_row(mark, escape(name), *was, escape(given), *shown)
+            grid.add_row(mark, escape(name), *was, escape(given_cell), *shown)
         screen.print(grid)
         if item.error is not None:
             screen.print(f"[bold red]error[/] {escape(item.error.message)}", highlight=False)

@@ -72,17 +72,17 @@ def run(
     if standby and (until_head or batches is not None):
         raise ConfigError("--standby goes on until it is ended", hint="leave --until-head and --batches out")
 
-    def built(found: PipelineConfig) -> Runtime:
+    def built(pipeline: PipelineConfig) -> Runtime:
         if readers is not None:
-            found = found.model_copy(update={"capture": found.capture.model_copy(update={"readers": readers})})
-        return Runtime.build(found, resolver=from_environment, runner=None if spark else "local")
+            pipeline = pipeline.model_copy(update={"capture": pipeline.capture.model_copy(update={"readers": readers})})
+        return Runtime.build(pipeline, resolver=from_environment, runner=None if spark else "local")
 
     newest: list[Runtime] = []  # the pipeline as it is worked on, once it is known
 
     def look() -> None:
         if newest and watches(newest[-1].pipeline):
-            seen = built(newest[-1].pipeline)
-            check_lag(seen, status(seen))
+            seen_runtime = built(newest[-1].pipeline)
+            check_lag(seen_runtime, status(seen_runtime))
 
     started = time.monotonic()
     changes = count = 0

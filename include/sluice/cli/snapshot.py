@@ -45,20 +45,20 @@ def show(
             f"there is no version as of batch {found.asked}: batches from {found.batch + 1} on were written together",
             highlight=False,
         )
-    shown = Table(box=None, pad_edge=False)
+    shown_rows = Table(box=None, pad_edge=False)
     for heading in ("table", "rows", "files", "bytes", "version", "changed by batch", "of", "place"):
-        shown.add_column(heading, overflow="fold")
-    for one in found.tables:
-        numbers = (f"{number:,}" for number in (one.rows, one.files, one.size_bytes))
-        shown.add_row(
-            escape(str(one.table)),
+        shown_rows.add_column(heading, overflow="fold")
+    for version in found.tables:
+        numbers = (f"{number:,}" for number in (version.rows, version.files, version.size_bytes))
+        shown_rows.add_row(
+            escape(str(version.table)),
             *numbers,
-            str(one.version),
-            str(one.batch or "-"),
-            one.commit_time,
-            escape(one.place),
+            str(version.version),
+            str(version.batch or "-"),
+            version.commit_time,
+            escape(version.place),
         )
-    out.print(shown)
+    out.print(shown_rows)
 
 
 def _time(text: str) -> dt.datetime:

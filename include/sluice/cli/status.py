@@ -38,19 +38,19 @@ def status(
     def read() -> list[Status]:
         """Return the statuses; a pipeline that has none is named, once."""
         nonlocal broken
-        found = to.statuses(pipeline)
-        for one in found:
+        statuses = to.statuses(pipeline)
+        for one in statuses:
             if isinstance(one, dict) and not broken:
                 print_error(ConfigError("\n".join(one["errors"]), where=one["pipeline"]))
-        broken = broken or any(isinstance(one, dict) for one in found)
-        return [one for one in found if not isinstance(one, dict)]
+        broken = broken or any(isinstance(one, dict) for one in statuses)
+        return [one for one in statuses if not isinstance(one, dict)]
 
     if as_json:
         while True:
-            results = [one if isinstance(one, dict) else one.to_json() for one in to.statuses(pipeline)]
+            results = [status if isinstance(status, dict) else status.to_json() for status in to.statuses(pipeline)]
             print_json(results[0] if pipeline else results)
             if not watch:
-                raise typer.Exit(1 if any(one["state"] == "invalid" for one in results) else 0)
+                raise typer.Exit(1 if any(result["state"] == "invalid" for result in results) else 0)
             time.sleep(1)
     found = read()
     if not found:
@@ -152,7 +152,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         if s.dead_letters:
             said.append(f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]")
         said.extend(f"[cyan]dump {escape(in_a_line(dump))}[/]" for dump in s.dumps if not dump.ended_ms)
-        said.extend(f"[dim]subscription {escape(in_words_of(one))}[/]" for one in s.subscriptions)
+        said.extend(f"[dim]subscription {escape(in_words_of(subscription))}[/]" for subscription in s.subscriptions)
         if s.conflicts:
             said.append(f"[dim]{s.conflicts} conflicts met: sluice channel conflicts {s.channel}[/]")
         if s.verified:

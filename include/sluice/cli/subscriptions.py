@@ -21,17 +21,17 @@ subscriptions_app = typer.Typer(no_args_is_help=True, help="Readers whose place 
 def list_subscriptions(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Show how far each has acknowledged, its lag, and which one will expire."""
     log_to_stderr(False)
-    found = service().subscriptions(pipeline)
+    subscriptions = service().subscriptions(pipeline)
     if as_json:
-        print_json([one.to_json() for one in found])
+        print_json([subscription.to_json() for subscription in subscriptions])
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("subscription", "reader", "batch", "lag in batches", "lag", "connected", "acknowledged", "state"):
         table.add_column(heading, overflow="fold")
-    for one in found:
-        numbers = str(one.batch), str(one.lag_batches), _lag(one)
-        when = one.connected_at or "", one.acknowledged_at or ""
-        table.add_row(escape(one.name), escape(one.reader), *numbers, *when, _state(one))
+    for subscription in subscriptions:
+        numbers = str(subscription.batch), str(subscription.lag_batches), _lag(subscription)
+        when = subscription.connected_at or "", subscription.acknowledged_at or ""
+        table.add_row(escape(subscription.name), escape(subscription.reader), *numbers, *when, _state(subscription))
     out.print(table)
 
 
@@ -57,11 +57,11 @@ def in_words_of(one: SubscriptionStatus) -> str:
     return ", ".join(filter(None, (said, _state(one))))
 
 
-def _lag(one: SubscriptionStatus) -> str:
-    return "?" if one.lag_ms is None else f"{one.lag_ms / 1000:.1f} s"
+def _lag(subscription: SubscriptionStatus) -> str:
+    return "?" if subscription.lag_ms is None else f"{subscription.lag_ms / 1000:.1f} s"
 
 
-def _state(one: SubscriptionStatus) -> str:
-    if one.expired_at:
-        return f"expired {one.expired_at}"
-    return f"expires {one.expires_at}" if one.expires_at else ""
+def _state(subscription: SubscriptionStatus) -> str:
+    if subscription.expired_at:
+        return f"expired {subscription.expired_at}"
+    return f"expires {subscription.expires_at}" if subscription.expires_at else ""

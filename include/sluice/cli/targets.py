@@ -180,15 +180,15 @@ def maintain(
     log_to_stderr(False)
     done = look_after(open_pipeline(pipeline), dry_run=dry_run)
     if as_json:
-        print_json([one.to_json() for one in done])
+        print_json([maintenance.to_json() for maintenance in done])
     else:
         table = Table(box=None, pad_edge=False)
         for heading in ("target", "table", "merged", "into", "removed", "versions expired", "error"):
             table.add_column(heading, overflow="fold")
-        for one in done:
-            for row in one.tables:
+        for maintenance in done:
+            for row in maintenance.tables:
                 numbers = map(str, (row.merged, row.written, row.removed, row.expired))
-                table.add_row(escape(one.target), escape(str(row.table)), *numbers, escape(row.error))
+                table.add_row(escape(maintenance.target), escape(str(row.table)), *numbers, escape(row.error))
         out.print(table)
-    if any(row.error for one in done for row in one.tables):
+    if any(row.error for maintenance in done for row in maintenance.tables):
         raise typer.Exit(1)

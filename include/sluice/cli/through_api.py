@@ -154,7 +154,7 @@ class PageApi:
         self, pipeline: str, asked: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool, dry_run: bool
     ) -> ActionPlan:
         """Open a run of the backfill DAG, or return the plan."""
-        given = {name: value for name, value in tuning.items() if value is not None}
+        given_values = {name: value for name, value in tuning.items() if value is not None}
         order = {
             **{name: asked[name] for name in ("where", "since", "until", "index", "replace")},
             "tables": list(asked["tables"]),
@@ -163,7 +163,7 @@ class PageApi:
             "last_key": _joined("--to", asked["upper"]),
             "keys": "\n".join(asked["keys"]),
             "overwrite": overwrite,
-            **given,
+            **given_values,
         }
         return self.act(pipeline, "dump-start", order, dry_run=dry_run)
 
@@ -248,7 +248,9 @@ class PageApi:
             order["overwrite"] = asked["overwrite"]
         run = self._do(pipeline, "repair" if asked["repair"] else "verify", order, dry_run=False)["run"]
         mine = f"airflow:{run['run_id']}"
-        return self._awaited(run, lambda: next((one for one in self.results(pipeline) if one.by == mine), None))
+        return self._awaited(
+            run, lambda: next((result for result in self.results(pipeline) if result.by == mine), None)
+        )
 
     def _awaited(self, run: Mapping[str, str], look: Callable[[], _T | None]) -> _T:
         """Return the result of a run as soon as it can be seen. Raises ConfigError if the run ends without one."""
@@ -372,7 +374,7 @@ def _path(pipeline: str) -> str:
 
 def _joined(option: str, columns: Sequence[str]) -> str:
     """Return the columns of a key as the form of Airflow takes them. Raises ConfigError for a value with a comma."""
-    if any("," in one for one in columns):
+    if any("," in column for column in columns):
         raise ConfigError(
             f"{option} holds a comma, and cannot go through the API of the page: the form separates columns by commas",
             hint="--where says the same, as a condition",

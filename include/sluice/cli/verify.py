@@ -189,17 +189,22 @@ def _digests(report: DigestReport) -> RenderableType:
     for head in ("table", "target", "digests", "rows", "after batch", "position"):
         table.add_column(head, overflow="fold", justify="right" if head in {"rows", "after batch"} else "left")
     colour = {"equal": "green", "different": "red", "unknown": "yellow"}
-    for one in report.tables:
-        rows = f"{one.source.rows:,}" if one.source else ""
-        state = Text(one.state, style=colour[one.state])
+    for digest in report.tables:
+        rows = f"{digest.source.rows:,}" if digest.source else ""
+        state = Text(digest.state, style=colour[digest.state])
         table.add_row(
-            escape(one.table), escape(one.target), state, rows, str(one.batch or ""), escape(str(one.position or ""))
+            escape(digest.table),
+            escape(digest.target),
+            state,
+            rows,
+            str(digest.batch or ""),
+            escape(str(digest.position or "")),
         )
     lines: list[RenderableType] = [table]
-    for one in report.tables:
-        place = f"{one.table} at {one.target}"
-        lines += [Text(f"{place}: {one.why}", style="yellow")] if one.why else []
-        lines += [Text(f"{place}: {found}", style="red") for found in one.found]
+    for digest in report.tables:
+        place = f"{digest.table} at {digest.target}"
+        lines += [Text(f"{place}: {digest.why}", style="yellow")] if digest.why else []
+        lines += [Text(f"{place}: {found}", style="red") for found in digest.found]
     return Group(*lines)
 
 
@@ -216,14 +221,14 @@ def show(
 @verify_app.command(name="list")
 def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """List the last verifications, newest last."""
-    found = service().results(pipeline)
+    results = service().results(pipeline)
     if as_json:
-        print_json([result.to_json() for result in found])
+        print_json([result.to_json() for result in results])
         return
-    if not found:
+    if not results:
         out.print("not verified yet")
-    for one in found:
-        out.print(f"{one.id}  {_when(one)}  {_line(one)}", highlight=False)
+    for result in results:
+        out.print(f"{result.id}  {_when(result)}  {_line(result)}", highlight=False)
 
 
 def _share(text: str) -> float:
@@ -263,27 +268,27 @@ def _describe(result: VerifyResult) -> RenderableType:
     heads = ("rows", "equal", "different", "missing", "extra", "undecided", "repaired")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
-    for one in result.tables:
-        if not one.skipped:
-            figures = [f"{getattr(one, head):,}" for head in heads]
-            table.add_row(escape(one.table), escape(one.target), one.way, *figures)
+    for table_result in result.tables:
+        if not table_result.skipped:
+            figures = [f"{getattr(table_result, head):,}" for head in heads]
+            table.add_row(escape(table_result.table), escape(table_result.target), table_result.way, *figures)
     if table.row_count:
         lines.append(table)
-    for one in result.tables:
-        lines += _said(one)
+    for table_result in result.tables:
+        lines += _said(table_result)
     if result.repair:
         lines.append(Text(f"repaired by dump {', '.join(result.repair)}"))
     return Group(*lines)
 
 
-def _said(one: TableResult) -> Iterator[Text]:
-    place = f"{one.table} at {one.target}"
-    if one.skipped:
-        yield Text(f"{place} was not compared: {one.skipped}", style="yellow")
-    if one.note:
-        yield Text(f"{place}: {one.note}", style="dim")
-    is_repaired = bool(one.repaired) and not one.differing
-    for difference in one.differences[:SHOWN_DIFFERENCES]:
+def _said(table_result: TableResult) -> Iterator[Text]:
+    place = f"{table_result.table} at {table_result.target}"
+    if table_result.skipped:
+        yield Text(f"{place} was not compared: {table_result.skipped}", style="yellow")
+    if table_result.note:
+        yield Text(f"{place}: {table_result.note}", style="dim")
+    is_repaired = bool(table_result.repaired) and not table_result.differing
+    for difference in table_result.differences[:SHOWN_DIFFERENCES]:
         key = ", ".join(difference.key)
         words = f"{place}, before the repair: ({key}) " if is_repaired else f"{place}: ({key}) "
         words += f"{difference.copies} times " if difference.copies > 1 else ""
@@ -299,7 +304,7 @@ def _said(one: TableResult) -> Iterator[Text]:
         else:
             words += f"differs in {', '.join(difference.columns)}"
         yield Text(words)
-    more = len(one.differences) - SHOWN_DIFFERENCES
+    more = len(table_result.differences) - SHOWN_DIFFERENCES
     if more > 0:
         yield Text(f"{place}: {more} more in `sluice verify show --json`", style="dim")
 

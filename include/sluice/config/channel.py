@@ -106,8 +106,8 @@ class ChannelConfig(StrictModel):
     @property
     def main_pipeline(self) -> str | None:
         """The pipeline whose source is the main site; never None in a valid file."""
-        found = [name for name in self.pipelines if name == self.main or name.startswith(f"{self.main}_")]
-        return found[0] if len(found) == 1 else None
+        names = [name for name in self.pipelines if name == self.main or name.startswith(f"{self.main}_")]
+        return names[0] if len(names) == 1 else None
 
     @property
     def carrier(self) -> str:
@@ -239,11 +239,11 @@ class Channels:
         for path, error in self._broken:
             if re.search(rf"\b{re.escape(pipeline)}\b", _text(path)):
                 raise error
-        found = [channel for channel in self._all if pipeline in channel.pipelines]
-        if len(found) > 1:
-            names = ", ".join(channel.channel for channel in found)
+        channels = [channel for channel in self._all if pipeline in channel.pipelines]
+        if len(channels) > 1:
+            names = ", ".join(channel.channel for channel in channels)
             raise ConfigError(f"{pipeline} is in several channels: {names}", hint="a pipeline belongs to one at most")
-        return found[0] if found else None
+        return channels[0] if channels else None
 
     def mark(self, pipeline: PipelineConfig) -> LoadMark | None:
         """Return the mark that the pipeline puts on its loads; None if it marks none."""

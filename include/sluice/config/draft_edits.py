@@ -62,8 +62,8 @@ def opened(text: str) -> Opened:
     written = _dump(_load(text), _style(text))
     if load_yaml(written, "the text") != plain:
         lost.append("the YAML holds values that would be written in another way")
-    gone = [one for one in _comments(text) if one not in _comments(written)]
-    lost += [f"the comment {one!r} would be lost" for one in gone]
+    removed_comments = [comment for comment in _comments(text) if comment not in _comments(written)]
+    lost += [f"the comment {one!r} would be lost" for one in removed_comments]
     return Opened(None, lost) if lost else Opened(choices, [], _kept(plain))
 
 
@@ -110,9 +110,9 @@ def field_of(text: str, path: Sequence[str | int]) -> str:
         plain = load_yaml(text, "the text")
         lines = plain.get("mapping") if isinstance(plain, dict) else None
         if head == "mapping" and at is not None and isinstance(lines, list) and at < len(lines):
-            one = lines[at]
-            if isinstance(one, dict) and isinstance(one.get("from"), str):
-                return f"table:{one['from']}"
+            line = lines[at]
+            if isinstance(line, dict) and isinstance(line.get("from"), str):
+                return f"table:{line['from']}"
         return "tables"
     return {"pipeline": "name", "description": "description", "rules": "rules"}.get(head, "")
 
@@ -131,16 +131,16 @@ def _tables(plain: dict[str, Any], lost: list[str]) -> list[dict[str, Any]]:
     if not isinstance(include, list) or not include:
         lost.append("capture.include names no tables one by one")
         return []
-    found: list[dict[str, Any]] = []
+    tables: list[dict[str, Any]] = []
     for number, pattern in enumerate(include):
         one = _choice(pattern) if isinstance(pattern, str) else None
         if one is None:
             lost.append(f"capture.include.{number}: {pattern!r} stands for more than one table or one schema")
-        elif one in found:
+        elif one in tables:
             lost.append(f"capture.include.{number}: {pattern!r} is there twice")
         else:
-            found.append(one)
-    for one in found:
+            tables.append(one)
+    for one in tables:
         lines = [line for line in plain.get("mapping") or () if _from(line) == _name(one)]
         if len(lines) > 1:
             lost.append(f"mapping: {_name(one)} is there twice")
@@ -150,15 +150,15 @@ def _tables(plain: dict[str, Any], lost: list[str]) -> list[dict[str, Any]]:
             one["to"] = to if isinstance(to, str) and to != _name(one) else ""
             one["exclude"] = [str(name) for name in columns.get("exclude") or ()]
             one["rename"] = {str(a): str(b) for a, b in (columns.get("rename") or {}).items()}
-    return found
+    return tables
 
 
 def _choice(pattern: str) -> dict[str, Any] | None:
     """Return the table, or the schema, that a pattern stands for; None: it stands for something else."""
     schema, dot, table = pattern.partition(r"\.")
     names = [re.sub(r"\\(.)", r"\1", one) for one in (schema, "" if table == ".*" else table)]
-    made = TableChoice(names[0], names[1])
-    if not dot or not names[0] or not table or made.pattern != pattern:
+    choice = TableChoice(names[0], names[1])
+    if not dot or not names[0] or not table or choice.pattern != pattern:
         return None
     return {"schema": names[0], "table": names[1], "to": "", "exclude": [], "rename": {}}
 
@@ -176,10 +176,10 @@ def _targets(plain: dict[str, Any], lost: list[str]) -> list[dict[str, Any]]:
     if not isinstance(listed, list) or not all(isinstance(one, dict) and one.get("name") for one in listed):
         lost.append("targets: one of them has no name")
         return []
-    found = [{**_target(one), "was": str(one["name"])} for one in listed]
-    names = [one["name"] for one in found]
+    targets = [{**_target(one), "was": str(one["name"])} for one in listed]
+    names = [one["name"] for one in targets]
     lost += [f"targets: the name {name} is there twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-    return found
+    return targets
 
 
 def _target(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _set(doc: Any, path: Sequence[str], value: str) -> None:
 
 
 def _write_tables(doc: Any, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> None:
-    old, new = ({(one["schema"], one["table"]): one for one in tables} for tables in (before, after))
+    old, new = ({(table["schema"], table["table"]): table for table in tables} for tables in (before, after))
     include = doc["capture"]["include"]
     for key, one in old.items():
         if key not in new:

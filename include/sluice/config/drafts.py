@@ -68,16 +68,16 @@ def draft(
 ) -> str:
     """Return the text of a pipeline file. What is not chosen yet is left out, so that the text need not be valid."""
     source = {"type": source_type, "connection": connection, "start": start}
-    mapping = [line for one in tables if (line := one.mapping()) is not None]
+    mapping = [line for table in tables if (line := table.mapping()) is not None]
     plain: dict[str, Any] = {
         "version": 1,
         "pipeline": pipeline,
         "description": description,
         "source": {name: value for name, value in source.items() if value},
-        "capture": {"include": [one.pattern for one in tables]} if tables else {},
+        "capture": {"include": [table.pattern for table in tables]} if tables else {},
         "rules": rules,
         "mapping": mapping,
-        "targets": [{"name": one.name, "type": one.type, "connection": one.connection} for one in targets],
+        "targets": [{"name": target.name, "type": target.type, "connection": target.connection} for target in targets],
     }
     out = io.StringIO()
     yaml = YAML()
@@ -109,20 +109,20 @@ _OTHER = "`{key}` changes; it holds for batches that begin after the save."
 def effects(old_text: str, new_text: str) -> list[str]:
     """Return what a change of a pipeline file does, as sentences. Raises ConfigError for a text that is no YAML."""
     old, new = (_mapping(text) for text in (old_text, new_text))
-    said: list[str] = []
+    effects: list[str] = []
     for key in sorted({*old, *new}, key=lambda one: (one not in {"source", "capture", "targets", "mapping"}, str(one))):
         before, after = old.get(key), new.get(key)
         if before == after:
             continue
         if key == "targets":
-            said += _targets(before, after)
+            effects += _targets(before, after)
         elif key == "mapping":
-            said += _mapped(before, after)
+            effects += _mapped(before, after)
         elif key in {"source", "capture"}:
-            said += _parts(key, before, after)
+            effects += _parts(key, before, after)
         else:
-            said.append(_SAID.get(str(key), _OTHER).format(key=key, new=after if after is not None else "(none)"))
-    return said
+            effects.append(_SAID.get(str(key), _OTHER).format(key=key, new=after if after is not None else "(none)"))
+    return effects
 
 
 def _mapping(text: str) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _mapped(before: Any, after: Any) -> list[str]:
 
 def _parts(key: str, before: Any, after: Any) -> list[str]:
     old, new = (one if isinstance(one, dict) else {} for one in (before, after))
-    said = []
+    parts = []
     for part in sorted({*old, *new}, key=str):
         was, now = old.get(part), new.get(part)
         if was == now:
@@ -168,20 +168,20 @@ def _parts(key: str, before: Any, after: Any) -> list[str]:
             more = [str(one) for one in (now or []) if one not in (was or [])]
             less = [str(one) for one in (was or []) if one not in (now or [])]
             start, stop = (more, less) if part == "include" else (less, more)
-            said += [f"Changes of tables that match {one} are captured from the next batch on. Rows that are there "
+            parts += [f"Changes of tables that match {one} are captured from the next batch on. Rows that are there "
                      "already need a copy (`sluice dump start`)." for one in start]  # fmt: skip
-            said += [f"Changes of tables that match {one} are captured no more. Their rows stay at the targets."
+            parts += [f"Changes of tables that match {one} are captured no more. Their rows stay at the targets."
                      for one in stop]  # fmt: skip
         elif key == "source" and part in {"connection", "connections", "group", "type"}:
-            said.append(
+            parts.append(
                 f"Another server is read (`source.{part}`), from the position that is kept: it has to have the same "
                 "log. `sluice failover` finds the same place in another server of a group."
             )
         elif key == "source" and part == "start":
-            said.append("`source.start` counts for a pipeline without a position only: one that has run ignores it.")
+            parts.append("`source.start` counts for a pipeline without a position only: one that has run ignores it.")
         else:
-            said.append(_OTHER.format(key=f"{key}.{part}"))
-    return said
+            parts.append(_OTHER.format(key=f"{key}.{part}"))
+    return parts
 
 
 _MAPPING_PART = re.compile(r"mapping\.(\d+)")

@@ -195,8 +195,8 @@ class RuleConfig(_Model):
             )
         if self.package is not None and self.type is RuleKind.SQL:
             raise ValueError("a rule of a package is Python: type row, arrow, pandas or spark")
-        seen = {event for event in self.match.events if patterns.fullmatch(self.match.operation, event)}
-        if self.builtin in HIDING and (self.match.columns or not {"insert", "update"} <= seen):
+        seen_events = {event for event in self.match.events if patterns.fullmatch(self.match.operation, event)}
+        if self.builtin in HIDING and (self.match.columns or not {"insert", "update"} <= seen_events):
             raise ValueError(
                 f"{self.builtin} must see every insert and update, because other rows pass unchanged: match no "
                 "columns, and both events"

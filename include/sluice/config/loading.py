@@ -217,8 +217,10 @@ def _by_line(error: ValidationError, text: str, model: type[BaseModel]) -> list[
         lines = marked(text)  # lines cost as much again, and are asked for only here
     except Exception:  # what the plain loader took and this one does not: the field is named all the same
         lines = None
-    found = problems_of(error.errors(include_url=False, include_input=False), model)
-    return sorted({(line_of(lines, one.location), one.sentence(), one.location) for one in found}, key=itemgetter(0, 1))
+    problems = problems_of(error.errors(include_url=False, include_input=False), model)
+    return sorted(
+        {(line_of(lines, one.location), one.sentence(), one.location) for one in problems}, key=itemgetter(0, 1)
+    )
 
 
 def text_problems(text: str, source: str, model: type[BaseModel]) -> list[LocatedProblem]:

@@ -827,8 +827,8 @@ class TargetConfig(StrictModel):
     @property
     def snapshot_keys(self) -> tuple[str, ...]:
         """The settings of this target that need the snapshot of the pipeline."""
-        given = {"start": self.start, "on_lost_batches": self.on_lost_batches}
-        return tuple(f"{name}: snapshot" for name, value in given.items() if value == "snapshot")
+        given_literals = {"start": self.start, "on_lost_batches": self.on_lost_batches}
+        return tuple(f"{name}: snapshot" for name, value in given_literals.items() if value == "snapshot")
 
     @model_validator(mode="before")
     @classmethod
@@ -942,20 +942,20 @@ class SnapshotConfig(StrictModel):
 
     @property
     def _catalog(self) -> dict[str, Any]:
-        given = self.options.get("catalog")
-        return given if isinstance(given, dict) else {}
+        given_option = self.options.get("catalog")
+        return given_option if isinstance(given_option, dict) else {}
 
     @property
     def target(self) -> TargetConfig:
         """The target that keeps it."""
         maintenance = {"keep": f"{int(self.retain_log.total_seconds())}s"}
-        given = self.options.get("maintenance")
-        if isinstance(given, dict):
-            maintenance |= given
+        given_option = self.options.get("maintenance")
+        if isinstance(given_option, dict):
+            maintenance |= given_option
         place: dict[str, Any] = {"location": self.uri}
         if self.format == "iceberg":
             place = {"catalog": {**self._catalog, "warehouse": self.uri}} if self.uri else {}
-        found = TargetConfig(
+        target = TargetConfig(
             name=SNAPSHOT,
             type=self.format,
             connection=self.connection,
@@ -964,8 +964,8 @@ class SnapshotConfig(StrictModel):
             accept_loss=self.accept_loss,
             options={**self.options, **place, "maintenance": maintenance},
         )
-        found.remember_line(self._origin)
-        return found
+        target.remember_line(self._origin)
+        return target
 
     def remember_line(self, origin: Origin) -> None:
         """Note where the snapshot stands in its file."""
@@ -1215,11 +1215,11 @@ class WorkersConfig(StrictModel):
         """Queue, pool and executor of a stage's task, as far as the file says them; what it says of ``load.NAME`` goes
         before ``load``.
         """
-        found: dict[str, str] = {}
+        place: dict[str, str] = {}
         for key in (kind, f"{kind}.{name}"):
             if key in self.stages:
-                found |= self.stages[key].given
-        return found
+                place |= self.stages[key].given
+        return place
 
     @property
     def bulk_priority(self) -> int:

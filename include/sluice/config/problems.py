@@ -61,7 +61,7 @@ def problems_of(
     """
     listed = list(items)
     deepest = [item["loc"] for item in listed]
-    found: list[Problem] = []
+    problems: list[Problem] = []
     missing: list[Problem] = []
     misspelt: set[tuple[int | str, ...]] = set()
     for item in listed:
@@ -84,9 +84,9 @@ def problems_of(
         problem = Problem(location, why, is_unknown)
         if item["type"] == "missing":
             missing.append(problem)
-        if problem not in found:  # each member of a union finds it again
-            found.append(problem)
-    return [one for one in found if not (one in missing and one.location in misspelt)]
+        if problem not in problems:  # each member of a union finds it again
+            problems.append(problem)
+    return [one for one in problems if not (one in missing and one.location in misspelt)]
 
 
 _WHOLE, _NUMBER, _BOOLEAN = "a whole number is expected", "a number is expected", "true or false is expected"

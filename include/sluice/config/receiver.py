@@ -47,35 +47,37 @@ class Receiver:
     def require_usable(self) -> None:
         """Check every field of the connection. No I/O but reading certificates. Raises ConfigError."""
         self._require_known(_EXTRA | {"api_key"} if self.api_keys else _EXTRA)
-        given = [name for name in _OAUTH if self._text(name)]
-        if given and len(given) < len(_OAUTH):
-            raise self._wrong(f"extra has {given[0]}, and OAuth2 needs {', '.join(_OAUTH)}")
-        if self.api_keys and self._text("api_key") and (given or self.endpoint.password):
+        given_names = [name for name in _OAUTH if self._text(name)]
+        if given_names and len(given_names) < len(_OAUTH):
+            raise self._wrong(f"extra has {given_names[0]}, and OAuth2 needs {', '.join(_OAUTH)}")
+        if self.api_keys and self._text("api_key") and (given_names or self.endpoint.password):
             raise self._wrong("it has a password or OAuth2, and api_key", "a request has one login: leave one out")
-        if given and self.endpoint.password:
+        if given_names and self.endpoint.password:
             raise self._wrong(
                 "it has a password and OAuth2 client credentials", "a request has one login: leave one out"
             )
         if self._text("oauth2_auth") not in {"", "basic", "body"}:
             raise self._wrong("oauth2_auth in extra is basic or body")
         _ = self.base, self.headers, self.tls
-        if given:
+        if given_names:
             self._require_encrypted(self._text("oauth2_token_url"))
 
     @property
     def base(self) -> str:
         """The address below which paths are, without a slash at the end."""
-        given = self.endpoint
-        if not given.host:
+        given_endpoint = self.endpoint
+        if not given_endpoint.host:
             raise self._wrong("it names no host", "write host, port and schema: https")
-        host = given.host
+        host = given_endpoint.host
         if "://" not in host:
             bare = f"[{host}]" if ":" in host and not host.startswith("[") else host
-            scheme = given.schema or ("http" if is_loopback(bare) and given.kind != "https" else "https")
+            scheme = given_endpoint.schema or (
+                "http" if is_loopback(bare) and given_endpoint.kind != "https" else "https"
+            )
             host = f"{scheme}://{bare}"
         try:
             parts = urlsplit(host)
-            port = parts.port or given.port
+            port = parts.port or given_endpoint.port
         except ValueError:
             raise self._wrong("its host is no address") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -103,12 +105,12 @@ class Receiver:
         for name, value in given.items():
             if not (name.isascii() and value.isascii() and (name + value).isprintable() and value == value.strip()):
                 raise self._wrong(f"headers in extra: {name} cannot be sent")
-        found = dict(given)
+        headers = dict(given)
         if self.endpoint.password and not self.endpoint.user:
-            found["Authorization"] = f"Bearer {self.endpoint.password}"
+            headers["Authorization"] = f"Bearer {self.endpoint.password}"
         if self.api_keys and self._text("api_key"):
-            found["Authorization"] = f"ApiKey {self._text('api_key')}"
-        return found
+            headers["Authorization"] = f"ApiKey {self._text('api_key')}"
+        return headers
 
     @property
     def login(self) -> tuple[str, str] | None:
@@ -118,10 +120,10 @@ class Receiver:
     @property
     def hmac_secret(self) -> bytes:
         """The key of signatures. Raises ConfigError if there is none."""
-        found = self._text("hmac_secret")
-        if not found:
+        text = self._text("hmac_secret")
+        if not text:
             raise self._wrong("its extra has no hmac_secret, and options.signature needs one")
-        return found.encode()
+        return text.encode()
 
     @property
     def oauth(self) -> Mapping[str, str] | None:

@@ -58,7 +58,7 @@ def references(file: BaseModel, options_of: OptionsOf | None = None) -> list[Ref
         options_of: None: options of targets are left out.
     """
     if isinstance(file, PipelineConfig) and file.snapshot is not None:  # its target is made of what it says itself
-        file = file.model_copy(update={"targets": tuple(one for one in file.targets if one.name != SNAPSHOT)})
+        file = file.model_copy(update={"targets": tuple(target for target in file.targets if target.name != SNAPSHOT)})
     return list(_walk(file, (), (), options_of))
 
 
@@ -66,8 +66,12 @@ def connections(file: BaseModel, *, but: Collection[str] = ()) -> list[str]:
     """Return the ids of the connections that a file names, each once, in the order of its keys; ``but``: keys that are
     left out.
     """
-    found = (one.value for one in references(file) if one.refers is Refers.CONNECTION and one.key not in but)
-    return list(dict.fromkeys(found))
+    values = (
+        reference.value
+        for reference in references(file)
+        if reference.refers is Refers.CONNECTION and reference.key not in but
+    )
+    return list(dict.fromkeys(values))
 
 
 def _walk(
@@ -123,10 +127,10 @@ def _lookups(name: str, path: tuple[int | str, ...]) -> Iterator[Reference]:
     """Yield the connections of the lookups of a rules file; none if it cannot be read, which its readers report."""
     with suppress(SluiceError):
         for rule in load_model(rules_file(rules_folder(), name), EngineConfig).in_order:
-            for lookup, one in rule.lookups.items():
-                if one.connection:
+            for lookup, config in rule.lookups.items():
+                if config.connection:
                     inner = (*path, rule.name, "lookups", lookup, "connection")
-                    yield Reference(Refers.CONNECTION, inner, path, one.connection)
+                    yield Reference(Refers.CONNECTION, inner, path, config.connection)
 
 
 def _text(value: Any) -> str:
@@ -156,10 +160,10 @@ def not_granted(new: list[Reference], old: list[Reference], may_use: Callable[[s
 
 
 def _units(all_: list[Reference]) -> dict[tuple[int | str, ...], list[Reference]]:
-    found: dict[tuple[int | str, ...], list[Reference]] = {}
-    for one in all_:
-        found.setdefault(one.unit, []).append(one)
-    return found
+    units: dict[tuple[int | str, ...], list[Reference]] = {}
+    for reference in all_:
+        units.setdefault(reference.unit, []).append(reference)
+    return units
 
 
 def _is_part(unit: list[Reference], olds: list[list[Reference]]) -> bool:
@@ -167,7 +171,7 @@ def _is_part(unit: list[Reference], olds: list[list[Reference]]) -> bool:
     return not wanted or any(wanted <= {one._within for one in old} for old in olds)
 
 
-def _is_granted(one: Reference) -> bool:
-    if one.refers is Refers.LOCATION:
-        return is_listed(one.value)
-    return one.refers in {Refers.CONNECTION, Refers.KIND, Refers.FORMAT, Refers.RULES}
+def _is_granted(reference: Reference) -> bool:
+    if reference.refers is Refers.LOCATION:
+        return is_listed(reference.value)
+    return reference.refers in {Refers.CONNECTION, Refers.KIND, Refers.FORMAT, Refers.RULES}

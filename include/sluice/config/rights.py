@@ -156,7 +156,7 @@ def is_listed(location: str) -> bool:
     folder = local_folder(location)
     if folder:
         real = Path(os.path.realpath(folder))
-        return any(real.is_relative_to(os.path.realpath(local_folder(one))) for one in roots if local_folder(one))
+        return any(real.is_relative_to(os.path.realpath(local_folder(root))) for root in roots if local_folder(root))
     path, _, query = location.partition("?")
     if ".." in unquote(path).replace("\\", "/").split("/"):
         return False

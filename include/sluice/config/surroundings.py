@@ -190,5 +190,5 @@ CONNECTIONS: tuple[ConnectionUse, ...] = (
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the names that begin with ``SLUICE_`` and that no part of the package reads."""
-    known = {one.name for one in VARIABLES}
-    return sorted(name for name in environment if name.startswith("SLUICE_") and name not in known)
+    known_names = {one.name for one in VARIABLES}
+    return sorted(name for name in environment if name.startswith("SLUICE_") and name not in known_names)

@@ -109,16 +109,16 @@ def find_kinds(family: str, built_in: Mapping[str, str]) -> dict[str, Kind]:
 
     ``built_in``: name -> module:class. Raises ConfigError.
     """
-    found = {name: Kind(name, "built in", place, family=family) for name, place in built_in.items()}
+    kinds = {name: Kind(name, "built in", place, family=family) for name, place in built_in.items()}
     for point in importlib.metadata.entry_points(group=FAMILIES[family].group):
-        _add(found, Kind(point.name, f"package {package_of(point)}", point.value, family=family))
+        _add(kinds, Kind(point.name, f"package {package_of(point)}", point.value, family=family))
     folder = FAMILIES[family].folder()
     if folder.is_dir():
         for path in sorted(folder.glob("*.py")):
             if not path.name.startswith("_"):
                 text = path.read_text(encoding="utf-8")
-                _add(found, Kind(path.stem, str(path), path=str(path), text=text, family=family))
-    return found
+                _add(kinds, Kind(path.stem, str(path), path=str(path), text=text, family=family))
+    return kinds
 
 
 def package_of(point: importlib.metadata.EntryPoint) -> str:
@@ -126,14 +126,14 @@ def package_of(point: importlib.metadata.EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.module
 
 
-def _add(found: dict[str, Kind], kind: Kind) -> None:
-    known = found.get(kind.name)
-    if known is not None and known != kind:
+def _add(kinds: dict[str, Kind], kind: Kind) -> None:
+    known_kind = kinds.get(kind.name)
+    if known_kind is not None and known_kind != kind:
         raise ConfigError(
-            f"there are two {FAMILIES[kind.family].word}s {kind.name!r}: {known.origin} and {kind.origin}",
+            f"there are two {FAMILIES[kind.family].word}s {kind.name!r}: {known_kind.origin} and {kind.origin}",
             hint="rename one of them",
         )
-    found[kind.name] = kind
+    kinds[kind.name] = kind
 
 
 def file_module(name: str, path: str, text: str) -> ModuleType:
@@ -141,17 +141,17 @@ def file_module(name: str, path: str, text: str) -> ModuleType:
 
     Its objects can be pickled where it was loaded.
     """
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__text__", None) == text:
-        return known
-    made = ModuleType(name)
-    made.__file__ = path
-    made.__dict__["__text__"] = text
-    sys.modules[name] = made
+    known_module = sys.modules.get(name)
+    if known_module is not None and getattr(known_module, "__text__", None) == text:
+        return known_module
+    file_module = ModuleType(name)
+    file_module.__file__ = path
+    file_module.__dict__["__text__"] = text
+    sys.modules[name] = file_module
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     try:
-        exec(compile(text, path, "exec"), made.__dict__)  # noqa: S102 - the user's own file
+        exec(compile(text, path, "exec"), file_module.__dict__)  # noqa: S102 - the user's own file
     except BaseException:
         del sys.modules[name]
         raise
-    return made
+    return file_module

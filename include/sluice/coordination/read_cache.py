@@ -90,8 +90,8 @@ class ReadCache(_Passing):
     def ensure(self, path: str) -> None:
         """Create the node if needed. Does not ask if the node is known to exist."""
         with self._lock:
-            kept = self._nodes.get(path)
-        if kept is None or not any(kept.answers) or not self.alive:
+            kept_node = self._nodes.get(path)
+        if kept_node is None or not any(kept_node.answers) or not self.alive:
             try:
                 self._z.ensure(path)
             finally:

@@ -148,33 +148,33 @@ class PipelineState:
 
         ``commit_every``: target -> seconds.
         """
-        known: Znodes = znodes
+        known_znodes: Znodes = znodes
         if caches_reads:
-            kept = ReadCache(znodes)
-            known, znodes = kept, kept.fresh
+            kept_cache = ReadCache(znodes)
+            known_znodes, znodes = kept_cache, kept_cache.fresh
         layout = Layout(root, pipeline)
-        self.side = ChannelSide(known, layout, membership) if membership is not None else None
+        self.side = ChannelSide(known_znodes, layout, membership) if membership is not None else None
         self._z = znodes
-        self._known = known
-        self.runs = RunProgress(known, layout)
-        self.waiting_tasks = WaitingTasks(known, layout)
+        self._known = known_znodes
+        self.runs = RunProgress(known_znodes, layout)
+        self.waiting_tasks = WaitingTasks(known_znodes, layout)
         self._wait_s = lease_wait_s
         self.layout = layout
         self.targets = tuple(targets)
         self.election = LeaderElection(znodes, layout, session_timeout_s=session_timeout_s)
-        self.quarantine = Quarantine(known, layout, self.targets)
-        self._failures = StageFailures(known, layout)
-        self.announcements = Announcements(known, layout)
+        self.quarantine = Quarantine(known_znodes, layout, self.targets)
+        self._failures = StageFailures(known_znodes, layout)
+        self.announcements = Announcements(known_znodes, layout)
         self.completions = Completions(znodes, root)
         self.incomplete = IncompleteTables(znodes, layout)
-        self.mapped_names = MappedNames(known, layout)
+        self.mapped_names = MappedNames(known_znodes, layout)
         self.alerts = Alerts(znodes, layout)
-        self.member = GroupMember(known, layout.member)
-        self._identity = Identity(known, layout)
+        self.member = GroupMember(known_znodes, layout.member)
+        self._identity = Identity(known_znodes, layout)
         self._cursor = CursorNode(znodes, layout)
-        self.pause_switch = PauseSwitch(known, layout, self.side)
-        self.batches = Batches(known, layout, self.pause_switch)
-        self.acks = Acknowledgements(known, layout, self._identity)
+        self.pause_switch = PauseSwitch(known_znodes, layout, self.side)
+        self.batches = Batches(known_znodes, layout, self.pause_switch)
+        self.acks = Acknowledgements(known_znodes, layout, self._identity)
         self.subscriptions = Subscriptions(znodes, layout, self._identity)
         self._bundles = Bundles(commit_every or {}, self.batches, self.acks)
         self.audit = Audit(znodes, layout)
@@ -320,10 +320,10 @@ class PipelineState:
 
         ``schema`` None: the history stays as it is. ``jumps``: what lies between is not read, or is read again.
         """
-        kept = cursor.schema if schema is None else schema
+        kept_schema = cursor.schema if schema is None else schema
         if position == cursor.position:
             partner_batch = max(partner_batch, cursor.partner_batch)
-        moved = cursor.moved_to(position, schema=kept, partner_batch=partner_batch)
+        moved = cursor.moved_to(position, schema=kept_schema, partner_batch=partner_batch)
         moved = moved.jumped() if jumps else moved
         return self._move(lease, f"moving the captured position to {position}", cursor, moved)
 
@@ -343,8 +343,8 @@ class PipelineState:
 
         ``schema``: see ``advance``.
         """
-        kept = cursor.schema if schema is None else schema
-        moved = cursor.moved_over(batch, schema=kept, partner_batch=partner_batch)
+        kept_schema = cursor.schema if schema is None else schema
+        moved = cursor.moved_over(batch, schema=kept_schema, partner_batch=partner_batch)
         steps = [*self.batches.created(batch), *also]
         return self._move(lease, f"recording batch {batch.number}", cursor, moved, steps)
 
@@ -431,8 +431,8 @@ class PipelineState:
             written,
         ]
         for target, (batch, at) in acknowledged.items():
-            held = BatchNumber(batch)
-            steps.append(self.acks.begun(target, Acknowledgement(held, at, held, identity=kept)))
+            held_number = BatchNumber(batch)
+            steps.append(self.acks.begun(target, Acknowledgement(held_number, at, held_number, identity=kept)))
         self.batches.remember(batches)
         self._transact(lease, "rebuilding the state", [*steps, *also])
 
@@ -606,8 +606,8 @@ class PipelineState:
     def _progress(self, part: str) -> str:
         """Return how far a part of the pipeline has come."""
         if part.startswith("load-"):
-            held = self.acks.get(part.removeprefix("load-"))
-            return f"batch {held.batch}" if held is not None else ""
+            held_acknowledgement = self.acks.get(part.removeprefix("load-"))
+            return f"batch {held_acknowledgement.batch}" if held_acknowledgement is not None else ""
         cursor = self.cursor()
         if part == "drain":
             return f"{cursor.position} before batch {cursor.next_batch}" if cursor is not None else ""

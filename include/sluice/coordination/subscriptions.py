@@ -98,35 +98,35 @@ class Subscriptions:
         Raises:
             AccessDenied: it is another reader's. SubscriptionOver: it cannot continue, and has to begin anew.
         """
-        found = self.owned(name, reader)
-        if found is not None:
-            self._require_going(replace(found, expired_ms=0) if expired else found)
-        return found
+        subscription = self.owned(name, reader)
+        if subscription is not None:
+            self._require_going(replace(subscription, expired_ms=0) if expired else subscription)
+        return subscription
 
-    def _require_going(self, found: Subscription) -> None:
+    def _require_going(self, subscription: Subscription) -> None:
         pipeline = self._at.pipeline
-        if found.expired_ms:
+        if subscription.expired_ms:
             raise SubscriptionOver(
-                f"subscription {found.name} of {pipeline} has expired: batches after {found.batch} were removed "
-                "before it acknowledged them",
+                f"subscription {subscription.name} of {pipeline} has expired: batches after {subscription.batch} were "
+                "removed before it acknowledged them",
                 hint=_BEGIN_ANEW,
             )
-        if found.identity and found.identity != self._identity.read():  # "": from before the first batch
+        if subscription.identity and subscription.identity != self._identity.read():  # "": from before the first batch
             raise SubscriptionOver(
-                f"subscription {found.name} is of an earlier state of {pipeline}, whose batch numbers meant other "
-                "batches",
+                f"subscription {subscription.name} is of an earlier state of {pipeline}, whose batch numbers meant "
+                "other batches",
                 hint=_BEGIN_ANEW,
             )
 
     def owned(self, name: str, reader: str) -> Subscription | None:
         """Return a subscription (:meth:`get`). Raises AccessDenied if it is another reader's."""
-        found = self.get(name)
-        if found is not None and found.reader != reader:
+        subscription = self.get(name)
+        if subscription is not None and subscription.reader != reader:
             raise AccessDenied(
                 f"subscription {name} of {self._at.pipeline} belongs to another reader",
                 hint=f"take another name; or `sluice subscriptions delete {self._at.pipeline} {name}`",
             )
-        return found
+        return subscription
 
     def connect(
         self,

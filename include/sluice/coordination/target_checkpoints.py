@@ -47,8 +47,8 @@ class TargetRecords:
         node = self._z.get(self.path)
         if node is None:
             return None, -1
-        found = CHECKPOINT.parse(self.path, node.data, TargetRecord.from_json) if node.data else None
-        return found, node.version
+        target_record = CHECKPOINT.parse(self.path, node.data, TargetRecord.from_json) if node.data else None
+        return target_record, node.version
 
     def swap(self, record: TargetRecord | None, version: int) -> bool:
         """Store ``record`` (None: remove the node) if the node is at ``version``; False if it is not."""

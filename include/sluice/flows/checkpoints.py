@@ -138,9 +138,9 @@ class CheckpointCheck:
 
     def require(self, checkpoint: Checkpoint | None) -> None:
         """Raise CheckpointError if the checkpoint does not match what ZooKeeper has."""
-        found = self.disagreement(checkpoint)
-        if found is not None:
-            raise found
+        disagreement = self.disagreement(checkpoint)
+        if disagreement is not None:
+            raise disagreement
 
     def disagreement(self, checkpoint: Checkpoint | None) -> CheckpointError | None:
         """Return why the target's checkpoint and ZooKeeper do not match, None if they do."""

@@ -41,8 +41,11 @@ def with_definitions(plan: PlannedTable, routes: Mapping, table: TableDefinition
         return plan
     route = routes.route(plan.source)
     renamed = dict(route.rename)
-    known = {renamed.get(column.name, column.name): column for column in table.columns}
-    return replace(plan, columns=tuple(with_definition(one, known.get(one.name), plan.dialect) for one in plan.columns))
+    known_columns = {renamed.get(column.name, column.name): column for column in table.columns}
+    return replace(
+        plan,
+        columns=tuple(with_definition(column, known_columns.get(column.name), plan.dialect) for column in plan.columns),
+    )
 
 
 def explain_absence(
@@ -58,21 +61,23 @@ def explain_absence(
     """
     with suppress(SluiceError):  # the original error is the one to show
         routes = Mapping.of(runtime.pipeline)
-        known = _definitions(runtime.source, runtime.store, state, at)
+        known_definitions = _definitions(runtime.source, runtime.store, state, at)
         schema = target.schema()
         if schema is None:
             return
         dialect = runtime.source.dialect(at)
-        wanted = [
+        wanted_definitions = [
             with_definitions(
-                replace(one, dialect=dialect), routes, known.find(one.source) if known is not None else None
+                replace(plan, dialect=dialect),
+                routes,
+                known_definitions.find(plan.source) if known_definitions is not None else None,
             )
-            for one in plans
+            for plan in plans
         ]
-        findings = [finding for finding in schema.compare(wanted) if finding.absent]
+        findings = [finding for finding in schema.compare(wanted_definitions) if finding.absent]
         if findings:
-            note_absent(state, target.config.name, findings, wanted)
-            error.hint = way_back(runtime.name, target.config.name, findings, wanted)
+            note_absent(state, target.config.name, findings, wanted_definitions)
+            error.hint = way_back(runtime.name, target.config.name, findings, wanted_definitions)
 
 
 def _definitions(source: Source, store: SegmentStore, state: PipelineState, at: Offset) -> Definitions | None:
@@ -96,10 +101,13 @@ def note_absent(
     copies = _copies_ahead(state, target, acknowledged.batch)
     missing = []
     for plan in plans:
-        mine = [finding for finding in findings if finding.absent and finding.table == plan.target]
-        if mine and copies.get(plan.source, 1):
-            whole = any(not finding.column for finding in mine)
-            missing.append((plan.source, () if whole else tuple(dict.fromkeys(finding.column for finding in mine))))
+        own_findings = [finding for finding in findings if finding.absent and finding.table == plan.target]
+        if own_findings and copies.get(plan.source, 1):
+            whole = any(not finding.column for finding in own_findings)
+            missing.append((
+                plan.source,
+                () if whole else tuple(dict.fromkeys(finding.column for finding in own_findings)),
+            ))
     if missing:
         state.incomplete.add(target, missing, since_ms=copies)
 
@@ -132,7 +140,9 @@ def way_back(pipeline: str, target: str, findings: Sequence[TableFinding], plans
     The commands are first, as a long text may be cut.
     """
     tables = list(dict.fromkeys(finding.table for finding in findings))
-    statements = [f"{one.statement};" for one in findings if one.statement and one.table in tables[:SHOWN_TABLES]]
+    statements = [
+        f"{finding.statement};" for finding in findings if finding.statement and finding.table in tables[:SHOWN_TABLES]
+    ]
     if len(tables) > SHOWN_TABLES:
         statements.append(f"(and so for {len(tables) - SHOWN_TABLES} more tables)")
     columns = any(finding.column for finding in findings)
@@ -169,9 +179,11 @@ def copy_command(pipeline: str, one: IncompleteTable) -> str:
 
 def copied(state: PipelineState, dump: Dump) -> None:
     """Mark the tables that a finished dump copied whole as complete, if the dump began after they were noted."""
-    whole = {request.table for request in dump.tables if request.is_whole}
+    tables = {request.table for request in dump.tables if request.is_whole}
     state.incomplete.complete(
         lambda one: (
-            one.source in whole and one.since_ms <= dump.created_ms and (not dump.targets or one.target in dump.targets)
+            one.source in tables
+            and one.since_ms <= dump.created_ms
+            and (not dump.targets or one.target in dump.targets)
         )
     )

@@ -75,13 +75,15 @@ def deltas_of(manifest: SegmentManifest) -> dict[str, LogDelta]:
     A table that a statement defines anew has a gap.
     """
     changed = {str(file.table_id) for file in manifest.files if file.inserts + file.updates + file.deletes}
-    known = manifest.digests
-    if known is None:
+    known_digests = manifest.digests
+    if known_digests is None:
         return {table: LogDelta(gap=_NOT_COMPUTED) for table in changed}
-    found = {
-        table: LogDelta(one.rows, int(one.checksum, 16), one.gap) for table, one in known.items() if table in changed
+    deltas = {
+        table: LogDelta(one.rows, int(one.checksum, 16), one.gap)
+        for table, one in known_digests.items()
+        if table in changed
     }
-    return found | {table: LogDelta(gap=_NOT_COMPUTED) for table in changed - known.keys()}
+    return deltas | {table: LogDelta(gap=_NOT_COMPUTED) for table in changed - known_digests.keys()}
 
 
 def redefined(manifest: SegmentManifest) -> tuple[dict[str, str], str]:
@@ -116,9 +118,12 @@ def batch_digests(manifest: SegmentManifest | None, record: Batch, given: BatchI
         return BatchDigests(given.number, given.held, all_unknown=_NOT_COMPUTED, source_unknown=_NOT_COMPUTED)
     deltas, (unknown, every) = deltas_of(manifest), redefined(manifest)
     deltas |= {table: LogDelta(gap=why) for table, why in unknown.items()}
-    dumped = [*(file.table_id for file in manifest.files if file.reads), *(one.table_id for one in manifest.replaces)]
+    dumped = [
+        *(file.table_id for file in manifest.files if file.reads),
+        *(replace.table_id for replace in manifest.replaces),
+    ]
     unknown |= {str(table): "a dump wrote rows of the table" for table in dumped}
-    mine = BatchDigests(
+    own_digests = BatchDigests(
         given.number, given.held, deltas, all_unknown=every, source_unknown=every, stretch=manifest.stretch
     )
-    return mine if empty else replace(mine, reader=given.reader, tables=given.tables, unknown=unknown)
+    return own_digests if empty else replace(own_digests, reader=given.reader, tables=given.tables, unknown=unknown)

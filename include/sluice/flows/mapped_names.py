@@ -137,8 +137,8 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
     named = named_columns(lines)
     if not named:
         return
-    seen = state.mapped_names.read()
-    if all(one.stored in seen for one in named):
+    seen_name = state.mapped_names.read()
+    if all(one.stored in seen_name for one in named):
         return
     selection = Selection.compile(runtime.pipeline.capture)
     with runtime.source.open() as source:
@@ -152,7 +152,7 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
         _join(tables, TableId(file.schema_, file.table), _columns_of(runtime.store, file.path))
     misspelt = [wrong for wrong in misspelt_tables(lines, tables) if protects(lines[wrong.name.number])]
     for wrong in [*misspelt, *wrong_names(lines, tables)]:
-        if wrong.name.stored not in seen:
+        if wrong.name.stored not in seen_name:
             raise MappingError(
                 f"{wrong.name.place}: {wrong.why}",
                 where=f"pipeline {runtime.name}",
@@ -163,8 +163,8 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
 
 
 def _join(tables: dict[TableId, KnownTable], table: TableId, columns: Iterable[str]) -> None:
-    known = tables.get(table, KnownTable(frozenset()))
-    tables[table] = replace(known, columns=known.columns | frozenset(columns))
+    known_table = tables.get(table, KnownTable(frozenset()))
+    tables[table] = replace(known_table, columns=known_table.columns | frozenset(columns))
 
 
 def _columns_of(store: SegmentStore, path: str) -> list[str]:

@@ -36,8 +36,8 @@ def with_definition(
 ) -> PlannedColumn:
     """Return the column with the source's definition, and the value of its default. ``dialect``: the source's."""
     words = words_of(dialect) if dialect else _EARLIER
-    known = words.default_value(definition) if definition is not None else None
-    return replace(column, definition=definition, default=known)
+    known_default_value = words.default_value(definition) if definition is not None else None
+    return replace(column, definition=definition, default=known_default_value)
 
 
 def wanted_type(declared: str) -> ColumnType | None:
@@ -47,12 +47,12 @@ def wanted_type(declared: str) -> ColumnType | None:
 
 def _planned(column: ChangesetColumn) -> PlannedColumn:
     if column.kind:
-        made: ColumnType | None = ColumnType.from_text(column.kind)
+        column_type: ColumnType | None = ColumnType.from_text(column.kind)
     else:
         declared = ColumnDefinition(
             column.name, column.type, charset=column.charset or None, collation=column.collation or None
         )
-        made = _EARLIER.column_type(declared)
+        column_type = _EARLIER.column_type(declared)
     return PlannedColumn(
         column.name,
         column.type,
@@ -61,7 +61,7 @@ def _planned(column: ChangesetColumn) -> PlannedColumn:
         column.charset,
         column.collation,
         column.arrow_type,
-        type=made,
+        type=column_type,
     )
 
 

@@ -104,7 +104,7 @@ class Runtime:
         ``runner``: connect, submit, local, or a runner; None: as the pipeline says.
         """
         mode = runner if isinstance(runner, str) else pipeline.spark.mode
-        given = None if isinstance(runner, str) else runner
+        given_runner = None if isinstance(runner, str) else runner
         channels = Channels(channels_folder())
         mark, loads, channel = channels.mark(pipeline), channels.rules(pipeline), channels.of(pipeline.pipeline)
         membership, read_back_after = None, None
@@ -115,7 +115,7 @@ class Runtime:
             membership = ChannelMembership(channel.channel, partner, channel.grace.total_seconds())
         return cls(
             pipeline, WithEnvironment(resolver), mode, rules_folder(), owner,
-            mark=mark, loads=loads, membership=membership, read_back_after=read_back_after, _runner=given,
+            mark=mark, loads=loads, membership=membership, read_back_after=read_back_after, _runner=given_runner,
         )  # fmt: skip
 
     @property
@@ -254,7 +254,9 @@ class Runtime:
     def commit_every(self) -> dict[str, float]:
         """Seconds for which batches wait to be written together, by target; of the others none waits."""
         targets = self.pipeline.targets
-        return {one.name: one.commit_every.total_seconds() for one in targets if one.commit_every is not None}
+        return {
+            target.name: target.commit_every.total_seconds() for target in targets if target.commit_every is not None
+        }
 
     def join(self, session: SharedSession) -> None:
         """Use this session of the process, which others use, too, until it ends. Its owner is heard of by it."""
@@ -328,10 +330,10 @@ def _beating(state: PipelineState, owner: str | None, lives: Callable[[], bool])
     if owner is None:
         yield
         return
-    done = threading.Event()
+    event = threading.Event()
 
     def beat() -> None:
-        while state.alive and not done.wait(BEAT_S):
+        while state.alive and not event.wait(BEAT_S):
             with suppress(SluiceError):  # ZooKeeper does not answer; whoever needs it reports that
                 if lives():
                     state.election.beat(owner)
@@ -341,7 +343,7 @@ def _beating(state: PipelineState, owner: str | None, lives: Callable[[], bool])
     try:
         yield
     finally:
-        done.set()
+        event.set()
         thread.join()
 
 

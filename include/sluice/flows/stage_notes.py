@@ -124,10 +124,10 @@ class StageNotes:
     def delivered(self, pipeline: HasStore, target: str, lag_ms: int) -> None:
         """Note that a target has acknowledged a batch. ``lag_ms``: 0 where it is not known."""
         with self._lock:
-            known = self._minute(pipeline).delivered.setdefault(target, DeliveryNote())
-            known.batches += 1
-            known.most_lag_ms = max(known.most_lag_ms, lag_ms)
-            known.sum_lag_ms += lag_ms
+            known_note = self._minute(pipeline).delivered.setdefault(target, DeliveryNote())
+            known_note.batches += 1
+            known_note.most_lag_ms = max(known_note.most_lag_ms, lag_ms)
+            known_note.sum_lag_ms += lag_ms
 
     def write(self, pipeline: HasStore) -> None:
         """Write what is noted of a pipeline and not written yet."""
@@ -170,10 +170,10 @@ class StageNotes:
 
 
 def _add(stages: dict[str, StageNote], name: str, rows: int, seconds: float) -> None:
-    known = stages.setdefault(name, StageNote())
-    known.batches += 1
-    known.rows += rows
-    known.seconds = round(known.seconds + seconds, 4)
+    known_stage = stages.setdefault(name, StageNote())
+    known_stage.batches += 1
+    known_stage.rows += rows
+    known_stage.seconds = round(known_stage.seconds + seconds, 4)
 
 
 def read_notes(data: bytes) -> Mapping[int, MinuteNote]:

@@ -59,10 +59,10 @@ class StageSums:
     @classmethod
     def of(cls, done: Iterable[Done]) -> StageSums:
         """Add up these batches."""
-        made = cls()
+        sums = cls()
         for one in done:
-            made.add(one)
-        return made
+            sums.add(one)
+        return sums
 
     def add(self, done: Done, most: int | None = None) -> None:
         """Add a further batch. ``most``: batches whose figures are kept; None: of all."""
@@ -78,7 +78,7 @@ class StageSums:
 
     def __add__(self, more: StageSums) -> StageSums:
         """Add up both; ``more`` came later."""
-        made = StageSums(
+        sums = StageSums(
             batches=self.batches + more.batches,
             rows=self.rows + more.rows,
             errors=self.errors + more.errors,
@@ -87,27 +87,27 @@ class StageSums:
             rules=dict(self.rules),
             newest=[*self.newest, *more.newest],
         )
-        made._add_rules(more.rules.values())
-        return made
+        sums._add_rules(more.rules.values())
+        return sums
 
     def _add_rules(self, rules: Iterable[RuleTotal]) -> None:
         for rule in rules:
-            known = self.rules.get(rule.name)
-            self.rules[rule.name] = known + rule if known else rule
+            known_rule = self.rules.get(rule.name)
+            self.rules[rule.name] = known_rule + rule if known_rule else rule
 
     def result(self) -> dict[str, Any]:
         """Return the result of a task."""
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "batches": self.batches,
             "rows": self.rows,
             "errors": self.errors,
             "seconds": round(self.seconds, 3),
         }
         if self.newest:
-            told |= {"first": self.first, "last": self.newest[-1].batch}
+            result |= {"first": self.first, "last": self.newest[-1].batch}
         if self.rules:
-            told["rules"] = [rule.model_dump() for rule in self.rules.values()]
-        return told
+            result["rules"] = [rule.model_dump() for rule in self.rules.values()]
+        return result
 
     def to_json(self) -> dict[str, Any]:
         """Return the sums as JSON, with the figures of the last batches; another thread may be adding meanwhile."""

@@ -25,14 +25,14 @@ WAITS = "waits"
 
 
 def _merge(runtime: Runtime, stage: Stage, batch: int) -> Done:
-    done = merge(runtime, batch)
-    errors = sum(rule.errors for rule in done.rules)
-    return Done(batch, rows=done.rows, errors=errors, rules=done.rules, already=done.already)
+    outcome = merge(runtime, batch)
+    errors = sum(rule.errors for rule in outcome.rules)
+    return Done(batch, rows=outcome.rows, errors=errors, rules=outcome.rules, already=outcome.already)
 
 
 def _apply(runtime: Runtime, stage: Stage, batch: int) -> Done:
-    done = apply_rule(runtime, batch, stage.subject)
-    return Done(batch, rows=done.rows_out, errors=done.errors, rules=done.rules, already=done.already)
+    rule = apply_rule(runtime, batch, stage.subject)
+    return Done(batch, rows=rule.rows_out, errors=rule.errors, rules=rule.rules, already=rule.already)
 
 
 def _load(runtime: Runtime, stage: Stage, batch: int) -> Done:

@@ -155,14 +155,14 @@ class Stage:
 def pipeline_stages(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tuple[Stage, ...]:
     """Return the stages of a pipeline, each after those that it needs. ``rules``: all rules, in order."""
     capture = Stage(StageKind.CAPTURE)
-    made = [capture, Stage(StageKind.MERGE, needs=(capture.name,))]
+    pipeline_stages = [capture, Stage(StageKind.MERGE, needs=(capture.name,))]
     for rule in (rule for rule in rules if rule.owns_task):
-        made.append(Stage(StageKind.RULE, rule.name, (made[-1].name,)))
-    ready = made[-1].name
+        pipeline_stages.append(Stage(StageKind.RULE, rule.name, (pipeline_stages[-1].name,)))
+    ready = pipeline_stages[-1].name
     for target in pipeline.targets:
         load = Stage(StageKind.LOAD, target.name, (ready,))
-        made += [load, Stage(StageKind.ACKNOWLEDGE, target.name, (load.name,))]
-    return tuple(made)
+        pipeline_stages += [load, Stage(StageKind.ACKNOWLEDGE, target.name, (load.name,))]
+    return tuple(pipeline_stages)
 
 
 def stages_of(pipeline: PipelineConfig, folder: Path) -> tuple[Stage, ...]:
@@ -176,8 +176,8 @@ def rules_of(pipeline: PipelineConfig, folder: Path) -> tuple[RuleConfig, ...]:
         return ()
     try:
         path = rules_file(folder, pipeline.rules)
-        found = path.stat()
-        return _rules(path, found.st_mtime_ns, found.st_size)
+        stat = path.stat()
+        return _rules(path, stat.st_mtime_ns, stat.st_size)
     except (ConfigError, OSError):
         return ()
 
@@ -194,12 +194,12 @@ def rules_in(stage: Stage, rules: Sequence[RuleConfig]) -> tuple[RuleConfig, ...
     """
     if not stage.transforms:
         return ()
-    found: dict[str, list[RuleConfig]] = {"": []}
+    configs: dict[str, list[RuleConfig]] = {"": []}
     at = ""
     for rule in rules:
         at = rule.name if rule.owns_task else at
-        found.setdefault(at, []).append(rule)
-    return tuple(found.get(stage.subject, ()))
+        configs.setdefault(at, []).append(rule)
+    return tuple(configs.get(stage.subject, ()))
 
 
 def display_name(stage: Stage, rules: Sequence[RuleConfig]) -> str:
@@ -221,8 +221,8 @@ def described(rule: RuleConfig, folder: Path) -> str:
         head = (folder / rule.path).read_text(errors="replace")[:2000]
     except OSError:
         return ""
-    found = _FIRST_LINE.match(head)
-    return found[2].partition(found[1])[0].strip() if found else ""
+    match = _FIRST_LINE.match(head)
+    return match[2].partition(match[1])[0].strip() if match else ""
 
 
 def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
@@ -232,7 +232,7 @@ def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
     """
     if batch.dropped or not batch.needs_merge or stage.kind is StageKind.CAPTURE:
         return True
-    transforms = [one.name for one in stages if one.transforms]
+    transforms = [stage.name for stage in stages if stage.transforms]
     return stage.transforms and len(batch.stages) > transforms.index(stage.name)
 
 

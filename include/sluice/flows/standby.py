@@ -122,13 +122,13 @@ class LocalCopy:
             self._warned = False
             return runtime
         except (ConfigError, OSError) as error:
-            kept = self._folder / "pipeline.yaml"
-            if not kept.is_file():
+            kept_path = self._folder / "pipeline.yaml"
+            if not kept_path.is_file():
                 raise
             if not self._warned:
                 _log.warning("local_copy_used", pipeline=self.name, folder=str(self._folder), error=str(error))
                 self._warned = True
-            runtime = build(load_pipeline(kept))
+            runtime = build(load_pipeline(kept_path))
             runtime.rules_folder = self._folder / "rules"
             return runtime
 
@@ -142,11 +142,11 @@ class LocalCopy:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         if runtime.pipeline.rules:
-            made, kept = self._folder / "rules.new", self._folder / "rules"
+            made, kept_path = self._folder / "rules.new", self._folder / "rules"
             shutil.rmtree(made, ignore_errors=True)
             shutil.copytree(runtime.rules_folder, made, ignore=shutil.ignore_patterns("__pycache__"))
-            shutil.rmtree(kept, ignore_errors=True)
-            made.rename(kept)
+            shutil.rmtree(kept_path, ignore_errors=True)
+            made.rename(kept_path)
         text = self._folder / "pipeline.new"
         shutil.copyfile(path, text)
         text.replace(self._folder / "pipeline.yaml")
@@ -156,5 +156,5 @@ class LocalCopy:
 def _signature(path: Path, rules: Path | None) -> dict[str, tuple[int, int]]:
     """Return size and modification time of every file."""
     files = [path, *(one for one in sorted(rules.rglob("*")) if one.is_file())] if rules else [path]
-    found = ((str(one), one.stat()) for one in files if "__pycache__" not in one.parts)
+    found = ((str(file), file.stat()) for file in files if "__pycache__" not in file.parts)
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found}

@@ -119,22 +119,22 @@ class _Spans(StageTrace):
         from opentelemetry.context import Context
 
         end_ns, context = time.time_ns(), Context()
-        given = {f"sluice.{name}": value for name, value in attributes.items() if value is not None}
-        given |= self._attributes(batch)
+        given_values = {f"sluice.{name}": value for name, value in attributes.items() if value is not None}
+        given_values |= self._attributes(batch)
         start = tracer.tracer.start_span
         if batch is None:
-            span = start(self._stage, context, attributes=given, start_time=self._began_ns)
+            span = start(self._stage, context, attributes=given_values, start_time=self._began_ns)
         else:
             trace_id, root_id = ids_of(self._runtime, batch)
             if not tracer.samples(trace_id):
                 return
             if root:
                 with export.next_ids(trace_id, root_id):
-                    span = start(self._stage, context, attributes=given, start_time=self._began_ns)
+                    span = start(self._stage, context, attributes=given_values, start_time=self._began_ns)
             else:
                 of_root = trace.SpanContext(trace_id, root_id, True, trace.TraceFlags(trace.TraceFlags.SAMPLED))
                 context = trace.set_span_in_context(trace.NonRecordingSpan(of_root), context)
-                span = start(self._stage, context, attributes=given, start_time=self._began_ns)
+                span = start(self._stage, context, attributes=given_values, start_time=self._began_ns)
         if error is not None:
             span.set_attributes(_of_error(error))
             message = error.message if isinstance(error, SluiceError) else type(error).__name__
@@ -147,20 +147,20 @@ class _Spans(StageTrace):
 
     def _attributes(self, batch: Batch | None, of_rule: str = "") -> dict[str, Any]:
         """Return the attributes that every span has; the time spent on servers only in that of the stage itself."""
-        found: dict[str, Any] = {"sluice.pipeline": self._runtime.name, "sluice.stage": self._stage}
+        attributes: dict[str, Any] = {"sluice.pipeline": self._runtime.name, "sluice.stage": self._stage}
         kind, _, subject = self._stage.partition(".")
         if batch is not None:
-            found |= {"sluice.batch": int(batch.number), "sluice.claim": batch.claim}
+            attributes |= {"sluice.batch": int(batch.number), "sluice.claim": batch.claim}
         if kind in {"load", "ack"}:
-            found["sluice.target"] = subject
+            attributes["sluice.target"] = subject
         if of_rule or kind == "rule":
-            found["sluice.rule"] = of_rule or subject
+            attributes["sluice.rule"] = of_rule or subject
         if of_rule:
-            return found
+            return attributes
         for server, now in so_far().items():
             spent = now - self._before.get(server, Spent())
-            found |= {f"sluice.{server}.calls": spent.calls, f"sluice.{server}.seconds": round(spent.seconds, 6)}
-        return found
+            attributes |= {f"sluice.{server}.calls": spent.calls, f"sluice.{server}.seconds": round(spent.seconds, 6)}
+        return attributes
 
 
 def _of_error(error: Exception) -> dict[str, Any]:

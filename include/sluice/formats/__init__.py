@@ -53,7 +53,7 @@ def named(name: str, more: tuple[str, ...] = ()) -> str:
     """
     if name in FORMATS or name in more or isinstance(name, OwnFormat):
         return name  # neither the folder nor packages have to be read
-    own = {one.name: one for one in kinds().values() if one.origin != "built in"}
+    own = {kind.name: kind for kind in kinds().values() if kind.origin != "built in"}
     if name not in own:
         known = sorted({*FORMATS, *more, *own})
         raise ConfigError(
@@ -87,7 +87,7 @@ def _checked(kind: Kind) -> Format:
             message = f"{name} failed at {what}: {type(error).__name__}"
             hint = "docs/formats.md has the suite to try it with"
             raise LoadError(message, where=kind.line_of(error), hint=hint) from None
-        if not isinstance(texts, tuple) or len(texts) not in sizes or not all(isinstance(one, str) for one in texts):
+        if not isinstance(texts, tuple) or len(texts) not in sizes or not all(isinstance(text, str) for text in texts):
             expected = f"a tuple of {sizes.start} to {sizes.stop - 1} texts"
             raise LoadError(f"{name} did not return {expected} for {what}", where=home)
         return texts

@@ -92,8 +92,8 @@ def base64(values: pa.Array) -> pa.Array:
     places = np.concatenate(([0], np.cumsum((np.diff(offsets) + 2) // 3 * 4 + 2)))
     made = np.empty(places[-1], np.uint8)
     _base64(content, offsets, _ALPHABET, made, places)
-    found = pa.Array.from_buffers(_TEXT, len(plain), [None, pa.py_buffer(places), pa.py_buffer(made)])
-    return pc.if_else(values.is_valid(), found, pa.scalar(None, _TEXT)) if values.null_count else found
+    buffers = pa.Array.from_buffers(_TEXT, len(plain), [None, pa.py_buffer(places), pa.py_buffer(made)])
+    return pc.if_else(values.is_valid(), buffers, pa.scalar(None, _TEXT)) if values.null_count else buffers
 
 
 def numbers(values: pa.Array) -> pa.Array:
@@ -130,10 +130,10 @@ def unscaled(values: pa.Array) -> pa.Array:
     first = np.maximum(first - needs, 0)
     kept = np.arange(width) >= first[:, None]
     offsets = np.concatenate(([0], np.cumsum(width - first))).astype(np.int32)
-    made = pa.Array.from_buffers(
+    buffers = pa.Array.from_buffers(
         pa.binary(), len(raw), [None, pa.py_buffer(offsets), pa.py_buffer(raw[kept].tobytes())]
     )
-    return pc.if_else(values.is_valid(), made, pa.scalar(None, pa.binary())) if values.null_count else made
+    return pc.if_else(values.is_valid(), buffers, pa.scalar(None, pa.binary())) if values.null_count else buffers
 
 
 def _one_by_one(values: pa.Array, column: Column) -> pa.Array:
@@ -348,8 +348,8 @@ def _differ(one: pa.Array, other: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else found.chunk(0)
+    combine_chunks = column.combine_chunks()
+    return combine_chunks if isinstance(combine_chunks, pa.Array) else combine_chunks.chunk(0)
 
 
 def _repeated(values: pa.Array, work: Callable[[pa.Array], pa.Array]) -> pa.Array:

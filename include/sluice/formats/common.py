@@ -43,8 +43,8 @@ class Statement:
     @property
     def tables(self) -> tuple[TableId, ...]:
         """The tables it changed, else the one it names."""
-        found = tuple(dict.fromkeys(change.table for change in self.changes))
-        return found or ((self.table,) if self.table else ())
+        tables = tuple(dict.fromkeys(change.table for change in self.changes))
+        return tables or ((self.table,) if self.table else ())
 
 
 @dataclass(frozen=True, slots=True)

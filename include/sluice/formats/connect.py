@@ -57,8 +57,8 @@ def exact(rows: pa.Table) -> pa.Table:
 
 def key_schema(rows: pa.Schema, table: TableId, names: Sequence[str], source: str) -> str:
     """Return the schema of a message key, as JSON text."""
-    found = _columns(rows)
-    fields = [_field(*found[name], required=found[name][0].required) | {"field": name} for name in names]
+    columns = _columns(rows)
+    fields = [_field(*columns[name], required=columns[name][0].required) | {"field": name} for name in names]
     return json_text(_struct(fields, name=f"{_place(table, source)}.Key"))
 
 
@@ -93,20 +93,20 @@ def value_schema(
     )  # fmt: skip
 
 
-def _default(column: Column, kind: pa.DataType, type_: str, known: DefaultValue | None) -> Schema:
+def _default(column: Column, kind: pa.DataType, type_: str, known_default: DefaultValue | None) -> Schema:
     """Return the default of a column as its schema has it, in the form that documents give its value.
 
     One that is computed is unknown; a date's is the epoch then if the column is NOT NULL, as with Debezium.
     """
-    if known is None or type_ in {"struct", "array"}:
+    if known_default is None or type_ in {"struct", "array"}:
         return {}
-    if known.value is None:
+    if known_default.value is None:
         dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
         return {"default": debezium.value_of(_NO_DATE, column)} if dated and column.required else {}
-    if not known.value.is_valid:
+    if not known_default.value.is_valid:
         return {}
     try:
-        value = json.loads(json_column(pa.array([known.value]).cast(kind), column)[0].as_py())
+        value = json.loads(json_column(pa.array([known_default.value]).cast(kind), column)[0].as_py())
     except pa.ArrowException:  # the column has another type than at the source
         return {}
     if value is None or (type_ in {"float", "double"} and isinstance(value, str)):

@@ -183,11 +183,11 @@ def zoned_number(text: str) -> int:
 
 
 def _geometry(value: bytes, column: Column) -> dict[str, Any]:
-    made: dict[str, Any] = {"wkb": base64_of(value[4:]), "srid": int.from_bytes(value[:4], "little") or None}
+    geometry: dict[str, Any] = {"wkb": base64_of(value[4:]), "srid": int.from_bytes(value[:4], "little") or None}
     if column.word == "point" and len(value) == 25:
         x, y = struct.unpack_from("<dd" if value[4] == 1 else ">dd", value, 9)
-        made = {"x": x, "y": y} | made
-    return made
+        geometry = {"x": x, "y": y} | geometry
+    return geometry
 
 
 def statement(made: Statement, source: str) -> tuple[str, ...]:

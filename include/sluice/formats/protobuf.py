@@ -52,12 +52,12 @@ class Encoder:
         self.name = f"{self._package}.{last}"
         self._messages: dict[str, list[_Field]] = {}
         self._convert = self._message(last, given)
-        made = descriptor_pb2.FileDescriptorProto(name=f"{self.name}.proto", package=self._package, syntax="proto3")
+        proto = descriptor_pb2.FileDescriptorProto(name=f"{self.name}.proto", package=self._package, syntax="proto3")
         for name, fields in self._messages.items():
-            _describe(made.message_type.add(name=name), fields, self._package)
-        self.descriptor = made
+            _describe(proto.message_type.add(name=name), fields, self._package)
+        self.descriptor = proto
         self.schema = "\n".join(self._text())
-        self._class = _class_of(made, self.name)
+        self._class = _class_of(proto, self.name)
 
     def encode(self, document: str) -> bytes:
         """Return the binary form of a document, without any header."""
@@ -98,7 +98,7 @@ class Encoder:
         """Return the type's name, and a function that converts a JSON value to it; None if no conversion is needed."""
         if schema["type"] == "array":
             kind, work = self._type(schema["items"])
-            return kind, None if work is None else lambda values: [work(one) for one in values]
+            return kind, None if work is None else lambda values: [work(value) for value in values]
         if schema["type"] == "struct":
             name = adjusted(schema["name"].rpartition(".")[2])
             return name, self._message(name, schema)
@@ -133,14 +133,14 @@ class Decoder:
         package, bodies = _PACKAGE.search(schema), _MESSAGE.findall(schema)
         if package is None or not bodies:
             raise ValueError("a schema without a package or a message")
-        made = descriptor_pb2.FileDescriptorProto(name="read.proto", package=package[1], syntax="proto3")
+        proto = descriptor_pb2.FileDescriptorProto(name="read.proto", package=package[1], syntax="proto3")
         for name, body in bodies:
-            found = [
+            fields = [
                 _Field(int(number), field, kind.removeprefix(f".{package[1]}.").removeprefix(f"{package[1]}."), label)
                 for label, kind, field, number in _FIELD_LINE.findall(body)
             ]
-            _describe(made.message_type.add(name=name), found, package[1])
-        self._class = _class_of(made, f"{package[1]}.{bodies[0][0]}")
+            _describe(proto.message_type.add(name=name), fields, package[1])
+        self._class = _class_of(proto, f"{package[1]}.{bodies[0][0]}")
 
     def decode(self, message: bytes) -> dict[str, Any]:
         """Return the fields of the file's first message, and those of the messages in it; an absent one is None.
@@ -165,16 +165,16 @@ def _class_of(made: Any, name: str) -> Any:
 
 
 def _fields_of(message: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.is_repeated:
-            found[field.name] = list(value)
+            fields[field.name] = list(value)
         elif field.has_presence and not message.HasField(field.name):
-            found[field.name] = None
+            fields[field.name] = None
         else:
-            found[field.name] = _fields_of(value) if field.message_type is not None else value
-    return found
+            fields[field.name] = _fields_of(value) if field.message_type is not None else value
+    return fields
 
 
 class _Field:

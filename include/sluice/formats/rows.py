@@ -66,8 +66,8 @@ def _only(row: dict[str, Any], bits: bytes) -> dict[str, Any]:
 def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     kind = column.type
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        combine_chunks = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if pa.types.is_timestamp(kind) and kind.tz is not None:
-            whole = whole.cast(pa.timestamp("us"))
-        return to_python(whole)
+            combine_chunks = combine_chunks.cast(pa.timestamp("us"))
+        return to_python(combine_chunks)
     return column.to_pylist()  # type: ignore[no-any-return]

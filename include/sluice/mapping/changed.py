@@ -66,9 +66,9 @@ def _changed(rows: pa.Table, updates: Mask, groups: Sequence[Sequence[str]]) -> 
     return changed
 
 
-def _with_present(rows: pa.Table, changed: Mask, whole: Mask) -> pa.Table:
+def _with_present(rows: pa.Table, changed: Mask, mask: Mask) -> pa.Table:
     packed = np.packbits(changed, axis=1, bitorder="little")
-    bits = [None if every else packed[row].tobytes() for row, every in enumerate(whole.tolist())]
+    bits = [None if every else packed[row].tobytes() for row, every in enumerate(mask.tolist())]
     return rows.append_column(pa.field("_present", pa.binary()), pa.array(bits, pa.binary()))
 
 

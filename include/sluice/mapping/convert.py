@@ -71,9 +71,11 @@ def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, t
         return field, values
     digits = _DIGITS.search(source_type)
     made = ("timestamp" if way > 0 else "datetime") + (digits[0] if digits else "")
-    more, known = {"type": made}, neutral_type(field)
-    if known is not None:
-        more["kind"] = replace(known, kind=ColumnKind.TIMESTAMP if way > 0 else ColumnKind.DATETIME).to_text()
+    more, known_column_type = {"type": made}, neutral_type(field)
+    if known_column_type is not None:
+        more["kind"] = replace(
+            known_column_type, kind=ColumnKind.TIMESTAMP if way > 0 else ColumnKind.DATETIME
+        ).to_text()
     kind = pa.timestamp("us", tz="UTC") if way > 0 else pa.timestamp("us")
     return described(field.with_type(kind), **more), _moved(values, conversion.time_zone, kind)
 

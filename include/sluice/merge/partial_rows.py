@@ -189,8 +189,8 @@ class _Result:
             from_row = picked if child.name in self.key else replaces
             told = replaced if child.name in self.key else read
             children.append(pc.coalesce(old, own, every.take(pa.array(from_row, mask=~told))))
-        known = existed | replaced
-        return pa.StructArray.from_arrays(children, fields=list(stored.type), mask=pa.array(~known))
+        known_mask = existed | replaced
+        return pa.StructArray.from_arrays(children, fields=list(stored.type), mask=pa.array(~known_mask))
 
 
 def _schema(schema: pa.Schema, users: Sequence[str]) -> pa.Schema:

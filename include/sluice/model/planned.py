@@ -74,7 +74,11 @@ def created_by(definition: TableDefinition, naming: Callable[[str], str | None] 
     names = {column.name: name for column in definition.columns if (name := naming(column.name)) is not None}
     return CreatedTable(
         definition.comment,
-        tuple((names[one.name], one.comment) for one in definition.columns if one.comment and one.name in names),
+        tuple(
+            (names[column.name], column.comment)
+            for column in definition.columns
+            if column.comment and column.name in names
+        ),
         tuple(
             replace(index, columns=tuple((names[name], cut) for name, cut in index.columns))
             for index in definition.indexes

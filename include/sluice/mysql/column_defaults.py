@@ -124,7 +124,7 @@ def default_value(column: ColumnDefinition, statement: Statement | None = None) 
 
 
 def _parsed(
-    definition: ColumnDefinition, made: ColumnType, statement: Statement | None
+    definition: ColumnDefinition, column_type: ColumnType, statement: Statement | None
 ) -> _Constant | pa.Scalar | None:
     """Return the literal, or the value of a function of the statement's time; None for NULL."""
     rest: Sequence[Token] = tokens(definition.default or "", Dialect(statement is not None and statement.mariadb))[:-1]
@@ -153,8 +153,8 @@ def _parsed(
             raise expression
         return _Constant("".join(token.text for token in rest), charset=charset, bracketed=bracketed)
     if name in _NOW | _TODAY and not sign:
-        return _now(rest, definition, made, statement, bracketed=bracketed)
-    if name in _EMPTY_JSON and made.kind is K.JSON and [t.text for t in rest[1:]] == ["(", ")"]:
+        return _now(rest, definition, column_type, statement, bracketed=bracketed)
+    if name in _EMPTY_JSON and column_type.kind is K.JSON and [t.text for t in rest[1:]] == ["(", ")"]:
         return _Constant(_EMPTY_JSON[name], bracketed=True)
     if len(rest) != 1:
         raise expression
@@ -182,32 +182,38 @@ def _parsed(
 
 
 def _now(
-    found: Sequence[Token], definition: ColumnDefinition, made: ColumnType, statement: Statement | None, *,
+    tokens: Sequence[Token], definition: ColumnDefinition, column_type: ColumnType, statement: Statement | None, *,
     bracketed: bool
 ) -> pa.Scalar:  # fmt: skip
     """Return the value of NOW() and its like: the time at which the statement began, in its session's time zone."""
-    rest = [token.text for token in found[1:]]
+    rest = [token.text for token in tokens[1:]]
     precision = int(rest[1]) if len(rest) == 3 and rest[1].isdigit() else 0
     session = statement.session if statement is not None else None
     plain = not rest or (rest[0] == "(" and rest[-1] == ")" and len(rest) == 2 + (len(rest) == 3 and rest[1].isdigit()))
-    today = found[0].upper in _TODAY
-    if not plain or made.kind not in _DAYS or (today and rest[1:2] not in ([], [")"])):
+    today = tokens[0].upper in _TODAY
+    if not plain or column_type.kind not in _DAYS or (today and rest[1:2] not in ([], [")"])):
         raise UnsupportedType(f"its default {definition.default} is an expression")
     if session is None or not session.timestamp_us:
         raise UnsupportedType(f"its default {definition.default} is the time of a statement, which is not known")
     micros = session.timestamp_us
-    digits = 0 if today else min(precision, made.digits) if bracketed or rest[1:2] not in ([], [")"]) else made.digits
+    digits = (
+        0
+        if today
+        else min(precision, column_type.digits)
+        if bracketed or rest[1:2] not in ([], [")"])
+        else column_type.digits
+    )
     micros -= micros % 10 ** (6 - digits)
-    if made.kind is K.TIMESTAMP and not today:
-        return pa.scalar(micros, pa.int64()).cast(made.arrow_type)
+    if column_type.kind is K.TIMESTAMP and not today:
+        return pa.scalar(micros, pa.int64()).cast(column_type.arrow_type)
     zone = _zone(session, f"its default {definition.default}")
     local_time = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
     local_time = local_time.astimezone(zone).replace(tzinfo=None)
-    if made.kind is K.DATE:
-        return pa.scalar(local_time.date(), made.arrow_type)
+    if column_type.kind is K.DATE:
+        return pa.scalar(local_time.date(), column_type.arrow_type)
     if today:
         raise UnsupportedType(f"its default {definition.default} is an expression")
-    return pa.scalar(local_time, made.arrow_type)
+    return pa.scalar(local_time, column_type.arrow_type)
 
 
 def _zone(session: StatementSession | None, what: str) -> dt.tzinfo:
@@ -552,11 +558,11 @@ def _address(text: str, kind: ColumnKind) -> str:
     return inet6_text(ipaddress.IPv6Address(text).packed)
 
 
-def _implicit(definition: ColumnDefinition, made: ColumnType) -> pa.Scalar:
+def _implicit(definition: ColumnDefinition, column_type: ColumnType) -> pa.Scalar:
     """Return what a session that is not strict puts into a column that must have a value and got none."""
-    if made.kind is K.ENUM and made.labels:
-        return pa.scalar(made.labels[0], made.arrow_type)
+    if column_type.kind is K.ENUM and column_type.labels:
+        return pa.scalar(column_type.labels[0], column_type.arrow_type)
     row = type_named(definition.type)
     if row.zero is None:
         raise UnsupportedType("it has no default")
-    return _Reader(definition, made, None).read(_Constant(row.zero, number=row.literal in NUMERIC))
+    return _Reader(definition, column_type, None).read(_Constant(row.zero, number=row.literal in NUMERIC))

@@ -396,9 +396,9 @@ class _Parser:
         subject = "" if self._now.word == "WHEN" else f" {self._expression()}"
         parts = []
         while self._accept("WHEN"):
-            asked = self._expression()
+            requested_expression = self._expression()
             self._expect("THEN")
-            parts.append(f" WHEN {asked} THEN {self._expression()}")
+            parts.append(f" WHEN {requested_expression} THEN {self._expression()}")
         if not parts:
             self._refuse(self._now.at, "WHEN is missing")
         otherwise = f" ELSE {self._expression()}" if self._accept("ELSE") else ""
@@ -468,11 +468,11 @@ class _Parser:
         if name is None:
             also = meant(parts[-1], self._columns.values())
             self._refuse(token.at, f"{self._table} has no column {parts[-1]!r}{also}")
-        found = quoted(name)
+        column = quoted(name)
         while sign := self._accept("->", "->>"):
-            extracted = f"JSON_EXTRACT({found}, {self._literal_text()})"
-            found = f"JSON_UNQUOTE({extracted})" if sign == "->>" else extracted
-        return found
+            extracted = f"JSON_EXTRACT({column}, {self._literal_text()})"
+            column = f"JSON_UNQUOTE({extracted})" if sign == "->>" else extracted
+        return column
 
     def _value(self, token: _Token) -> str:
         if token.kind == "number":

@@ -61,12 +61,12 @@ def exact_labels(
         UnsupportedType: the server does not answer (no right to SELECT; a server without recursive queries). Connection
             errors stay as they are.
     """
-    found = list(labels)
+    exact_labels = list(labels)
     hidden = [number for number, label in enumerate(labels) if "?" in label]
     try:
         for at in range(0, len(hidden), _AT_ONCE):
             for number, label in ask(_query(table, column, family, charset, hidden[at : at + _AT_ONCE])):
-                found[int(number) - 1] = bytes(label).decode()
+                exact_labels[int(number) - 1] = bytes(label).decode()
     except (UnicodeDecodeError, TypeError) as error:  # bytes that are no character, which a conversion left in them
         raise _hidden(table, column, "they are no text") from error
     except pymysql.err.MySQLError as error:
@@ -74,9 +74,9 @@ def exact_labels(
         if code == _LOCK_WAIT_TIMEOUT or not isinstance(code, int) or not of_server(code):
             raise
         raise _hidden(table, column, f"{str(error.args[-1]).splitlines()[0]} ({code})") from error
-    if not all(_is_printed(label, shown) for label, shown in zip(found, labels, strict=True)):
+    if not all(_is_printed(label, shown) for label, shown in zip(exact_labels, labels, strict=True)):
         raise _hidden(table, column, "it was changed meanwhile")
-    return tuple(found)
+    return tuple(exact_labels)
 
 
 def _query(table: TableId, column: str, family: str, charset: str | None, numbers: Sequence[int]) -> str:

@@ -163,14 +163,14 @@ def read_literals(made: ColumnType, texts: Sequence[str]) -> pa.Array:
         raise UnsupportedType(f"literals of a key of type {made.kind} are not understood: {error}") from error
 
 
-def _read(made: ColumnType, literal: str) -> Any:
+def _read(column_type: ColumnType, literal: str) -> Any:
     if text := UTF8.fullmatch(literal):
         return bytes.fromhex(text[1]).decode()
     if data := _BYTES.fullmatch(literal):
         return bytes.fromhex(data[1])
-    if made.kind in {K.FLOAT, K.DOUBLE}:
+    if column_type.kind in {K.FLOAT, K.DOUBLE}:
         return float(literal)
-    if made.kind is not K.DECIMAL:
+    if column_type.kind is not K.DECIMAL:
         return int(literal)
     number = Decimal(literal.strip("'"))
     if not number.is_finite():
@@ -178,10 +178,10 @@ def _read(made: ColumnType, literal: str) -> Any:
     return number
 
 
-def _read_moments(made: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.Array:
+def _read_moments(column_type: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.Array:
     written_ = [_text_of(text) for text in texts]
     try:
-        return exact_values([_MOMENTS[made.kind](text) for text in written_], made.arrow_type)
+        return exact_values([_MOMENTS[column_type.kind](text) for text in written_], column_type.arrow_type)
     except ValueError:
         if not typed:
             raise
@@ -196,21 +196,23 @@ def _text_of(literal: str) -> str:
     raise ValueError(literal)
 
 
-def _read_labels(made: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.Array:
+def _read_labels(column_type: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.Array:
     """Return labels; numbers where they do not tell the values apart, and texts as they were typed."""
     if typed:  # the server compares these as texts, and not by their numbers
         return pa.array([_text_of(text) for text in texts], AS_TYPED)
     numbers = [int(cast[1]) if (cast := _UNSIGNED.fullmatch(text)) else int(text) for text in texts]
-    count = len(made.labels)
-    highest = count if made.kind is K.ENUM else (1 << count) - 1
-    if len(set(made.labels)) < count or not all(0 <= number <= highest for number in numbers):
+    count = len(column_type.labels)
+    highest = count if column_type.kind is K.ENUM else (1 << count) - 1
+    if len(set(column_type.labels)) < count or not all(0 <= number <= highest for number in numbers):
         return exact_values(numbers, pa.uint64())
-    if made.kind is K.SET:
-        found = [",".join(label for at, label in enumerate(made.labels) if number >> at & 1) for number in numbers]
+    if column_type.kind is K.SET:
+        found = [
+            ",".join(label for at, label in enumerate(column_type.labels) if number >> at & 1) for number in numbers
+        ]
     else:
-        error = ENUM_ERROR_VALUE if "" in made.labels else ""
-        found = [made.labels[number - 1] if number else error for number in numbers]
-    return pa.array(found, made.arrow_type)
+        error = ENUM_ERROR_VALUE if "" in column_type.labels else ""
+        found = [column_type.labels[number - 1] if number else error for number in numbers]
+    return pa.array(found, column_type.arrow_type)
 
 
 def key_table(types: Mapping[str, ColumnType], keys: Sequence[Sequence[str]]) -> pa.Table:
@@ -262,13 +264,13 @@ def _require_moment(kind: ColumnKind, text: str) -> None:
     """Raise ValueError for text that no server prints; months and days that are 0 are allowed."""
     date, clock = ("", text.removeprefix("-")) if kind is K.TIME else (*re.split("[ T]", text, maxsplit=1), "")[:2]
     if kind is not K.TIME:
-        found = _DATE.fullmatch(date)
-        year, month, day = (int(part) for part in found.groups()) if found else (0, 13, 0)
+        match = _DATE.fullmatch(date)
+        year, month, day = (int(part) for part in match.groups()) if match else (0, 13, 0)
         if month > 12 or day > (monthrange(year or 4, month)[1] if month else 31):
             raise ValueError(text)
     if kind is K.TIME or (clock and kind is not K.DATE):
-        found = _CLOCK.fullmatch(clock)
-        hours, *rest = (int(part or 0) for part in found.groups()) if found else (999, 0)
+        match = _CLOCK.fullmatch(clock)
+        hours, *rest = (int(part or 0) for part in match.groups()) if match else (999, 0)
         if hours > (838 if kind is K.TIME else 23) or max(rest) > 59:
             raise ValueError(text)
 

@@ -179,8 +179,8 @@ def grant_for(code: int, text: str, statement: str, account: str, schema: str) -
     if code == 1227:
         named = re.search(r"at least one of\) the (.+?) privilege", text)
         names = [name.strip() for name in named[1].split(",")] if named else []
-        ours = {theirs: name for name, theirs in _OTHER_NAMES.items()}
-        return next((grant([ours.get(name, name)], account) for name in names if name != "SUPER"), "")
+        own_names = {theirs: name for name, theirs in _OTHER_NAMES.items()}
+        return next((grant([own_names.get(name, name)], account) for name in names if name != "SUPER"), "")
     if code == 1044:
         place = re.search(r" to database '(.*)'$", text)
         verb = re.match(r"\s*(CREATE TEMPORARY TABLE|CREATE|DROP|ALTER|LOCK TABLES)\b", statement, re.I)

@@ -68,11 +68,11 @@ def digest_of(columns: Sequence[HashedColumn], values: Sequence[pa.Array | pa.Ch
 def hashes_of(columns: Sequence[HashedColumn], values: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray[Any, Any]:
     """Return the hash of each row (uint64), see :func:`digest_of`."""
     arrays = [one_chunk(each) if isinstance(each, pa.ChunkedArray) else each for each in values]
-    found = [
+    hashes = [
         hashes_of_texts(_bytes(_texts(columns, [array.slice(start, ROWS_AT_A_TIME) for array in arrays])))
         for start in range(0, len(arrays[0]) if arrays else 0, ROWS_AT_A_TIME)
     ]
-    return np.concatenate(found) if found else np.zeros(0, np.uint64)
+    return np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
 
 
 def _bytes(texts: pa.Array) -> Iterator[memoryview]:
@@ -153,9 +153,9 @@ def _label_bits(labels: Sequence[str], array: pa.Array) -> Any:
     bit = {label: 1 << number for number, label in enumerate(labels)}
     distinct = array.dictionary_encode()
     values = [sum(bit[label] for label in text.split(",")) if text else 0 for text in distinct.dictionary.to_pylist()]
-    found = np.array(values or [0], np.uint64)[pc.fill_null(distinct.indices, 0).to_numpy(zero_copy_only=False)]
-    found[array.is_null().to_numpy(zero_copy_only=False)] = 0
-    return found
+    label_bits = np.array(values or [0], np.uint64)[pc.fill_null(distinct.indices, 0).to_numpy(zero_copy_only=False)]
+    label_bits[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return label_bits
 
 
 def _stored_bytes(column: HashedColumn, array: pa.Array) -> pa.Array:

@@ -42,12 +42,12 @@ class MySQLWords:
     def created_table(self, text: str, schema: str) -> CreatedTable | None:
         """Return the table that a ``CREATE TABLE`` makes, or None if the text is not such a statement."""
         try:
-            made = parse_statement(text, schema, Dialect(self.mariadb))
+            statement = parse_statement(text, schema, Dialect(self.mariadb))
         except DecodeError:
             return None
-        if not isinstance(made, ast.CreateTable):
+        if not isinstance(statement, ast.CreateTable):
             return None
-        comments = tuple((column.name, column.comment) for column in made.columns if column.comment)
-        named = (spec for spec in made.indexes if spec.name and spec.kind in {"index", "unique"})
+        comments = tuple((column.name, column.comment) for column in statement.columns if column.comment)
+        named = (spec for spec in statement.indexes if spec.name and spec.kind in {"index", "unique"})
         indexes = tuple(IndexDefinition(spec.name, spec.columns, spec.kind == "unique") for spec in named)
-        return CreatedTable(made.options.comment or "", comments, indexes)
+        return CreatedTable(statement.options.comment or "", comments, indexes)

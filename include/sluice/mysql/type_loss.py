@@ -67,7 +67,7 @@ class SqlType:
         if row is None:
             return None
         precision, scale = (*self.numbers, 0, 0)[:2]
-        made = ColumnType(
+        column_type = ColumnType(
             row.kind,
             precision,
             scale,
@@ -79,7 +79,7 @@ class SqlType:
             collation=collation,
             shape=row.word if row.shape is not None else "",
         )
-        return made.plain
+        return column_type.plain
 
     @property
     def first(self) -> int:
@@ -89,8 +89,8 @@ class SqlType:
 
 def definition_type(column: ColumnDefinition) -> ColumnType | None:
     """Return what the values of a defined column are, None for a type that is not known."""
-    made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
-    return replace(made, labels=column.labels) if made is not None and column.labels else made
+    neutral = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
+    return replace(neutral, labels=column.labels) if neutral is not None and column.labels else neutral
 
 
 def loss(source: SqlType, target: SqlType) -> str:

@@ -160,18 +160,18 @@ def _as_zookeeper_says(
         following = state.batches.get(batch + 1)
         position = following.first if following else cursor.position
     steps = [f"target {target} counts as holding batch {batch}, up to {position}; it goes on with batch {batch + 1}"]
-    theirs, copy = checkpoint.position if checkpoint else None, equal_again(check.runtime.pipeline, target)
-    if theirs is None or theirs.log_epoch != position.log_epoch:
+    other_offset, copy = checkpoint.position if checkpoint else None, equal_again(check.runtime.pipeline, target)
+    if other_offset is None or other_offset.log_epoch != position.log_epoch:
         steps.append(f"changes before {position} that its tables lack are NOT delivered: {copy} copies its tables anew")
-    elif theirs.order < position.order:
+    elif other_offset.order < position.order:
         steps.append(
-            f"changes between {theirs}, where it says it is, and {position} are NOT delivered: {copy} "
+            f"changes between {other_offset}, where it says it is, and {position} are NOT delivered: {copy} "
             "copies its tables anew"
         )
-    elif theirs.order > position.order:
+    elif other_offset.order > position.order:
         steps.append(
-            f"changes between {position} and {theirs}, where it says it is, are delivered again; in a table without a "
-            "key rows may come twice"
+            f"changes between {position} and {other_offset}, where it says it is, are delivered again; in a table "
+            "without a key rows may come twice"
         )
     return _Wanted(batch, position, None, tuple(steps))
 
@@ -218,6 +218,6 @@ def _write(
                 state.advance(lease, cursor, wanted.captured, schema="", jumps=True)
     with state.consumer(target, above=checkpoint.epoch if checkpoint else 0) as lease:
         began = wanted.batch if check.process is None else min(check.process.began, wanted.batch)
-        held = Checkpoint(lease.epoch, wanted.batch, wanted.position, state.identity())
-        check.checkpoints.rewind(held, anew=True)
+        held_checkpoint = Checkpoint(lease.epoch, wanted.batch, wanted.position, state.identity())
+        check.checkpoints.rewind(held_checkpoint, anew=True)
         state.acks.adopt(lease, target, BatchNumber(wanted.batch), wanted.position, began)

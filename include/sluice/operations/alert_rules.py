@@ -113,7 +113,7 @@ def receivers(pipeline: PipelineConfig) -> list[str]:
 
 def notifier_names(pipeline: PipelineConfig) -> list[str]:
     """Return the names of the notifiers' classes, without their modules."""
-    return [one.class_.rpartition(".")[2] for one in pipeline.alert_notifiers]
+    return [notifier.class_.rpartition(".")[2] for notifier in pipeline.alert_notifiers]
 
 
 def notifier_class(config: NotifierConfig) -> Any:

@@ -146,28 +146,30 @@ def check_lag(runtime: Runtime, now: Status, notify: Notify | None = None) -> li
     To a target's limit the time is added for which its batches wait on purpose. ``notify``: None outside of Airflow,
     which has the notifiers.
     """
-    found: list[AnyAlert] = []
-    known = any(one.warning or one.alert_since for one in now.subscriptions)
+    lag: list[AnyAlert] = []
+    known = any(subscription.warning or subscription.alert_since for subscription in now.subscriptions)
     if not watches(runtime.pipeline) and not known and not now.alerts:
-        return found
+        return lag
     with runtime.state() as state:
         if AlertRule.LAG in now.alerts_off:
             _forget(state, [target.name for target in now.targets if target.alert_since])
         else:
-            found += _lag_alerts(runtime, now, state)
+            lag += _lag_alerts(runtime, now, state)
         if AlertRule.SUBSCRIPTION in now.alerts_off:
-            _forget(state, [alert_key(one.name) for one in now.subscriptions if one.alert_since])
+            _forget(
+                state, [alert_key(subscription.name) for subscription in now.subscriptions if subscription.alert_since]
+            )
         else:
-            found += _expiry_alerts(runtime.name, now, state)
-        found += _rule_alerts(runtime, now, state)
-    for alert in found:
+            lag += _expiry_alerts(runtime.name, now, state)
+        lag += _rule_alerts(runtime, now, state)
+    for alert in lag:
         if alert.raised:
             _log.error("alert_raised", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
         else:
             _log.info("alert_cleared", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
         _tell(runtime.pipeline, runtime.resolver, alert)
         _notify(runtime.pipeline, alert, notify)
-    return found
+    return lag
 
 
 def _lag_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator[Alert]:
@@ -212,7 +214,9 @@ def held(now: Status) -> dict[AlertRule, str | None]:
 def _stopped(now: Status) -> str | None:
     if now.state == "stopped":
         return f"it is stopped: {now.errors[0] if now.errors else 'a target and ZooKeeper do not agree'}"
-    stuck = [one for one in now.failures if one.fault != Fault.PASSING or one.attempts >= _MANY_ATTEMPTS]
+    stuck = [
+        failure for failure in now.failures if failure.fault != Fault.PASSING or failure.attempts >= _MANY_ATTEMPTS
+    ]
     return f"it stands still: {stuck[0]}: {stuck[0].error}" if stuck else None
 
 
@@ -238,12 +242,12 @@ def _rule_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterato
 
 
 def _expiry_alerts(name: str, now: Status, state: PipelineState) -> Iterator[ExpiryAlert]:
-    for one in now.subscriptions:
-        key, lag_ms = alert_key(one.name), one.lag_ms or 0
-        if one.warning and state.alerts.raise_(key, lag_ms):
-            yield ExpiryAlert(name, one.name, True, one.warning, lag_ms)
-        elif not one.warning and one.alert_since and state.alerts.clear(key):
-            yield ExpiryAlert(name, one.name, False, "", lag_ms)
+    for subscription in now.subscriptions:
+        key, lag_ms = alert_key(subscription.name), subscription.lag_ms or 0
+        if subscription.warning and state.alerts.raise_(key, lag_ms):
+            yield ExpiryAlert(name, subscription.name, True, subscription.warning, lag_ms)
+        elif not subscription.warning and subscription.alert_since and state.alerts.clear(key):
+            yield ExpiryAlert(name, subscription.name, False, "", lag_ms)
 
 
 def _tell(pipeline: PipelineConfig, resolver: ConnectionResolver, alert: AnyAlert) -> None:

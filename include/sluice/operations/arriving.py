@@ -63,15 +63,15 @@ class Arriving:
         return replace(finding, severity="warning", why=why, statement="", hint=hint, absent=False)
 
     def _brings(self, plan: PlannedTable, now: SourceTable, column: str) -> bool:
-        told = self.captured.find(plan.source)
-        if told is None or (column and column not in {self._name(plan, one) for one in _names(told)}):
+        definition = self.captured.find(plan.source)
+        if definition is None or (column and column not in {self._name(plan, name) for name in _names(definition)}):
             rows = self.waiting.get(plan.source)
             if rows is not None and (not column or column in rows):
                 return False
         if not column:
             return self._follows(DdlKind.RENAME_TABLE, ChangeKind.RENAME_TABLE) and any(self._renamed(plan, now))
         was = self.reached.find(plan.source)
-        if was is None or column in plan.made or column in {self._name(plan, one) for one in _names(was)}:
+        if was is None or column in plan.made or column in {self._name(plan, name) for name in _names(was)}:
             return False
         adds, renames = (self.config.ddl_policy(kind) for kind in (DdlKind.ADD_COLUMN, DdlKind.RENAME_COLUMN))
         if ChangeKind.ADD_COLUMN not in self.offered.schema_changes:
@@ -98,10 +98,14 @@ class Arriving:
 
 def next_batch(state: PipelineState, target: str) -> Batch | None:
     """Return the first captured batch that a target lacks; None if it has all."""
-    held = state.acks.get(target)
+    held_acknowledgement = state.acks.get(target)
     for number in state.undelivered():
         batch = state.batches.get(number)
-        if batch is not None and number > (held.batch if held is not None else 0) and batch.is_for(target):
+        if (
+            batch is not None
+            and number > (held_acknowledgement.batch if held_acknowledgement is not None else 0)
+            and batch.is_for(target)
+        ):
             return batch
     return None
 

@@ -51,15 +51,15 @@ def table_events(
 
     Raises SegmentError, StorageUnavailable.
     """
-    wanted = [one for one in batches if one.is_for(target) and one.changeset]
+    wanted_batches = [batch for batch in batches if batch.is_for(target) and batch.changeset]
     with ThreadPoolExecutor(READERS, thread_name_prefix="assets") as pool:
-        read = list(pool.map(lambda one: read_changeset(store, one.changeset or ""), wanted))
-    found: dict[TableId, TableEvent] = {}
-    for batch, changeset in zip(wanted, read, strict=True):
+        read = list(pool.map(lambda one: read_changeset(store, one.changeset or ""), wanted_batches))
+    events: dict[TableId, TableEvent] = {}
+    for batch, changeset in zip(wanted_batches, read, strict=True):
         for table in changeset.manifest.tables:
             if not table.rows:
                 continue
-            event = found.setdefault(table.target, TableEvent(address(table.target), table.target))
+            event = events.setdefault(table.target, TableEvent(address(table.target), table.target))
             sources = event.extra.setdefault("sources", [])
             source = f"{table.source_schema}.{table.source_table}"
             if source not in sources:
@@ -74,7 +74,7 @@ def table_events(
                 "committed_at": _time(batch.last.commit_time_us),
                 "transactions": transactions(batch.last),
             }
-    return [found[table] for table in sorted(found)]
+    return [events[table] for table in sorted(events)]
 
 
 def _time(us: int) -> str | None:

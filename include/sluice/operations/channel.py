@@ -57,7 +57,7 @@ def new_channel(
     Raises ConfigError: a pipeline does not exist or is in a channel, the ends do not meet, or there is such a channel.
     """
     first, second = (find_pipeline(pipeline, pipelines_folder) for pipeline in pipelines)
-    named = {one.source.connection: one.pipeline for one in (first, second)}
+    named = {pipeline.source.connection: pipeline.pipeline for pipeline in (first, second)}
     text = "\n".join((
         "version: 1",
         f"channel: {name}",
@@ -68,12 +68,12 @@ def new_channel(
     ))
     path = folder / f"{name}.yaml"
     channel = parse_model(text, str(path), ChannelConfig)
-    known = Channels(folder)
-    for one in (first, second):
-        already = known.of(one.pipeline)
+    known_channels = Channels(folder)
+    for pipeline in (first, second):
+        already = known_channels.of(pipeline.pipeline)
         if already is not None:
-            raise ConfigError(f"{one.pipeline} is in channel {already.channel} already", where=str(folder))
-        channel.adapted(one)
+            raise ConfigError(f"{pipeline.pipeline} is in channel {already.channel} already", where=str(folder))
+        channel.adapted(pipeline)
     ends_of(channel, first, second, resolver)
     if path.exists():
         raise ConfigError("there is a file of this name already", where=str(path))
@@ -101,35 +101,40 @@ def ends_of(
     channel: ChannelConfig, first: PipelineConfig, second: PipelineConfig, resolver: ConnectionResolver
 ) -> tuple[Ends, Ends]:
     """Return where the two pipelines meet. Raises ConfigError if they do not meet, or do not share a ZooKeeper."""
-    one, other = first.coordination, second.coordination
-    if one.root != other.root or resolver(one.connection).host != resolver(other.connection).host:
+    config, other_config = first.coordination, second.coordination
+    if config.root != other_config.root or resolver(config.connection).host != resolver(other_config.connection).host:
         raise ConfigError(
             f"channel {channel.channel}: {first.pipeline} and {second.pipeline} have different coordination: they "
             "could not stop together",
-            where=f"{one.connection} {one.root}; {other.connection} {other.root}",
+            where=f"{config.connection} {config.root}; {other_config.connection} {other_config.root}",
             hint="coordination: the same connection and root in both pipelines",
         )
     return Ends(first, _met(channel, first, second, resolver)), Ends(second, _met(channel, second, first, resolver))
 
 
-def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, resolver: ConnectionResolver) -> str:
-    """Return the target of ``one`` that is the source of ``other``. Raises ConfigError if there is none."""
-    source = other.source
-    wanted = {_server(source.connection, resolver), *(_server(name, resolver) for name in source.connections)}
-    for target in one.targets:
-        if target.connection != ENVIRONMENT and any(_server(name, resolver) in wanted for name in target.servers):
+def _met(
+    channel: ChannelConfig, pipeline: PipelineConfig, other_pipeline: PipelineConfig, resolver: ConnectionResolver
+) -> str:
+    """Return the target of ``pipeline`` that is the source of the other one. Raises ConfigError if there is none."""
+    source = other_pipeline.source
+    wanted_servers = {_server(source.connection, resolver), *(_server(name, resolver) for name in source.connections)}
+    for target in pipeline.targets:
+        if target.connection != ENVIRONMENT and any(
+            _server(name, resolver) in wanted_servers for name in target.servers
+        ):
             if not marks_loads(target.type):
                 raise ConfigError(
-                    f"channel {channel.channel}: target {target.name} of {one.pipeline} is of type {target.type}, "
+                    f"channel {channel.channel}: target {target.name} of {pipeline.pipeline} is of type {target.type}, "
                     "which cannot mark what is written to it",
                     hint=f"targets that meet a source are of type {', '.join(marking_kinds())}",
                 )
             return target.name
     raise ConfigError(
-        f"channel {channel.channel}: the ends do not meet: no target of {one.pipeline} is the server that "
-        f"{other.pipeline} reads",
-        where=f"targets of {one.pipeline}: {', '.join(name for target in one.targets for name in target.servers)}; "
-        f"source of {other.pipeline}: {source.connection}",
+        f"channel {channel.channel}: the ends do not meet: no target of {pipeline.pipeline} is the server that "
+        f"{other_pipeline.pipeline} reads",
+        where=f"targets of {pipeline.pipeline}: "
+        f"{', '.join(name for target in pipeline.targets for name in target.servers)}; "
+        f"source of {other_pipeline.pipeline}: {source.connection}",
         hint="each pipeline of a channel has a target that is the other one's source",
     )
 
@@ -208,21 +213,21 @@ def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: Con
     that does not send back, and by those that ignore its named mark. Pipelines that cannot be read, or whose
     connections are unknown here, are left out.
     """
-    found = {pipeline.pipeline: pipeline for pipeline in _readable(pipelines_folder)}
-    servers = {one: _servers(pipeline, resolver) for one, pipeline in found.items()}
+    pipelines = {pipeline.pipeline: pipeline for pipeline in _readable(pipelines_folder)}
+    servers = {one: _servers(pipeline, resolver) for one, pipeline in pipelines.items()}
 
     def following(one: str) -> list[str]:
-        mark, channel = channels.mark(found[one]), channels.of(one)
+        mark, channel = channels.mark(pipelines[one]), channels.of(one)
         partner = channel.other(one) if channel is not None and not channel.sends_back(channel.other(one)) else ""
         return [
             other
-            for other, pipeline in found.items()
+            for other, pipeline in pipelines.items()
             if other not in {one, partner}
             and servers[other][0] & servers[one][1]
             and not (mark is not None and mark.name in pipeline.ignore_marks)
         ]
 
-    return _way_back(name, following) if name in found else []
+    return _way_back(name, following) if name in pipelines else []
 
 
 def sent_to_itself(pipeline: PipelineConfig, mark: LoadMark | None, resolver: ConnectionResolver) -> frozenset[str]:

@@ -110,8 +110,10 @@ def check(runtime: Runtime) -> CheckReport:
         _Asked.begin(runtime, "source", "source", pipeline.source.servers[0], _source),
         _Asked.begin(runtime, "store", f"segment store {runtime.store_uri}", "", _store),
         *(
-            _Asked.begin(runtime, f"target {one.name}", "target", one.connection, partial(_target, name=one.name))
-            for one in pipeline.targets
+            _Asked.begin(
+                runtime, f"target {target.name}", "target", target.connection, partial(_target, name=target.name)
+            )
+            for target in pipeline.targets
         ),
         *(
             _Asked.begin(runtime, "files", " or ".join(files.places), "", partial(_files, where=where, files=files))
@@ -175,8 +177,15 @@ def _missing_at_source(runtime: Runtime, statements: list[str]) -> list[Finding]
 
 def _places(runtime: Runtime) -> list[Finding]:
     return [
-        _finding("warning" if one.fix else "ok", "pipeline", f"place of {one.stage}", one.value, one.why, one.fix)
-        for one in placement_remarks(runtime.pipeline, runtime.rules_folder, runtime.store_uri)
+        _finding(
+            "warning" if remark.fix else "ok",
+            "pipeline",
+            f"place of {remark.stage}",
+            remark.value,
+            remark.why,
+            remark.fix,
+        )
+        for remark in placement_remarks(runtime.pipeline, runtime.rules_folder, runtime.store_uri)
     ]
 
 
@@ -184,8 +193,8 @@ def _notifiers(pipeline: PipelineConfig) -> list[Finding]:
     """Look for the classes of the notifiers, which nothing else asks for before the first alert."""
     if find_spec("airflow") is None:  # only Airflow's tasks and triggerer tell them
         return []
-    for one in pipeline.alert_notifiers:
-        notifier_class(one)
+    for notifier in pipeline.alert_notifiers:
+        notifier_class(notifier)
     return [_finding("ok", "alerts", "notifiers", name, "the class exists") for name in notifier_names(pipeline)]
 
 
@@ -239,9 +248,9 @@ class _Asked:
 
     def findings(self) -> list[Finding]:
         """Return the findings of the check, or one that says that there was no answer."""
-        found = self.question.answer(ANSWER_S)
-        if not isinstance(found, NoAnswer):
-            return found.value
+        answer = self.question.answer(ANSWER_S)
+        if not isinstance(answer, NoAnswer):
+            return answer.value
         why = f"{self.server} did not answer within {ANSWER_S:.0f} s"
         fix = "is it running, and can it be reached from here? A firewall that drops packets looks the same"
         return [_finding("error", self.part, "no answer", "", why, fix)]
@@ -357,13 +366,13 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     lines += [
         _finding(
             "warning",
-            f"target {one.target}",
+            f"target {incomplete.target}",
             "rows",
-            str(one.source),
-            sentence(runtime.name, one),
-            f"`{copy_command(runtime.name, one)}`",
+            str(incomplete.source),
+            sentence(runtime.name, incomplete),
+            f"`{copy_command(runtime.name, incomplete)}`",
         )
-        for one in incomplete
+        for incomplete in incomplete
     ]
     lines += _guard("targets", lambda: _not_replaced(runtime, found))
     for target in runtime.pipeline.targets:
@@ -402,33 +411,35 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]
     a warning, because the table may still be created.
     """
     lines, known = runtime.pipeline.mapping, known_tables(tables)
-    by_line, found = tables_by_line(lines, known), []
+    by_line, unknown_names = tables_by_line(lines, known), []
     misspelt = {wrong.name.number: wrong for wrong in misspelt_tables(lines, known)}
     for number, line in enumerate(lines):
         if number in by_line:
             continue
         place, wrong = f"mapping.{number} ({line.from_})", misspelt.get(number)
         if wrong is not None:
-            found.append(_finding("error", "mapping", place, "no table", wrong.why, wrong.fix))
+            unknown_names.append(_finding("error", "mapping", place, "no table", wrong.why, wrong.fix))
         else:
             why = f"no captured table goes by this line{meant(line.from_, [str(table.id) for table in tables])}"
-            found.append(_finding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
+            unknown_names.append(
+                _finding("warning", "mapping", place, "no table", why, "correct its from, or remove it")
+            )
     with runtime.state() as state:
-        seen = state.mapped_names.read()
+        seen_name = state.mapped_names.read()
     for wrong in wrong_names(lines, known):
-        passed = wrong.name.stored in seen and wrong.name.column not in {
+        passed = wrong.name.stored in seen_name and wrong.name.column not in {
             c for t in by_line[wrong.name.number] for c in t.columns
         }
         severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
-        found.append(_finding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
-    return found
+        unknown_names.append(_finding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
+    return unknown_names
 
 
-def _unknown_unique(pipeline: PipelineConfig, found: list[PlannedCopy]) -> list[Finding]:
+def _unknown_unique(pipeline: PipelineConfig, copies: list[PlannedCopy]) -> list[Finding]:
     """Return an error for each column in ``mapping.unique`` that no target table of its line has."""
     routes, lines = Mapping.of(pipeline), pipeline.mapping
     columns: dict[int, dict[str, None]] = {}
-    for copy in found:
+    for copy in copies:
         if (matched := routes.matched(copy.plan.source)) is not None:
             columns.setdefault(lines.index(matched[0]), {}).update(dict.fromkeys(c.name for c in copy.plan.columns))
     lowered = {number: {name.lower() for name in names} for number, names in columns.items()}
@@ -471,9 +482,11 @@ def _partial_rows(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     findings = []
     for part, tables in wanting.items():
         every = list(dict.fromkeys(tables))  # several targets may want rows of one table through rules
-        shown = every[:_SHOWN_TABLES]
-        names = ", ".join(map(str, shown)) + (", …" if len(every) > len(shown) else "")
-        findings.append(_finding("warning", part, "whole rows", names, why, "; ".join(cut[table] for table in shown)))
+        shown_tables = every[:_SHOWN_TABLES]
+        names = ", ".join(map(str, shown_tables)) + (", …" if len(every) > len(shown_tables) else "")
+        findings.append(
+            _finding("warning", part, "whole rows", names, why, "; ".join(cut[table] for table in shown_tables))
+        )
     return findings
 
 
@@ -485,15 +498,17 @@ def _digests(runtime: Runtime) -> list[Finding]:
     refused = source_refuses(runtime)
     if refused:
         return [_finding("error", "verify", place, runtime.name, refused, "verify: {digest: none}")]
-    targets = [(one.name, target_refuses(one, runtime.open_target(one.name))) for one in runtime.pipeline.targets]
-    found = [_finding("warning", "verify", place, f"target {name}", why, fix) for name, why in targets if why]
-    return found + [
+    targets = [
+        (target.name, target_refuses(target, runtime.open_target(target.name))) for target in runtime.pipeline.targets
+    ]
+    findings = [_finding("warning", "verify", place, f"target {name}", why, fix) for name, why in targets if why]
+    return findings + [
         _finding("warning", "verify", place, f"{table} at {target}", why, fix)
         for target, table, why in not_covered(runtime)
     ]
 
 
-def _into_itself(pipeline: PipelineConfig, resolver: ConnectionResolver, found: list[PlannedCopy]) -> list[Finding]:
+def _into_itself(pipeline: PipelineConfig, resolver: ConnectionResolver, copies: list[PlannedCopy]) -> list[Finding]:
     """Warn of each captured table that the pipeline writes at the server it reads.
 
     Other tables of that server make no ring.
@@ -511,7 +526,7 @@ def _into_itself(pipeline: PipelineConfig, resolver: ConnectionResolver, found: 
             "into it is captured again",
             "give it a name there that is not captured (mapping: to; capture: exclude), or set mark and ignore_marks",
         )
-        for copy in found
+        for copy in copies
         if copy.target in mine and selection.wants(copy.plan.target)
     ]
 
@@ -528,14 +543,14 @@ def _sent_back(pipeline: PipelineConfig, tables: list[SourceTable]) -> list[Find
         "would be there twice"
     )
     fix = "give it a primary key at both sites, or exclude it from capture in both pipelines"
-    found = [
+    findings = [
         _finding("error", "channel", "primary key", str(table.id), why, fix)
         for table in tables
         if not table.schema.primary_key
     ]
     mapping = Mapping.of(pipeline)
     routes = [(table, mapping.route(table.id)) for table in tables]
-    return found + [
+    return findings + [
         _finding("error", "channel", "send: changed_columns", str(table.id), NOT_BY_COLUMN, whole_rows(route))
         for table, route in routes
         if route.changed_only and len(table.unique) > 1
@@ -600,17 +615,17 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
         return []
     rules, routes = RuleSet.load(runtime.rules_path), Mapping.of(runtime.pipeline)
     with runtime.state() as state:
-        held = state.acks.get(SNAPSHOT)
-        if held is None:
+        held_acknowledgement = state.acks.get(SNAPSHOT)
+        if held_acknowledgement is None:
             return []
-        noted = noted_columns(runtime.store, state, held.batch, rules)
+        noted = noted_columns(runtime.store, state, held_acknowledgement.batch, rules)
     reader = snapshot_reader(runtime.open_target(SNAPSHOT))
     found = []
     for table in tables:
         why, target = known_when_it_runs(rules, table.id), routes.route(table.id).target
         if not why or (table.id, target) in noted:
             continue
-        version = reader.as_of(target, reader.whole(target, held.batch))
+        version = reader.as_of(target, reader.whole(target, held_acknowledgement.batch))
         if version is not None and version.rows:
             found.append(
                 _finding(
@@ -633,19 +648,19 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Findi
     found = []
     for target in runtime.pipeline.targets:
         fitting = (copy for copy in copies if all(remark.severity == "ok" for remark in copy.remarks))
-        mine = [copy.plan for copy in fitting if copy.target == target.name]
-        if target.on_lost_batches != "snapshot" or not mine:
+        own_plans = [copy.plan for copy in fitting if copy.target == target.name]
+        if target.on_lost_batches != "snapshot" or not own_plans:
             continue
-        sources = [plan.source for plan in mine]
+        sources = [plan.source for plan in own_plans]
         reasons, opened = (
             why_not(runtime.pipeline, runtime.rules_path, sources, sources, ()),
             runtime.open_target(target.name),
         )
         others = other_writers(opened)
-        for plan in mine:
+        for plan in own_plans:
             key = replace(plan, columns=plan.key_columns)
-            kept = kept_on_purpose(runtime.pipeline, target.name, others, plan.target)
-            why = kept or reasons.get(plan.source) or refuses(opened, key, listed=False)
+            kept_purpose = kept_on_purpose(runtime.pipeline, target.name, others, plan.target)
+            why = kept_purpose or reasons.get(plan.source) or refuses(opened, key, listed=False)
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
                 fix = "leave the line out; `sluice dump start` copies tables where batches are gone"
@@ -747,8 +762,8 @@ def _channel(name: str, resolver: ConnectionResolver) -> list[Finding]:
     ends = ends_of(channel, *pair, resolver)
     words = "; ".join(f"{end.pipeline.pipeline} into {end.target}" for end in ends)
     why = f"the ends meet: {words}; DDL goes with {channel.carrier}"
-    found = [_finding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
-    return [*found, *_same_offsets([Runtime.build(one, resolver=resolver, runner="local") for one in pair])]
+    findings = [_finding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
+    return [*findings, *_same_offsets([Runtime.build(one, resolver=resolver, runner="local") for one in pair])]
 
 
 def _same_offsets(runtimes: list[Runtime]) -> list[Finding]:
@@ -770,12 +785,12 @@ def _zookeeper(runtime: Runtime) -> list[Finding]:
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
-        found = [_finding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
-        found += _public_key(runtime, state) if cursor else []
+        findings = [_finding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        findings += _public_key(runtime, state) if cursor else []
         if missed := missed_copy(runtime.pipeline, state):
             fix = f"`sluice dump start {runtime.name}` copies all tables now"
-            found.append(_finding("warning", "source", "start", "dump", missed, fix))
-        return found
+            findings.append(_finding("warning", "source", "start", "dump", missed, fix))
+        return findings
 
 
 def _public_key(runtime: Runtime, state: PipelineState) -> list[Finding]:
@@ -783,20 +798,21 @@ def _public_key(runtime: Runtime, state: PipelineState) -> list[Finding]:
     channel = runtime.keyless
     if channel is None or state.mark_key(channel):
         return []
-    known = public_key(channel)
+    known_key = public_key(channel)
     why = (
-        f"origin markers are sealed with {known!r}, as an older version began the pipeline: whoever may write to the "
-        "source, and any role of a PostgreSQL, can mark changes as loaded by Sluice, and they are not captured"
+        f"origin markers are sealed with {known_key!r}, as an older version began the pipeline: whoever may "
+        "write to the source, and any role of a PostgreSQL, can mark changes as loaded by Sluice, and they are not "
+        "captured"
     )
     if not channel:
         fix = "set the mark in the file of a channel that has a key (marks): docs/two-way.md, the key of the marks"
-        return [_finding("warning", "channel", "key", known, why, fix)]
+        return [_finding("warning", "channel", "key", known_key, why, fix)]
     fix = (
         f"`sluice pause {channel}`, stop what runs its pipelines, write `key: RANDOM` (`openssl rand -hex 16` prints "
-        f"one) and `former_key: {known}` into its file, start them and `sluice resume {channel}`; take former_key out "
-        "once both pipelines have captured what was loaded before"
+        f"one) and `former_key: {known_key}` into its file, start them and `sluice resume {channel}`; take "
+        "former_key out once both pipelines have captured what was loaded before"
     )
-    return [_finding("error", "channel", "key", known, why, fix)]
+    return [_finding("error", "channel", "key", known_key, why, fix)]
 
 
 def _source(runtime: Runtime) -> list[Finding]:
@@ -806,8 +822,8 @@ def _source(runtime: Runtime) -> list[Finding]:
     except SluiceError:
         cursor = None
     with runtime.source.open() as source:
-        found = source.preflight(cursor.position if cursor else None)
-        lines = [replace(f, part="source") for f in found]
+        findings = source.preflight(cursor.position if cursor else None)
+        lines = [replace(f, part="source") for f in findings]
         if cursor and not any(line.severity == "error" for line in lines):
             lines += _same_log(source, cursor.position)
         if runtime.pipeline.complete is not None:
@@ -839,10 +855,10 @@ def _others(runtime: Runtime) -> list[Finding]:
         if name == now:
             continue
         try:
-            found = relocated(runtime, cursor, name) if cursor else None
-            place = str(found.position) if found else "nothing is captured yet"
-            if found is not None and found.lost:
-                why = f"a failover to it is possible, but {found.doubts}"
+            relocation = relocated(runtime, cursor, name) if cursor else None
+            place = str(relocation.position) if relocation else "nothing is captured yet"
+            if relocation is not None and relocation.lost:
+                why = f"a failover to it is possible, but {relocation.doubts}"
                 fix = f"compare the tables of the two servers; after a failover `sluice verify run {runtime.name}`"
                 lines.append(_finding("warning", "source", f"server {name}", place, why, fix))
                 continue
@@ -889,16 +905,16 @@ def _file_columns(pipeline: PipelineConfig, rules_path: Path | None, tables: lis
     from sluice.rules import RuleSet
 
     rules, routes = RuleSet.of(rules_path), Mapping.of(pipeline)
-    found = []
+    file_columns = []
     for table in tables:
-        known = [column.name for column in table.schema.columns]
+        known_names = [column.name for column in table.schema.columns]
         for files in routes.route(table.id).files if not rules.matching(table.id).rules else ():
             for key, name in (("path", files.path), ("version", files.version)):
-                if name is not None and name not in known:
-                    why = f"rows of {table.id} have no column {name!r}{meant(name, known)}"
+                if name is not None and name not in known_names:
+                    why = f"rows of {table.id} have no column {name!r}{meant(name, known_names)}"
                     fix = "correct it in the pipeline file, or give the table a line of its own in the mapping"
-                    found.append(_finding("error", "mapping", f"files: {key}", name, why, fix))
-    return found
+                    file_columns.append(_finding("error", "mapping", f"files: {key}", name, why, fix))
+    return file_columns
 
 
 def _rules(runtime: Runtime) -> list[Finding]:
@@ -909,12 +925,14 @@ def _rules(runtime: Runtime) -> list[Finding]:
     rules = RuleSet.load(runtime.rules_path)
     rules.validate()
     ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
-    found = [_finding("ok", "rules", "rules", str(runtime.rules_path.name), f"rules loaded: {len(rules)}")]
+    findings = [_finding("ok", "rules", "rules", str(runtime.rules_path.name), f"rules loaded: {len(rules)}")]
     for rule in rules:
         for name, config in rule.config.lookups.items():
             rows = len(ruling.reader(rule)(name, config))
-            found.append(_finding("ok", "rules", f"lookup {name} of {rule.name}", f"{rows:,} rows", "it can be read"))
-    return found
+            findings.append(
+                _finding("ok", "rules", f"lookup {name} of {rule.name}", f"{rows:,} rows", "it can be read")
+            )
+    return findings
 
 
 def _target(runtime: Runtime, name: str) -> list[Finding]:

@@ -65,41 +65,41 @@ class Compaction:
         What a full disk stops is a warning: the folders stay as they are.
         """
         after = self.runtime.pipeline.capture.segments.compact_after
-        done = Compacted()
+        compacted = Compacted()
         if after is None:
-            return done
+            return compacted
         store, before_s = self.runtime.store, time.time() - after.total_seconds()
         archived = {batch for name in store.archives.names() for batch in name.batches}
         folders, gone = store.batch_folders(), set(removed)
         if not dry_run:
-            self._tidy(store, [batch for batch in folders if batch in archived], before_s, done)
-        found = self._due(
-            store, [batch for batch in folders if batch not in archived and batch not in gone], before_s, done
+            self._tidy(store, [batch for batch in folders if batch in archived], before_s, compacted)
+        files = self._due(
+            store, [batch for batch in folders if batch not in archived and batch not in gone], before_s, compacted
         )
         try:
-            for group in grouped(found):
+            for group in grouped(files):
                 if not dry_run:
                     self._archive(store, group)
-                done.archives += 1
-                done.batches += [one.batch for one in group]
+                compacted.archives += 1
+                compacted.batches += [one.batch for one in group]
         except StorageUnavailable as error:
-            done.warnings.append(f"batches were not compacted: {error}")
-        return done
+            compacted.warnings.append(f"batches were not compacted: {error}")
+        return compacted
 
     def _archive(self, store: SegmentStore, group: Sequence[BatchFiles]) -> None:
         name = write_archive(store, group)
-        for one in group:
-            if self._is_delivered(one.batch):  # otherwise it was withdrawn just now, to be delivered again
-                store.delete_files(one.batch, [*one.kept, *one.left])
+        for files in group:
+            if self._is_delivered(files.batch):  # otherwise it was withdrawn just now, to be delivered again
+                store.delete_files(files.batch, [*files.kept, *files.left])
         _log.info("batches_compacted", pipeline=self.runtime.name, archive=name.path, batches=len(group))
 
     def _due(
-        self, store: SegmentStore, batches: Sequence[int], before_s: float, done: Compacted
+        self, store: SegmentStore, batches: Sequence[int], before_s: float, compacted: Compacted
     ) -> Iterator[BatchFiles]:
         for batch in batches:
             infos = store.folder_files(store.batch_path(batch))
             if sum(info.size_bytes for info in infos) < MOST_BYTES and self._is_due(batch, infos, before_s):
-                files = self._files(store, batch, infos, done)
+                files = self._files(store, batch, infos, compacted)
                 if files is not None:
                     yield files
 
@@ -115,7 +115,9 @@ class Compaction:
         """
         return record is not None and not record.changeset and batch > self.state.delivered()
 
-    def _files(self, store: SegmentStore, batch: int, infos: Sequence[FileInfo], done: Compacted) -> BatchFiles | None:
+    def _files(
+        self, store: SegmentStore, batch: int, infos: Sequence[FileInfo], compacted: Compacted
+    ) -> BatchFiles | None:
         """Return the files of a batch to put into an archive; None if the batch stays as it is."""
         record = self.state.batches.get(batch)
         if (record is not None and record.dropped) or self._may_be_merged(batch, record):
@@ -123,17 +125,17 @@ class Compaction:
         try:
             named = named_files(store, batch, record)
         except SegmentError as error:
-            done.warnings.append(f"batch {batch} was not compacted: {error}")
+            compacted.warnings.append(f"batch {batch} was not compacted: {error}")
             return None
         if not named:
             return None
         missing = named.difference(info.path for info in infos)
         if missing:
-            done.warnings.append(f"batch {batch} was not compacted: {min(missing)} is gone")
+            compacted.warnings.append(f"batch {batch} was not compacted: {min(missing)} is gone")
             return None
         return _parted(batch, infos, named)
 
-    def _tidy(self, store: SegmentStore, both: Sequence[int], before_s: float, done: Compacted) -> None:
+    def _tidy(self, store: SegmentStore, both: Sequence[int], before_s: float, compacted: Compacted) -> None:
         """Delete what an earlier run left."""
         for path in unfinished(store, before_s=time.time() - ABANDONED_S):
             store.delete(path)
@@ -146,7 +148,7 @@ class Compaction:
             try:
                 files = _parted(batch, infos, named_files(store, batch, record))
             except SegmentError as error:
-                done.warnings.append(f"the folder of batch {batch}, which is in an archive, stays: {error}")
+                compacted.warnings.append(f"the folder of batch {batch}, which is in an archive, stays: {error}")
                 continue
             copied = [info for info in files.kept if _is_archived(store, info)]
             store.delete_files(batch, [*copied, *files.left])
@@ -185,15 +187,17 @@ def _parted(batch: int, infos: Sequence[FileInfo], named: set[str]) -> BatchFile
     """Separate the files that count from those of failed attempts: manifests, and files in folders, that no manifest
     names.
     """
-    kept = [info for info in infos if info.path in named or (info.path.count("/") == 1 and not is_manifest(info.path))]
-    left = [info for info in infos if info not in kept]
-    return BatchFiles(batch, tuple(sorted(kept, key=lambda info: info.path)), tuple(left))
+    kept_infos = [
+        info for info in infos if info.path in named or (info.path.count("/") == 1 and not is_manifest(info.path))
+    ]
+    remaining_infos = [info for info in infos if info not in kept_infos]
+    return BatchFiles(batch, tuple(sorted(kept_infos, key=lambda info: info.path)), tuple(remaining_infos))
 
 
 def _is_archived(store: SegmentStore, info: FileInfo) -> bool:
     """Return True if an archive has the same content of the file as the folder."""
-    found = store.archives.place(info.path)
-    return found is not None and (found[1].size_bytes, found[1].crc32) == store.checksum(info.path)
+    place = store.archives.place(info.path)
+    return place is not None and (place[1].size_bytes, place[1].crc32) == store.checksum(info.path)
 
 
 def grouped(found: Iterable[BatchFiles]) -> Iterator[list[BatchFiles]]:
@@ -218,20 +222,20 @@ def needless(store: SegmentStore) -> list[ArchiveName]:
     """Return the archives of which another one has every file, because two runs made them at the same time."""
     names = store.archives.names()
     return [
-        one
-        for one in names
+        name
+        for name in names
         if any(
-            other.first <= one.first
-            and one.last <= other.last
-            and (len(other.batches) > len(one.batches) or other.unique < one.unique)
-            and _has_all_of(store, other, one)
+            other.first <= name.first
+            and name.last <= other.last
+            and (len(other.batches) > len(name.batches) or other.unique < name.unique)
+            and _has_all_of(store, other, name)
             for other in names
         )
     ]
 
 
-def _has_all_of(store: SegmentStore, other: ArchiveName, one: ArchiveName) -> bool:
+def _has_all_of(store: SegmentStore, other_name: ArchiveName, name: ArchiveName) -> bool:
     with suppress(SegmentError, FileNotFoundError):
-        theirs = {(file.path, file.crc32) for file in store.archives.contents(other).files.values()}
-        return all((file.path, file.crc32) in theirs for file in store.archives.contents(one).files.values())
+        theirs = {(file.path, file.crc32) for file in store.archives.contents(other_name).files.values()}
+        return all((file.path, file.crc32) in theirs for file in store.archives.contents(name).files.values())
     return False

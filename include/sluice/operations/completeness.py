@@ -61,10 +61,10 @@ class Writer:
 
     def tables_of(self, captured: Iterable[TableId]) -> dict[str, list[TableId]]:
         """Return the target's tables by address, each with its source tables."""
-        routes, found = Routes.of(self.runtime.pipeline), dict[str, list[TableId]]()
+        routes, tables = Routes.of(self.runtime.pipeline), dict[str, list[TableId]]()
         for source in captured:
-            found.setdefault(self._address(routes.route(source).target), []).append(source)
-        return found
+            tables.setdefault(self._address(routes.route(source).target), []).append(source)
+        return tables
 
     def stored_tables(self) -> dict[str, list[TableId]]:
         """Return :meth:`tables_of` the list that the capture stored last; empty if there is none."""
@@ -88,7 +88,7 @@ class Writer:
             return self._each(lambda _: (why, False))
         blocked = self._blocked()
         return self._each(
-            lambda sources: next(((blocked[one], True) for one in sources if one in blocked), ("", False))
+            lambda sources: next(((blocked[source], True) for source in sources if source in blocked), ("", False))
         )
 
     def _each(self, why: Callable[[Sequence[TableId]], tuple[str, bool]]) -> dict[str, TableState]:
@@ -107,18 +107,18 @@ class Writer:
             acknowledged = state.acks.get(self.target)
         if cursor is None or acknowledged is None:
             return "it has not begun"
-        held = held_position(cursor.position, cursor.next_batch, acknowledged.position, acknowledged.batch)
-        self.position = str(held)
+        held_offset = held_position(cursor.position, cursor.next_batch, acknowledged.position, acknowledged.batch)
+        self.position = str(held_offset)
         with suppress(ConfigError):
-            self.transactions = executed(self.runtime.pipeline.source.type, held)
-        if is_complete(until_us, self.settled, held):
+            self.transactions = executed(self.runtime.pipeline.source.type, held_offset)
+        if is_complete(until_us, self.settled, held_offset):
             return ""
         if self.settled.time_us < until_us:
             return "the source is still committing what began before"
-        if self.settled.at.log_epoch != held.log_epoch:
+        if self.settled.at.log_epoch != held_offset.log_epoch:
             self.settled = None
             return "the source is another server now"
-        return f"it is at {held}, and has to reach {self.settled.at}"
+        return f"it is at {held_offset}, and has to reach {self.settled.at}"
 
     def _blocked(self) -> Mapping[TableId, str]:
         """Return the source tables whose rows are not all at the target, each with the reason."""
@@ -127,9 +127,9 @@ class Writer:
             for dump in state.dumps.active():
                 if not dump.targets or self.target in dump.targets:
                     found |= {request.table: f"a copy of it runs ({dump.id})" for request in dump.tables}
-            for one in state.incomplete.all():
-                if one.target == self.target:
-                    found[one.source] = "it may lack rows, see `sluice status`"
+            for incomplete in state.incomplete.all():
+                if incomplete.target == self.target:
+                    found[incomplete.source] = "it may lack rows, see `sluice status`"
         for letter in letters(self.runtime):
             if self.target in letter.waiting and "." in letter.table:
                 found[TableId(*letter.table.split(".", 1))] = "it has dead letters"
@@ -150,16 +150,18 @@ class TableWatch:
     @cached_property
     def _rivals(self) -> list[Writer]:
         """The targets of other pipelines that write one of these tables."""
-        mine = self.writer.runtime
-        named = [(mine, one.name) for one in mine.pipeline.targets if one.name != self.writer.target]
-        named += [(other, one.name) for other in self.others for one in other.pipeline.targets]
+        own_runtime = self.writer.runtime
+        named = [
+            (own_runtime, target.name) for target in own_runtime.pipeline.targets if target.name != self.writer.target
+        ]
+        named += [(other, target.name) for other in self.others for target in other.pipeline.targets]
         tables = set(self.writer.stored_tables())
-        found = []
+        rivals = []
         for runtime, target in named:
             rival = Writer(runtime, target)
             if tables & set(rival.stored_tables()):
-                found.append(rival)
-        return found
+                rivals.append(rival)
+        return rivals
 
     @property
     def is_settled(self) -> bool:
@@ -168,17 +170,17 @@ class TableWatch:
 
     def look(self) -> dict[str, TableState]:
         """Return the state of each table of the target, by address. Raises SluiceError."""
-        found = self.writer.look(self.until_us)
-        if all(one.why and not one.is_blocked for one in found.values()):
-            return found
+        states = self.writer.look(self.until_us)
+        if all(state.why and not state.is_blocked for state in states.values()):
+            return states
         for rival in self._rivals:
-            if not found.keys() & rival.stored_tables().keys():
+            if not states.keys() & rival.stored_tables().keys():
                 continue
-            for uri, one in rival.look(self.until_us).items():
-                mine = found.get(uri)
-                if mine is not None and not mine.why:
-                    found[uri] = TableState(uri, (*mine.sources, *one.sources), one.why, one.is_blocked)
-        return found
+            for uri, state in rival.look(self.until_us).items():
+                own_state = states.get(uri)
+                if own_state is not None and not own_state.why:
+                    states[uri] = TableState(uri, (*own_state.sources, *state.sources), state.why, state.is_blocked)
+        return states
 
     def details(self, state: TableState) -> dict[str, object]:
         """Return the ``extra`` of a table's event."""

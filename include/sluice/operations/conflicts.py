@@ -30,7 +30,7 @@ def conflicts(name: str, *, folder: Path, pipelines_folder: Path, resolver: Conn
     Raises ConfigError, SegmentError.
     """
     path, channel = find_channel(name, folder)
-    meets = next((one for one in channel.pipelines if channel.sends_back(one)), None)
+    meets = next((pipeline for pipeline in channel.pipelines if channel.sends_back(pipeline)), None)
     if meets is None:
         raise ConfigError(
             f"channel {channel.channel} has consistency {channel.consistency}, which tells no conflicts",
@@ -39,19 +39,19 @@ def conflicts(name: str, *, folder: Path, pipelines_folder: Path, resolver: Conn
         )
     main = find_pipeline(channel.other(meets), pipelines_folder)
     runtime = Runtime.build(find_pipeline(meets, pipelines_folder), resolver=resolver)
-    found = kept_conflicts(runtime.store)
+    batches = kept_conflicts(runtime.store)
     return {
         "channel": channel.channel,
         "met_by": meets,
         "won": main.source.connection,
-        "count": found[0].total if found else 0,
+        "count": batches[0].total if batches else 0,
         "conflicts": [
             {
                 **record.model_dump(by_alias=True, exclude={"at_us"}),
                 "batch": batch.batch,
                 "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.at_us / 1e6)),
             }
-            for batch in found
+            for batch in batches
             for record in reversed(batch.listed)
         ],
     }

@@ -66,8 +66,8 @@ def source_rights(source: Source) -> list[Finding]:
 
 def target_rights(target: Target, tables: Sequence[TableId] | None = None) -> list[Finding]:
     """Return the rights that the login of a target lacks on ``tables``; None: for its checkpoint."""
-    found = target.missing_rights(tables) if isinstance(target, NamesRights) else []
-    return [replace(one, part=f"target {target.config.name}") for one in found]
+    missing_rights = target.missing_rights(tables) if isinstance(target, NamesRights) else []
+    return [replace(one, part=f"target {target.config.name}") for one in missing_rights]
 
 
 def _place_of(endpoint: Endpoint) -> str:
@@ -84,7 +84,7 @@ def _place_of(endpoint: Endpoint) -> str:
 def _function(place: str) -> Callable[[Endpoint], str]:
     module, _, name = place.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), name)
+        function: Any = getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise ConfigError(f"its client is not installed here: {error}", where=module) from error
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]

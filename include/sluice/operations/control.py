@@ -239,10 +239,8 @@ def _dumped(state: PipelineState, *batches: Batch) -> list[str]:
     """Name the dumps that may have placed rows in a batch. The log does not have these rows."""
     oldest = min((batch.created_ms for batch in batches), default=0)
     newest = max((batch.created_ms for batch in batches), default=0)
-    found = [dump.id for dump in state.dumps.under_way_since(oldest) if dump.created_ms <= newest]
-    return (
-        [f"rows that these dumps placed in it are not in the log, start them anew: {', '.join(found)}"] if found else []
-    )
+    ids = [dump.id for dump in state.dumps.under_way_since(oldest) if dump.created_ms <= newest]
+    return [f"rows that these dumps placed in it are not in the log, start them anew: {', '.join(ids)}"] if ids else []
 
 
 def _not_run(manifest: SegmentManifest) -> list[str]:
@@ -272,13 +270,13 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         wrong = check.disagreement(checkpoint)
         if wrong is not None and wrong.kind not in {"behind", "gone"}:
             raise wrong
-        held = checkpoint.batch if checkpoint else process.began
-        first = from_batch or held + 1
+        held_batch = checkpoint.batch if checkpoint else process.began
+        first = from_batch or held_batch + 1
         store = runtime.store
         batches = [known_again(runtime.state, store, target, number) for number in range(first, process.batch + 1)]
         if not batches:
             return ActionPlan(
-                "redeliver", (f"target {target} holds batch {held}, as acknowledged: nothing is missing",)
+                "redeliver", (f"target {target} holds batch {held_batch}, as acknowledged: nothing is missing",)
             )
         plan = ActionPlan(
             "redeliver",
@@ -405,17 +403,17 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
                 f"nothing of {runtime.name} is captured yet: there is no position to find on another server",
                 hint="put the server to begin with first in source.connections",
             )
-        found = find_member(runtime, state, cursor, to)
+        member = find_member(runtime, state, cursor, to)
         now = runtime.member(state)
         plan = ActionPlan(
             "failover",
             (
-                f"read from now on: {found.connection} ({found.where}), instead of {now}",
-                f"captured position: {cursor.position} -> {found.position}, the same place by GTIDs; nothing is read "
+                f"read from now on: {member.connection} ({member.where}), instead of {now}",
+                f"captured position: {cursor.position} -> {member.position}, the same place by GTIDs; nothing is read "
                 "twice or left out",
                 *(
-                    (f"LOOK FIRST: {found.doubts}; `sluice verify run {runtime.name}` afterwards compares all rows",)
-                    if found.lost
+                    (f"LOOK FIRST: {member.doubts}; `sluice verify run {runtime.name}` afterwards compares all rows",)
+                    if member.lost
                     else ()
                 ),
             ),
@@ -432,7 +430,7 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
                 state,
                 lease,
                 cursor,
-                find_member(runtime, state, cursor, found.connection),
+                find_member(runtime, state, cursor, member.connection),
                 by=by,
                 reason=reason,
             )

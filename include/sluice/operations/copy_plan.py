@@ -112,27 +112,34 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
             target = runtime.open_target(config.name)
             made = {**told, **by_rules.on_its_way_to(config)} if config.changes != "all" else {}
             plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), made)) for table in tables]
-            said = _said(target, [plan for _, plan in plans])
-            absent = {table: [r for r in remarks if r.absent] for table, remarks in said.items()}
+            findings = _said(target, [plan for _, plan in plans])
+            absent = {table: [r for r in remarks if r.absent] for table, remarks in findings.items()}
             if any(absent.values()):
-                known = _captured_definitions(runtime)
+                known_captured_definitions = _captured_definitions(runtime)
                 plans = [
-                    (table, _explained(source, table, plan, routes, absent.get(plan.target, ()), known))
+                    (
+                        table,
+                        _explained(
+                            source, table, plan, routes, absent.get(plan.target, ()), known_captured_definitions
+                        ),
+                    )
                     for table, plan in plans
                 ]
-                said = _said(target, [plan for _, plan in plans])
-                arriving = _arriving(runtime, config, target, routes, tables, known)
+                findings = _said(target, [plan for _, plan in plans])
+                arriving = _arriving(runtime, config, target, routes, tables, known_captured_definitions)
                 if arriving is not None:
-                    said |= {
-                        plan.target: arriving.sorted_out(plan, said[plan.target])
+                    findings |= {
+                        plan.target: arriving.sorted_out(plan, findings[plan.target])
                         for _, plan in plans
-                        if plan.target in said
+                        if plan.target in findings
                     }
-            copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
-            taken = {plan.target for _, plan in plans}
-            emitted = [replace(plan, dialect=dialect) for (_, to), plan in sorted(made.items()) if to not in taken]
-            said = _said(target, emitted)
-            copies += [_emitted(config.name, plan, said.get(plan.target, ())) for plan in emitted]
+            copies += [_copy(config.name, table, plan, routes, findings.get(plan.target, ())) for table, plan in plans]
+            taken_targets = {plan.target for _, plan in plans}
+            emitted = [
+                replace(plan, dialect=dialect) for (_, to), plan in sorted(made.items()) if to not in taken_targets
+            ]
+            findings = _said(target, emitted)
+            copies += [_emitted(config.name, plan, findings.get(plan.target, ())) for plan in emitted]
     return copies, tables
 
 
@@ -159,14 +166,14 @@ class _MadeByRules:
         if runtime.rules_path is None:
             return cls({})
         with runtime.state() as state:
-            known = {target.name: state.acks.get(target.name) for target in runtime.pipeline.targets}
+            known_acks = {target.name: state.acks.get(target.name) for target in runtime.pipeline.targets}
             batches = [batch for number in state.undelivered() if (batch := state.batches.get(number)) is not None]
             cursor = state.cursor()
             rules = RuleSet.of(runtime.rules_path)
             noted = noted_columns(runtime.store, state, cursor.next_batch, rules) if cursor is not None else {}
         return cls(
-            {name: process.batch for name, process in known.items() if process is not None},
-            tuple((one, _tables_of(runtime.store, one.changeset)) for one in batches if one.changeset),
+            {name: process.batch for name, process in known_acks.items() if process is not None},
+            tuple((batch, _tables_of(runtime.store, batch.changeset)) for batch in batches if batch.changeset),
             tuple(_noted_table(way, fields) for way, fields in noted.items()),
         )
 
@@ -191,9 +198,9 @@ def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapp
 
     A broken rule is left to its own finding.
     """
-    found: _Made = {}
+    plans: _Made = {}
     if runtime.rules_path is None:
-        return found
+        return plans
     with suppress(SluiceError):
         rules = RuleSet.load(runtime.rules_path)
         ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
@@ -204,8 +211,8 @@ def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapp
             with suppress(SluiceError):
                 fields = mapped_columns(ruling, route, table.schema).schema
                 columns = planned_columns(columns_of(fields))
-                found[table.id, route.target] = PlannedTable(route.target, table.id, columns)
-    return found
+                plans[table.id, route.target] = PlannedTable(route.target, table.id, columns)
+    return plans
 
 
 def _tables_of(store: SegmentStore, changeset: str) -> tuple[PlannedTable, ...]:
@@ -217,12 +224,12 @@ def _noted_table(way: Way, fields: pa.Schema) -> PlannedTable:
     return PlannedTable(target, source, planned_columns(columns_of(fields)))
 
 
-def _with_made(plan: PlannedTable, made: _Made) -> PlannedTable:
-    found = made.get((plan.source, plan.target))
+def _with_made(plan: PlannedTable, plans: _Made) -> PlannedTable:
+    found = plans.get((plan.source, plan.target))
     if found is None:
         return plan
-    whole = _with_columns(plan, found.columns)
-    return replace(whole, made=frozenset(column.name for column in whole.columns[len(plan.columns) :]))
+    columns = _with_columns(plan, found.columns)
+    return replace(columns, made=frozenset(column.name for column in columns.columns[len(plan.columns) :]))
 
 
 def _with_columns(plan: PlannedTable, columns: Sequence[PlannedColumn]) -> PlannedTable:
@@ -241,10 +248,10 @@ def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[T
     not.
     """
     schema = target.schema()
-    said: dict[TableId, list[TableFinding]] = {}
+    findings: dict[TableId, list[TableFinding]] = {}
     for finding in judged(target.config, plans, schema.compare(plans) if schema is not None else ()):
-        said.setdefault(finding.table, []).append(finding)
-    return said
+        findings.setdefault(finding.table, []).append(finding)
+    return findings
 
 
 def plan_of(table: SourceTable, route: TableRoute, dialect: Dialect = UNKNOWN) -> PlannedTable:
@@ -296,7 +303,7 @@ def _explained(
     plan: PlannedTable,
     routes: Mapping,
     absent: Sequence[TableFinding],
-    known: Definitions | None,
+    known_definitions: Definitions | None,
 ) -> PlannedTable:
     """Add what is needed to create what the target lacks: the source's own CREATE TABLE, or the definitions of
     columns.
@@ -305,7 +312,7 @@ def _explained(
         return _with_statement(source, table, plan, routes)
     if not absent or source.history is None or source.head is None:
         return plan
-    stored = known.find(table.id) if known is not None else None
+    stored = known_definitions.find(table.id) if known_definitions is not None else None
     if stored is not None:
         return with_definitions(plan, routes, stored)
     try:

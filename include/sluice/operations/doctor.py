@@ -44,7 +44,7 @@ def _finding(severity: str, part: str, setting: str, value: str, why: str = "", 
 def doctor(resolver: ConnectionResolver, environment: Mapping[str, str] = os.environ) -> list[Finding]:
     """Return a line for each thing that was looked at, what is wrong as errors and warnings."""
     pipelines, broken = _pipelines()
-    asked, logins = ask_connections(resolver, _used(pipelines)), ask_rights(resolver, pipelines)
+    requested_connections, logins = ask_connections(resolver, _used(pipelines)), ask_rights(resolver, pipelines)
     return [
         *packages(),
         *_folders(),
@@ -52,25 +52,25 @@ def doctor(resolver: ConnectionResolver, environment: Mapping[str, str] = os.env
         *scheduler(pipelines, environment),
         *broken,
         *_clients(pipelines),
-        *answers(asked),
+        *answers(requested_connections),
         *missing(logins),
     ]
 
 
 def packages() -> list[Finding]:
     """Return the versions of what matters, and each requirement of the installed package that is not met."""
-    found = [
+    findings = [
         _finding("ok", "packages", "Python", platform.python_version()),
         _finding("ok", "packages", "sluice", __version__, "installed" if installed_version() else "on the path"),
     ]
     for name in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found.append(_finding("ok", "packages", name, importlib.metadata.version(name)))
+            findings.append(_finding("ok", "packages", name, importlib.metadata.version(name)))
     if not (3, 11) <= sys.version_info < (3, 14):
-        found.append(
+        findings.append(
             _finding("error", "packages", "Python", platform.python_version(), "Sluice needs Python 3.11, 3.12 or 3.13")
         )
-    return found + _both_of_spark() + _unmet()
+    return findings + _both_of_spark() + _unmet()
 
 
 def _both_of_spark() -> list[Finding]:
@@ -131,16 +131,20 @@ def _folders() -> list[Finding]:
 
 def variables(environment: Mapping[str, str]) -> list[Finding]:
     """Return the variables that are set, and a warning for each that nothing reads."""
-    known = [one.name for one in VARIABLES]
+    known_names = [one.name for one in VARIABLES]
     hidden = {"SLUICE_METRICS_TOKEN"}
-    found = [
+    findings = [
         _finding("ok", "environment", name, "set" if name in hidden else environment[name])
-        for name in known
+        for name in known_names
         if environment.get(name)
     ]
-    return found + [
+    return findings + [
         _finding(
-            "warning", "environment", name, "", f"no part of Sluice reads this variable; a rule may{meant(name, known)}"
+            "warning",
+            "environment",
+            name,
+            "",
+            f"no part of Sluice reads this variable; a rule may{meant(name, known_names)}",
         )
         for name in unknown_variables(environment)
     ]
@@ -150,7 +154,7 @@ def scheduler(pipelines: Sequence[PipelineConfig], environment: Mapping[str, str
     """Return a warning if Airflow's scheduler looks at fewer open runs than continuous pipelines keep open:
     backfills, at which it looks last, then never start, those of other DAGs among them.
     """
-    open_runs = sum(one.schedule == "continuous" for one in pipelines)
+    open_runs = sum(pipeline.schedule == "continuous" for pipeline in pipelines)
     with suppress(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("apache-airflow-core")
         limit = _setting("scheduler", "max_dagruns_per_loop_to_schedule", environment) or "20"
@@ -186,11 +190,11 @@ def _used(pipelines: Iterable[PipelineConfig]) -> list[str]:
     """Return the connections that pipelines name, each once."""
     named = (
         name
-        for one in pipelines
+        for pipeline in pipelines
         for name in (
-            one.coordination.connection,
-            *connections(one, but={"spark.connection", "alert_connection"}),
-            *([one.spark.connection] if one.spark.mode == "connect" else []),
+            pipeline.coordination.connection,
+            *connections(pipeline, but={"spark.connection", "alert_connection"}),
+            *([pipeline.spark.connection] if pipeline.spark.mode == "connect" else []),
         )
         if name != ENVIRONMENT
     )
@@ -199,14 +203,14 @@ def _used(pipelines: Iterable[PipelineConfig]) -> list[str]:
 
 def _clients(pipelines: Iterable[PipelineConfig]) -> list[Finding]:
     """Return whether the client of each kind of target that is used is there."""
-    found = []
-    for kind in sorted({target.type for one in pipelines for target in one.targets}):
+    clients = []
+    for kind in sorted({target.type for pipeline in pipelines for target in pipeline.targets}):
         try:
             kind_of(kind).load()
-            found.append(_finding("ok", "packages", f"target {kind}", "its client is there"))
+            clients.append(_finding("ok", "packages", f"target {kind}", "its client is there"))
         except SluiceError as error:
-            found.append(_finding("error", "packages", f"target {kind}", "", error.message, error.hint or ""))
-    return found
+            clients.append(_finding("error", "packages", f"target {kind}", "", error.message, error.hint or ""))
+    return clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,24 +224,24 @@ class AskedConnection:
 
 def ask_connections(resolver: ConnectionResolver, names: Sequence[str]) -> list[AskedConnection]:
     """Begin to log in at all connections."""
-    asked = []
+    requested_connections = []
     for name in names:
         try:
             endpoint = resolver(name)
         except SluiceError as error:
-            asked.append(AskedConnection(name, "", error))
+            requested_connections.append(AskedConnection(name, "", error))
             continue
         call: Callable[[], str] = partial(probe, endpoint)
         question = server_questions.begin(f"{name} at {endpoint.address}", call) if testable(endpoint) else None
-        asked.append(AskedConnection(name, endpoint.address, question))
-    return asked
+        requested_connections.append(AskedConnection(name, endpoint.address, question))
+    return requested_connections
 
 
 def ask_rights(
     resolver: ConnectionResolver, pipelines: Iterable[PipelineConfig]
 ) -> list[tuple[str, Question[list[Finding]]]]:
     """Begin to ask for the rights of each pipeline's logins. What does not answer is reported by its connection."""
-    asked = []
+    requested_rights = []
     for pipeline in pipelines:
         calls: list[tuple[str, Callable[[], list[Finding]]]] = []
         with suppress(SluiceError):
@@ -247,8 +251,8 @@ def ask_rights(
                 calls.append((f"target {target.name}", partial(target_rights, opened)))
         for part, call in calls:
             name = f"{pipeline.pipeline}: {part}"
-            asked.append((name, server_questions.begin(f"rights of {name}", call)))
-    return asked
+            requested_rights.append((name, server_questions.begin(f"rights of {name}", call)))
+    return requested_rights
 
 
 def missing(asked: Iterable[tuple[str, Question[list[Finding]]]]) -> list[Finding]:
@@ -269,21 +273,25 @@ def missing(asked: Iterable[tuple[str, Question[list[Finding]]]]) -> list[Findin
 
 def answers(asked: Iterable[AskedConnection]) -> list[Finding]:
     """Return what came of each login."""
-    found = []
-    for one in asked:
+    answers = []
+    for connection in asked:
         try:
-            if isinstance(one.question, SluiceError):
-                raise one.question
-            if one.question is None:
-                found.append(_finding("ok", "connections", one.name, one.address, "known; it cannot be tried"))
+            if isinstance(connection.question, SluiceError):
+                raise connection.question
+            if connection.question is None:
+                answers.append(
+                    _finding("ok", "connections", connection.name, connection.address, "known; it cannot be tried")
+                )
                 continue
-            answer = one.question.answer(ANSWER_S)
+            answer = connection.question.answer(ANSWER_S)
         except SluiceError as error:
-            found.append(_finding("error", "connections", one.name, one.address, error.message, error.hint or ""))
+            answers.append(
+                _finding("error", "connections", connection.name, connection.address, error.message, error.hint or "")
+            )
             continue
         if isinstance(answer, NoAnswer):
             fix = "is it running, and can it be reached from here?"
-            found.append(_finding("error", "connections", one.name, one.address, str(answer), fix))
+            answers.append(_finding("error", "connections", connection.name, connection.address, str(answer), fix))
         else:
-            found.append(_finding("ok", "connections", one.name, one.address, answer.value))
-    return found
+            answers.append(_finding("ok", "connections", connection.name, connection.address, answer.value))
+    return answers

@@ -70,15 +70,15 @@ class GroupMove:
 
 def places(kind: GroupKind, pipeline: PipelineConfig) -> dict[str, list[Place]]:
     """Return the groups of a kind that a pipeline is in, each with the pipeline's places in it."""
-    found: dict[str, list[Place]] = {}
+    places: dict[str, list[Place]] = {}
     if kind is GroupKind.SOURCE:
         if pipeline.source.group:
-            found[pipeline.source.group] = [Place(pipeline.pipeline, "", tuple(pipeline.source.servers))]
-        return found
+            places[pipeline.source.group] = [Place(pipeline.pipeline, "", tuple(pipeline.source.servers))]
+        return places
     for target in pipeline.targets:
         if target.group:
-            found.setdefault(target.group, []).append(Place(pipeline.pipeline, target.name, tuple(target.servers)))
-    return found
+            places.setdefault(target.group, []).append(Place(pipeline.pipeline, target.name, tuple(target.servers)))
+    return places
 
 
 def members(kind: GroupKind, group: str, folder: Path) -> list[PipelineConfig]:
@@ -86,28 +86,28 @@ def members(kind: GroupKind, group: str, folder: Path) -> list[PipelineConfig]:
 
     Raises ConfigError if no pipeline has it, or if a file that cannot be read may be one of them.
     """
-    found: list[PipelineConfig] = []
+    members: list[PipelineConfig] = []
     groups: set[str] = set()
     for path in yaml_files(folder):
         try:
-            one = load_pipeline(path)
+            pipeline = load_pipeline(path)
         except ConfigError as error:
             error.hint = f"the file may belong to the group {group}, and nothing was done: mend it, or take it away"
             raise
-        mine = places(kind, one)
-        groups |= mine.keys()
-        if group in mine:
-            found.append(one)
-    if not found:
-        known = sorted(groups)
+        own_places = places(kind, pipeline)
+        groups |= own_places.keys()
+        if group in own_places:
+            members.append(pipeline)
+    if not members:
+        known_groups = sorted(groups)
         raise ConfigError(
-            f"no pipeline has the {kind} group {group!r}{meant(group, known)}",
+            f"no pipeline has the {kind} group {group!r}{meant(group, known_groups)}",
             where=str(folder),
-            hint=f"known groups: {', '.join(known)}"
-            if known
+            hint=f"known groups: {', '.join(known_groups)}"
+            if known_groups
             else f"a pipeline file names it, beside the connections of the {kind}: group: NAME",
         )
-    return sorted(found, key=lambda one: one.pipeline)
+    return sorted(members, key=lambda pipeline: pipeline.pipeline)
 
 
 def move_group(

@@ -96,14 +96,14 @@ class HistoryReader:
         """Return the greatest lag at delivery of each minute of the last hour, and the changes per second of the last
         five minutes.
         """
-        found = self.history(store, "1h")
+        history = self.history(store, "1h")
         lags = [
             max((one for one in at if one is not None), default=None)
-            for at in zip(*found["lag_ms"].values(), strict=True)
+            for at in zip(*history["lag_ms"].values(), strict=True)
         ]
         return {
-            "lag_ms": lags or [None] * len(found["at_s"]),
-            "changes_per_s": round(sum(found["changes"][-5:]) / 300, 3),
+            "lag_ms": lags or [None] * len(history["at_s"]),
+            "changes_per_s": round(sum(history["changes"][-5:]) / 300, 3),
         }
 
     def _of(self, store: SegmentStore) -> _Known:
@@ -138,7 +138,7 @@ class HistoryReader:
                 known.done.add(folder)
                 known.files = {path for path in known.files if not path.startswith(f"{folder}/")}
         limit = int(now_s // 60) - SPANS["7d"][0] // 60 - 60
-        for minute in [one for one in known.minutes if one < limit]:
+        for minute in [minute for minute in known.minutes if minute < limit]:
             del known.minutes[minute]
         return True
 
@@ -149,43 +149,47 @@ def _add_all(minutes: dict[int, MinuteNote], more: Mapping[int, MinuteNote]) -> 
 
 
 def _joined(minutes: Mapping[int, MinuteNote], first: int, end: int) -> MinuteNote:
-    found = MinuteNote()
+    note = MinuteNote()
     for minute in range(first, end):
         if minute in minutes:
-            found = _sum(found, minutes[minute])
-    return found
+            note = _sum(note, minutes[minute])
+    return note
 
 
-def _sum(one: MinuteNote, other: MinuteNote) -> MinuteNote:
-    newest = max(one, other, key=lambda note: note.last_batch)
+def _sum(note: MinuteNote, other_note: MinuteNote) -> MinuteNote:
+    newest = max(note, other_note, key=lambda note: note.last_batch)
     return MinuteNote(
-        batches=one.batches + other.batches,
-        changes=one.changes + other.changes,
-        size_bytes=one.size_bytes + other.size_bytes,
+        batches=note.batches + other_note.batches,
+        changes=note.changes + other_note.changes,
+        size_bytes=note.size_bytes + other_note.size_bytes,
         last_batch=newest.last_batch,
         claim=newest.claim,
         stages={
-            name: _sum_of_stage(one.stages.get(name, StageNote()), other.stages.get(name, StageNote()))
-            for name in {**one.stages, **other.stages}
+            name: _sum_of_stage(note.stages.get(name, StageNote()), other_note.stages.get(name, StageNote()))
+            for name in {**note.stages, **other_note.stages}
         },
         delivered={
-            name: _sum_of_deliveries(one.delivered.get(name, DeliveryNote()), other.delivered.get(name, DeliveryNote()))
-            for name in {**one.delivered, **other.delivered}
+            name: _sum_of_deliveries(
+                note.delivered.get(name, DeliveryNote()), other_note.delivered.get(name, DeliveryNote())
+            )
+            for name in {**note.delivered, **other_note.delivered}
         },
     )
 
 
-def _sum_of_stage(one: StageNote, other: StageNote) -> StageNote:
+def _sum_of_stage(note: StageNote, other_note: StageNote) -> StageNote:
     return StageNote(
-        batches=one.batches + other.batches, rows=one.rows + other.rows, seconds=one.seconds + other.seconds
+        batches=note.batches + other_note.batches,
+        rows=note.rows + other_note.rows,
+        seconds=note.seconds + other_note.seconds,
     )
 
 
-def _sum_of_deliveries(one: DeliveryNote, other: DeliveryNote) -> DeliveryNote:
+def _sum_of_deliveries(note: DeliveryNote, other_note: DeliveryNote) -> DeliveryNote:
     return DeliveryNote(
-        batches=one.batches + other.batches,
-        most_lag_ms=max(one.most_lag_ms, other.most_lag_ms),
-        sum_lag_ms=one.sum_lag_ms + other.sum_lag_ms,
+        batches=note.batches + other_note.batches,
+        most_lag_ms=max(note.most_lag_ms, other_note.most_lag_ms),
+        sum_lag_ms=note.sum_lag_ms + other_note.sum_lag_ms,
     )
 
 

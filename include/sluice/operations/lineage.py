@@ -106,12 +106,12 @@ def _origin(column: str, rules: Sequence[Rule], route: TableRoute) -> ColumnOrig
         steps.append("CONVERT")
     masked = False
     for rule in reversed(rules):
-        kind, given = str(rule.config.builtin), rule.params()
-        touched = getattr(given, "columns", ())
+        kind, given_params = str(rule.config.builtin), rule.params()
+        touched = getattr(given_params, "columns", ())
         if kind == "rename":
             name = {new: old for old, new in dict(touched).items()}.get(name, name)
         elif kind in {"add", "soft_delete"}:
-            if name in _made(kind, given):
+            if name in _made(kind, given_params):
                 return None
         elif name in touched and kind in _MASKS | _CHANGES:
             steps.append((_MASKS | _CHANGES)[kind])
@@ -156,18 +156,18 @@ def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list
             if not table.rows:
                 continue
             output = data_set(uri_of(opened.config.type, at, opened, table.target))
-            made = found.setdefault(output, TableLineage(output))
+            lineage = found.setdefault(output, TableLineage(output))
             of = TableId(table.source_schema, table.source_table)
             given = data_set(uri_of(source.type, source_at, runtime.source, of))
-            if given not in made.inputs:
-                made.inputs.append(given)
+            if given not in lineage.inputs:
+                lineage.inputs.append(given)
             if (defined := definitions.find(of) if definitions is not None else None) is not None:
-                made.source_columns[given] = tuple((column.name, column.type) for column in defined.columns)
-            made.columns = table.columns
-            made.rows += table.rows
-            made.size_bytes += sum(file.size_bytes for file in table.files)
-            known = column_origins([one.name for one in table.columns], of, rules, mapping.route(of))
-            made.origins.pop(given, None)
+                lineage.source_columns[given] = tuple((column.name, column.type) for column in defined.columns)
+            lineage.columns = table.columns
+            lineage.rows += table.rows
+            lineage.size_bytes += sum(file.size_bytes for file in table.files)
+            known = column_origins([column.name for column in table.columns], of, rules, mapping.route(of))
+            lineage.origins.pop(given, None)
             if known is not None and same_rules:
-                made.origins[given] = known
+                lineage.origins[given] = known
     return [found[name] for name in sorted(found)]

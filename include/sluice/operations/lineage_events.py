@@ -49,7 +49,7 @@ def data_sets(tables: Sequence[TableLineage]) -> tuple[list[Any], list[Any]]:
     defined = {given: columns for table in tables for given, columns in table.source_columns.items()}
     outputs = []
     for table in tables:
-        facets = _schema([(one.name, one.type or one.kind or one.arrow_type) for one in table.columns])
+        facets = _schema([(column.name, column.type or column.kind or column.arrow_type) for column in table.columns])
         if table.origins:
             facets["columnLineage"] = _column_lineage(table)
         counted = statistics.OutputStatisticsOutputDatasetFacet(rowCount=table.rows, size=table.size_bytes)

@@ -24,7 +24,7 @@ class TargetMaintenance:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON values."""
-        return {"target": self.target, "tables": [one.to_json() for one in self.tables]}
+        return {"target": self.target, "tables": [table.to_json() for table in self.tables]}
 
 
 def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetMaintenance]:
@@ -42,10 +42,10 @@ def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetMaintenan
         tables = list(dict.fromkeys(routes.route(table.id).target for table in source.tables(selection.wants)))
     done = []
     for name, maintainer in kept:
-        found = TargetMaintenance(name, tuple(maintainer.maintain(tables, dry_run=dry_run)))
-        for one in found.tables:
-            _log.info("table_maintained", pipeline=runtime.name, target=name, dry_run=dry_run, **one.to_json())
-        done.append(found)
+        maintenance = TargetMaintenance(name, tuple(maintainer.maintain(tables, dry_run=dry_run)))
+        for table in maintenance.tables:
+            _log.info("table_maintained", pipeline=runtime.name, target=name, dry_run=dry_run, **table.to_json())
+        done.append(maintenance)
     return done
 
 

@@ -39,9 +39,9 @@ class _Values:
     def add(self, found: Iterable[Sample]) -> None:
         """Keep these values until they are sent; a newer value of the same series replaces one that waits."""
         with self._lock:
-            for one in found:
+            for sample in found:
                 if len(self._reported) < _MOST_KEPT:
-                    self._reported[one.metric.name, tuple(sorted(one.labels.items()))] = one
+                    self._reported[sample.metric.name, tuple(sorted(sample.labels.items()))] = sample
 
     def take(self, metric: Metric) -> list[Sample]:
         """Return the values of a metric in this round; the first metric that is asked for again begins a new one."""
@@ -51,14 +51,14 @@ class _Values:
             return self._round.pop(metric.name)
 
     def _begin(self) -> dict[str, list[Sample]]:
-        found, self._reported = list(self._reported.values()), {}
+        samples, self._reported = list(self._reported.values()), {}
         if self.looks is not None:
-            found += [sample for seen in self.looks.newest() for sample in seen.samples()]
-        if found:
-            found.append(Sample(VERSION, {"version": __version__}, 1.0))
+            samples += [sample for seen in self.looks.newest() for sample in seen.samples()]
+        if samples:
+            samples.append(Sample(VERSION, {"version": __version__}, 1.0))
         made: dict[str, list[Sample]] = {metric.name: [] for metric in (*METRICS, VERSION)}
-        for one in found:
-            made[one.metric.name].append(one)
+        for sample in samples:
+            made[sample.metric.name].append(sample)
         return made
 
 

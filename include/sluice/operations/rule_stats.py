@@ -55,24 +55,24 @@ def newest_files(store: SegmentStore, batches: Sequence[Batch]) -> dict[str, int
     Keys: copied, unchanged, missing, bytes, bytes_per_s and batch, of the newest merged batch that names files;
     in_progress and of, if units copy files now. ``batches``: ascending.
     """
-    found: dict[str, int] = {}
+    newest_files: dict[str, int] = {}
     for batch in reversed(batches):
         if batch.changeset:
             with suppress(SluiceError):
                 counts = read_changeset(store, batch.changeset).manifest.counts
                 if any(name in counts for name in _FILE_COUNTS):
-                    found |= {ours: counts.get(name, 0) for name, ours in _FILE_COUNTS.items()} | {
+                    newest_files |= {ours: counts.get(name, 0) for name, ours in _FILE_COUNTS.items()} | {
                         "batch": batch.number
                     }
                     break
     under_way = [read_progress(store, batch.number) for batch in batches if not batch.changeset]
     if any(under_way):
-        found |= {
+        newest_files |= {
             "in_progress": sum(one.get("files", 0) for one in under_way),
             "of": sum(one.get("of", 0) for one in under_way),
             "bytes_per_s": sum(one.get("bytes_per_s", 0) for one in under_way),
         }
-    return found
+    return newest_files
 
 
 def files_in_words(files: Mapping[str, int]) -> str:

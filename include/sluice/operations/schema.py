@@ -27,20 +27,20 @@ def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:
             f"{runtime.name} has no schema history yet",
             hint="it begins with the first capture: `sluice run`, or the DAG's next run",
         )
-    known = SchemaStore(runtime.store).load(cursor.schema, runtime.source.stored_definitions)
+    known_definitions = SchemaStore(runtime.store).load(cursor.schema, runtime.source.stored_definitions)
     head = {"pipeline": runtime.name, "position": str(cursor.position), "stored": cursor.schema}
     if table is not None:
         name = table_id(table)
-        found, why = known.find(name), known.why_unknown(name)
-        if found is None and why is None:
+        definition, why = known_definitions.find(name), known_definitions.why_unknown(name)
+        if definition is None and why is None:
             raise ConfigError(f"table {table} is not in the schema history of {runtime.name}")
-        return head | {"table": found.to_json() if found else None, "unknown": why.to_json() if why else None}
+        return head | {"table": definition.to_json() if definition else None, "unknown": why.to_json() if why else None}
     tables = [
-        {"table": str(name), "columns": len(found.columns), "key": list(found.row_key)}
-        for name in sorted(known.tables)
-        if (found := known.find(name))
+        {"table": str(name), "columns": len(definition.columns), "key": list(definition.row_key)}
+        for name in sorted(known_definitions.tables)
+        if (definition := known_definitions.find(name))
     ]
-    unknown = [{"table": str(name), **why.to_json()} for name, why in sorted(known.unknown.items())]
+    unknown = [{"table": str(name), **why.to_json()} for name, why in sorted(known_definitions.unknown.items())]
     return head | {"tables": tables, "unknown": unknown}
 
 
@@ -55,9 +55,9 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
         if cursor is None or not cursor.schema:
             raise ConfigError(f"{runtime.name} has no schema history yet", hint="it begins with the first capture")
         schemas = SchemaStore(runtime.store)
-        known = schemas.load(cursor.schema, runtime.source.stored_definitions)
+        known_definitions = schemas.load(cursor.schema, runtime.source.stored_definitions)
         with runtime.source.open() as source:
-            definition = history_of(runtime.name, source).parse(known, table_id(table), sql)
+            definition = history_of(runtime.name, source).parse(known_definitions, table_id(table), sql)
         plan = ActionPlan(
             "schema set",
             (
@@ -66,8 +66,8 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
             ),
         )
         if not dry_run:
-            known.put(definition)
-            path = schemas.save(known, cursor.position, lease.epoch, parent=cursor.schema)
+            known_definitions.put(definition)
+            path = schemas.save(known_definitions, cursor.position, lease.epoch, parent=cursor.schema)
             state.advance(lease, cursor, cursor.position, schema=path)
             state.audit.note(
                 by=by, what="schema set", details={"table": table, "position": str(cursor.position), "sql": sql[:2000]}
@@ -89,20 +89,22 @@ def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: 
         schemas = SchemaStore(runtime.store)
         with runtime.source.open() as source:
             history = history_of(runtime.name, source)
-            known: Definitions = (
+            schema: Definitions = (
                 schemas.load(cursor.schema, runtime.source.stored_definitions)
                 if tables
                 else schema_at(runtime, history, cursor.position, stored=False)
             )
             for table in tables:
-                known.put(history.definition(table_id(table), cursor.position))
+                schema.put(history.definition(table_id(table), cursor.position))
         if tables:
             steps = tuple(f"{table}: read from the server as of {cursor.position}" for table in tables)
         else:
-            steps = (f"{len(known.tables)} tables read as of {cursor.position}, {len(known.unknown)} not known there",)
+            steps = (
+                f"{len(schema.tables)} tables read as of {cursor.position}, {len(schema.unknown)} not known there",
+            )
         if not dry_run:
             parent = cursor.schema if tables else None
-            path = schemas.save(known, cursor.position, lease.epoch, parent=parent)
+            path = schemas.save(schema, cursor.position, lease.epoch, parent=parent)
             state.advance(lease, cursor, cursor.position, schema=path)
             state.audit.note(
                 by=by, what="schema reload", details={"tables": list(tables), "position": str(cursor.position)}

@@ -140,7 +140,7 @@ class ServerQuestions:
     def threads(self) -> int:
         """Number of threads that ask a server now."""
         with self._lock:
-            return sum(one.asked for one in self._servers.values())
+            return sum(server.asked for server in self._servers.values())
 
     def begin(self, server: str, call: Callable[[], _T]) -> Question[_T]:
         """Ask ``server`` in its own thread.
@@ -148,13 +148,17 @@ class ServerQuestions:
         A silent server that was tried lately is not asked: its NoAnswer is there at once.
         """
         with self._lock:
-            known = self._servers.setdefault(server, _Server())
-            pause = PROBE_S * 2 ** len(known.stuck)
-            if known.silent_since_ms is not None and known.slow and time.monotonic() - known.tried < pause:
-                return Question(self, server, NoAnswer(server, known.silent_since_ms, known.because))
+            known_server = self._servers.setdefault(server, _Server())
+            pause = PROBE_S * 2 ** len(known_server.stuck)
+            if (
+                known_server.silent_since_ms is not None
+                and known_server.slow
+                and time.monotonic() - known_server.tried < pause
+            ):
+                return Question(self, server, NoAnswer(server, known_server.silent_since_ms, known_server.because))
             question: Question[_T] = Question(self, server)
-            known.asked += 1
-            known.tried = question.began
+            known_server.asked += 1
+            known_server.tried = question.began
         context = contextvars.copy_context()
         thread = threading.Thread(
             target=context.run, args=(question._run, call), name=f"look {server}"[:60], daemon=True
@@ -176,39 +180,39 @@ class ServerQuestions:
         with self._lock:
             if question._done.is_set():
                 return None
-            known = self._servers[server]
-            known.stuck.add(id(question))
-            known.slow = True
-            if known.silent_since_ms is None:
-                known.silent_since_ms, known.because = question.began_ms, ""
-            return NoAnswer(server, known.silent_since_ms, known.because)
+            known_server = self._servers[server]
+            known_server.stuck.add(id(question))
+            known_server.slow = True
+            if known_server.silent_since_ms is None:
+                known_server.silent_since_ms, known_server.because = question.began_ms, ""
+            return NoAnswer(server, known_server.silent_since_ms, known_server.because)
 
     def _silent(self, server: str, question: Question[Any]) -> NoAnswer:
         """Return what the end of ``question`` noted; another one may have been answered since."""
         with self._lock:
-            known = self._servers.get(server)
-            since_ms = known.silent_since_ms if known is not None else None
+            known_server = self._servers.get(server)
+            since_ms = known_server.silent_since_ms if known_server is not None else None
         return NoAnswer(server, since_ms if since_ms is not None else question.began_ms, str(question._error))
 
-    def _ended(self, server: str, question: Question[Any], done: threading.Event) -> None:
+    def _ended(self, server: str, question: Question[Any], event: threading.Event) -> None:
         with self._lock:
-            done.set()
-            known = self._servers.get(server)
-            if known is None:
+            event.set()
+            known_server = self._servers.get(server)
+            if known_server is None:
                 return
-            known.asked -= 1
-            late = id(question) in known.stuck
-            known.stuck.discard(id(question))
+            known_server.asked -= 1
+            late = id(question) in known_server.stuck
+            known_server.stuck.discard(id(question))
             error = question._error
             if isinstance(error, UNAVAILABLE):
-                known.slow = late or known.slow or time.monotonic() - question.began > _QUICK_S
+                known_server.slow = late or known_server.slow or time.monotonic() - question.began > _QUICK_S
                 # A late error may only say that the caller closed the connection.
-                known.because = "" if late else str(error)
-                if known.silent_since_ms is None:
-                    known.silent_since_ms = question.began_ms
+                known_server.because = "" if late else str(error)
+                if known_server.silent_since_ms is None:
+                    known_server.silent_since_ms = question.began_ms
             elif error is None or not late:
-                known.silent_since_ms, known.because, known.slow = None, "", False
-            if not known.asked and known.silent_since_ms is None:
+                known_server.silent_since_ms, known_server.because, known_server.slow = None, "", False
+            if not known_server.asked and known_server.silent_since_ms is None:
                 del self._servers[server]
 
     def _forget(self) -> None:

@@ -43,7 +43,7 @@ class SnapshotShown:
             "batch": self.batch,
             "asked": self.asked,
             "holds": self.holds,
-            "tables": [one.to_json() for one in self.tables],
+            "tables": [table.to_json() for table in self.tables],
         }
 
 
@@ -82,12 +82,14 @@ def show(
         named = [one for one in tables if str(one) == table]
     else:
         named = tables
-    wanted = _wanted(reader, named, at) if at is not None else process.batch if batch is None else batch
-    if wanted > process.batch:
-        raise ConfigError(f"the snapshot of {runtime.name} holds batch {process.batch}; batch {wanted} comes later")
-    shown = whole_batch(reader, tables, wanted)
-    found = (reader.as_of(one, shown) for one in named)
-    return SnapshotShown(shown, wanted, process.batch, tuple(one for one in found if one is not None))
+    wanted_batch = _wanted(reader, named, at) if at is not None else process.batch if batch is None else batch
+    if wanted_batch > process.batch:
+        raise ConfigError(
+            f"the snapshot of {runtime.name} holds batch {process.batch}; batch {wanted_batch} comes later"
+        )
+    shown_batch = whole_batch(reader, tables, wanted_batch)
+    versions = (reader.as_of(one, shown_batch) for one in named)
+    return SnapshotShown(shown_batch, wanted_batch, process.batch, tuple(one for one in versions if one is not None))
 
 
 def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:

@@ -20,9 +20,9 @@ def source_tables(kind: str, connection: str, resolver: ConnectionResolver) -> l
         "source": {"type": kind, "connection": connection},
         "targets": [{"name": "none", "type": "memory", "connection": connection}],
     })
-    wanted = Selection.compile(config.capture)
+    wanted_selection = Selection.compile(config.capture)
     with open_source(config, resolver).open() as session:
-        found = session.tables(wanted.wants)
+        tables = session.tables(wanted_selection.wants)
     return [
         {
             "schema": one.id.schema,
@@ -32,5 +32,5 @@ def source_tables(kind: str, connection: str, resolver: ConnectionResolver) -> l
             "columns": [{"name": c.name, "type": c.native or c.sql_type} for c in one.schema.columns],
             "unknown": [{"name": name, "type": kind} for name, kind in one.unknown],
         }
-        for one in found[:MOST]
+        for one in tables[:MOST]
     ]

@@ -30,16 +30,16 @@ def placement_remarks(pipeline: PipelineConfig, rules_folder: Path, store_uri: s
     stages = stages_of(pipeline, rules_folder)
     queues = set()
     for stage in stages:
-        found = workers.place(stage.kind, stage.subject)
-        queues.add((found.get("queue"), found.get("executor")))
-        if found:
-            value = ", ".join(f"{key} {name}" for key, name in found.items())
+        place = workers.place(stage.kind, stage.subject)
+        queues.add((place.get("queue"), place.get("executor")))
+        if place:
+            value = ", ".join(f"{key} {name}" for key, name in place.items())
             yield PlacementRemark(
                 stage.name, value, "Airflow knows whether it exists: `airflow pools list`, and workers of the queue"
             )
-    known = {stage.name for stage in stages} | {str(stage.kind) for stage in stages}
+    known_names = {stage.name for stage in stages} | {str(stage.kind) for stage in stages}
     for key in workers.stages:
-        if key not in known and key != "rule":
+        if key not in known_names and key != "rule":
             why = "no rule with a task of its own has this name, so that no task is there"
             yield PlacementRemark(
                 key, "no such stage", why, "correct the name, or write task: own for the rule in its file"

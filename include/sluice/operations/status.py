@@ -323,9 +323,13 @@ class _Delivery:
         quarantined = state.quarantine.all()
         acknowledged = {name: state.acks.get(name) for name in targets}
         done = state.passed()
-        found = cls(cursor, [], done, acknowledged, quarantined, state.waiting())
-        asked = {*numbers[-recent:], *(n for n in numbers if n > done), *found.first_lacking.intersection(numbers)}
-        return replace(found, known=[batch for batch in map(state.batches.get, sorted(asked)) if batch])
+        delivery = cls(cursor, [], done, acknowledged, quarantined, state.waiting())
+        requested_numbers = {
+            *numbers[-recent:],
+            *(n for n in numbers if n > done),
+            *delivery.first_lacking.intersection(numbers),
+        }
+        return replace(delivery, known=[batch for batch in map(state.batches.get, sorted(requested_numbers)) if batch])
 
     @property
     def first_lacking(self) -> set[int]:
@@ -365,7 +369,7 @@ def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
     ``acknowledged_by`` names the targets that have each. Raises CoordinationError if ZooKeeper does not answer.
     """
     with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
-        found = state.batches.claimed_all(claim)
+        batches = state.batches.claimed_all(claim)
         sides = {target.name: state.acks.get(target.name) for target in runtime.pipeline.targets}
     return [
         {
@@ -374,7 +378,7 @@ def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
                 name for name, side in sides.items() if side is not None and side.batch >= batch.number
             ],
         }
-        for batch in found
+        for batch in batches
     ]
 
 
@@ -422,10 +426,10 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
     try:
         part = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
         read = partial(_read, runtime, source, recent, keep_s)
-        found = server_questions.ask(part, read, STATUS_TIMEOUT_S + 2 * ANSWER_S)
-        if not isinstance(found, NoAnswer):
-            return found.value
-        silent, errors = [Silence.of("zookeeper", found)], [str(found)]
+        answer = server_questions.ask(part, read, STATUS_TIMEOUT_S + 2 * ANSWER_S)
+        if not isinstance(answer, NoAnswer):
+            return answer.value
+        silent, errors = [Silence.of("zookeeper", answer)], [str(answer)]
     except SluiceError as error:
         errors = [str(error)]
     now = _Source(int(time.time() * 1000))
@@ -514,13 +518,13 @@ def _answered_source(
     if isinstance(asked, SluiceError):
         return unknown, [str(asked)]
     try:
-        found = asked.answer()
+        answer = asked.answer()
     except SluiceError as error:
         return unknown, [str(error)]
-    if isinstance(found, NoAnswer):
-        silent.append(Silence.of("source", found))
-        return unknown, [str(found)]
-    return found.value, []
+    if isinstance(answer, NoAnswer):
+        silent.append(Silence.of("source", answer))
+        return unknown, [str(answer)]
+    return answer.value, []
 
 
 _filtered: dict[tuple[str, str], tuple[float, list[Finding]]] = {}
@@ -549,21 +553,21 @@ def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[
         return None
 
 
-def _left_out(name: str, member: str, asked: Question[list[Finding]] | None) -> list[str]:
+def _left_out(name: str, member: str, requested_question: Question[list[Finding]] | None) -> list[str]:
     """Return what the server that is read leaves out of captured tables, a sentence each; the last answer while it
     gives none.
     """
     known = (name, member)
     try:
-        answer = asked.answer() if asked is not None else None
+        answer = requested_question.answer() if requested_question is not None else None
         if isinstance(answer, Answer):
             _filtered[known] = time.monotonic(), answer.value
     except SluiceError as error:
         _log.info("replication_filters_read_failed", pipeline=name, server=member, error=str(error))
-    found = _filtered.get(known, (0.0, []))[1]
+    findings = _filtered.get(known, (0.0, []))[1]
     return [
         f"source {member}: {one.setting} is {one.value}: {one.why}" + (f" -> {one.fix}" if one.fix else "")
-        for one in found
+        for one in findings
     ]
 
 
@@ -608,16 +612,16 @@ def _read(
     ``source``: None for a group of servers: its current server is asked.
     """
     with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
-        found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
+        delivery = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
         member = runtime.member(state) if runtime.pipeline.source.connections else ""
         servers = {
-            one.name: runtime.target_member(state, one.name) if one.connections else ""
-            for one in runtime.pipeline.targets
+            target.name: runtime.target_member(state, target.name) if target.connections else ""
+            for target in runtime.pipeline.targets
         }
         asked_source = source if source is not None else _ask_source(runtime, member, keep_s)
         asked_filters = _ask_filters(runtime, member, keep_s) if member else None
         asked_store = server_questions.begin(
-            f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)
+            f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, delivery.known)
         )
         asked_targets = _ask_targets(runtime, state, keep_s)
         draining_by, installation, dumps = state.owner(), state.election.leader_name(), recent_dumps(state)
@@ -643,7 +647,7 @@ def _read(
     since = {one.part.removeprefix("target "): one.since for one in silent if one.part.startswith("target ")}
     targets = [
         replace(
-            _target_status(config, found, now),
+            _target_status(config, delivery, now),
             loading_by=loading_by[config.name],
             alert_since=alerts.get(config.name),
             no_answer_since=since.get(config.name),
@@ -653,14 +657,16 @@ def _read(
     ]
     first_copies = [dump for dump in dumps if dump.is_first_copy]
     targets = [
-        replace(one, lag_ms=None) if not one.lag_ms and any(_is_for(dump, one) for dump in first_copies) else one
-        for one in targets
+        replace(target, lag_ms=None)
+        if not target.lag_ms and any(_is_for(dump, target) for dump in first_copies)
+        else target
+        for target in targets
     ]
-    cursor = found.cursor
+    cursor = delivery.cursor
     return Status(
         pipeline=runtime.name,
         state=_word(
-            found,
+            delivery,
             now,
             stopped=bool(disagree),
             paused=bool(paused),
@@ -676,8 +682,8 @@ def _read(
         lag_bytes=max((t.lag_bytes for t in targets if t.lag_bytes is not None), default=None),
         draining_by=draining_by,
         targets=targets,
-        in_flight=found.in_flight,
-        recent=found.known[-recent:],
+        in_flight=delivery.in_flight,
+        recent=delivery.known[-recent:],
         errors=[*errors, *disagree],
         warnings=[
             *stored.warnings,
@@ -687,14 +693,14 @@ def _read(
             *(
                 ()
                 if paused
-                else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime.pipeline), now.now_ms)
+                else _left_alone(delivery, any(loading_by.values()), worker_grace_s(runtime.pipeline), now.now_ms)
             ),
             *(reader.warning for reader in stored.subscriptions if reader.warning),
         ],
         installation=installation,
         server=member,
         paused=paused,
-        reread_from=found.reread_from(targets),
+        reread_from=delivery.reread_from(targets),
         rules=stored.rules,
         rules_batch=stored.rules_batch,
         files=stored.files,
@@ -709,7 +715,7 @@ def _read(
         incomplete=[sentence(runtime.name, one) for one in incomplete],
         alerts=holding(alerts),
         alerts_off=switched_off(alerts),
-        stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), found),
+        stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), delivery),
         changes=cursor.changes if cursor else 0,
         size_bytes=cursor.size_bytes if cursor else 0,
         errors_counted=errors_counted,
@@ -740,18 +746,18 @@ def _purge_horizon_s(cursor: Cursor | None, source: _Source) -> float | None:
     return max(source.retention_s - age_s, 0.0)
 
 
-def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
+def _stages(stages: Sequence[Stage], delivery: _Delivery) -> list[StageStatus]:
     """Return the progress of each stage; a target that was not begun yet has passed nothing."""
-    if found.cursor is None:
+    if delivery.cursor is None:
         return [StageStatus(stage.name, stage.needs, None) for stage in stages]
-    last = found.cursor.next_batch - 1
+    last = delivery.cursor.next_batch - 1
     told = []
     for stage in stages:
         if stage.kind in {StageKind.LOAD, StageKind.ACKNOWLEDGE}:
-            side = found.acknowledged[stage.subject]
+            side = delivery.acknowledged[stage.subject]
             told.append(StageStatus(stage.name, stage.needs, side.batch if side is not None else None))
             continue
-        waits = (one.number for one in found.in_flight if not has_passed(stage, stages, one))
+        waits = (one.number for one in delivery.in_flight if not has_passed(stage, stages, one))
         told.append(StageStatus(stage.name, stage.needs, min(waits, default=last + 1) - 1))
     return told
 
@@ -759,21 +765,25 @@ def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
 def _verified(store: SegmentStore) -> dict[str, Any]:
     """Return the last verification result, as one line and by table."""
     try:
-        found = kept(store, 1)
+        results = kept(store, 1)
     except SluiceError as error:
         return {"verified": f"the last result cannot be read: {error.message}"}
-    if not found:
+    if not results:
         return {}
-    began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(found[-1].began_ms / 1000))
+    began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(results[-1].began_ms / 1000))
     return {
-        "verified": f"{began} UTC: {found[-1].in_a_line()}",
-        "verification": found[-1].summary(SHOWN_TABLES),
+        "verified": f"{began} UTC: {results[-1].in_a_line()}",
+        "verification": results[-1].summary(SHOWN_TABLES),
     }
 
 
-def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:
-    cursor, acknowledged, reason = found.cursor, found.acknowledged[config.name], found.quarantined.get(config.name)
-    waiting = found.waiting.get(config.name)
+def _target_status(config: TargetConfig, delivery: _Delivery, source: _Source) -> TargetStatus:
+    cursor, acknowledged, reason = (
+        delivery.cursor,
+        delivery.acknowledged[config.name],
+        delivery.quarantined.get(config.name),
+    )
+    waiting = delivery.waiting.get(config.name)
     position = acknowledged.position if acknowledged else None
     if acknowledged and cursor and acknowledged.batch >= cursor.next_batch - 1:
         position = cursor.position  # nothing is in flight: idle log does not hold the position back
@@ -782,11 +792,11 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
         type=config.type,
         batch=acknowledged.batch if acknowledged else None,
         position=acknowledged.position if acknowledged else None,
-        lag_ms=_lag_ms(found, acknowledged.batch if acknowledged else 0, source),
+        lag_ms=_lag_ms(delivery, acknowledged.batch if acknowledged else 0, source),
         lag_bytes=source.lag_bytes(position) if source.lag_bytes and position else None,
         loading_by=None,
         enqueued_batch=cursor.next_batch - 1 if cursor else None,
-        enqueued=_end_of(found.known, cursor.next_batch - 1, acknowledged) if cursor else None,
+        enqueued=_end_of(delivery.known, cursor.next_batch - 1, acknowledged) if cursor else None,
         quarantined=f"since {reason.since}, {reason.attempts} attempts: {reason.error}" if reason else None,
         waits=str(waiting) if waiting else None,
         starts_again=(acknowledged.restart or None) if acknowledged else None,
@@ -796,7 +806,7 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
 
 
 def _word(
-    found: _Delivery,
+    delivery: _Delivery,
     source: _Source,
     *,
     stopped: bool,
@@ -807,7 +817,7 @@ def _word(
     copying: bool,
 ) -> str:
     """Return the pipeline's state in one word, see :class:`Status`."""
-    captured = found.cursor.position if found.cursor else None
+    captured = delivery.cursor.position if delivery.cursor else None
     if stopped:
         return "stopped"
     if captured is None and not failing:
@@ -822,7 +832,7 @@ def _word(
         return "no_answer"
     if copying:
         return "copying"
-    if found.in_flight or found.waiting:
+    if delivery.in_flight or delivery.waiting:
         return "running"
     return "idle" if captured and source.head and source.head.order == captured.order else "behind"
 
@@ -831,11 +841,11 @@ def _is_for(dump: DumpView, target: TargetStatus) -> bool:
     return not dump.targets or target.name in dump.targets
 
 
-def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) -> list[str]:
+def _left_alone(delivery: _Delivery, at_work: bool, grace_s: float, now_ms: int) -> list[str]:
     """Return which run the oldest undelivered batch belongs to if no process loads it and its run has had its time."""
-    if at_work or not found.in_flight:
+    if at_work or not delivery.in_flight:
         return []
-    batch = found.in_flight[0]
+    batch = delivery.in_flight[0]
     age_s = (now_ms - batch.created_ms) / 1000
     if age_s <= grace_s:
         return []
@@ -892,17 +902,20 @@ def _ask_targets(
 
     The acknowledgements must have been read before.
     """
-    asked: list[tuple[str, Question[Any] | SluiceError]] = []
+    requested_targets: list[tuple[str, Question[Any] | SluiceError]] = []
     for config in runtime.pipeline.targets:
         if time.monotonic() - _agreed.get((runtime.name, config.name), -1e9) < keep_s:
             continue
         name = server_name("target", runtime.resolver, runtime.target_member(state, config.name))
         try:
             check = CheckpointCheck(runtime, state, config.name)
-            asked.append((config.name, server_questions.begin(name, partial(_read_checkpoint, runtime, state, check))))
+            requested_targets.append((
+                config.name,
+                server_questions.begin(name, partial(_read_checkpoint, runtime, state, check)),
+            ))
         except SluiceError as error:
-            asked.append((config.name, error))
-    return asked
+            requested_targets.append((config.name, error))
+    return requested_targets
 
 
 def _read_checkpoint(runtime: Runtime, state: PipelineState, check: CheckpointCheck) -> None:
@@ -923,7 +936,7 @@ def _disagreements(
 
     Those that do not answer are added to ``silent``; any other fault is left to the next load.
     """
-    found = []
+    disagreements = []
     for target, question in asked:
         try:
             if isinstance(question, SluiceError):
@@ -934,10 +947,10 @@ def _disagreements(
             else:
                 _agreed[name, target] = time.monotonic()
         except CheckpointError as error:
-            found.append(str(error))
+            disagreements.append(str(error))
         except SluiceError as error:
             _log.info("checkpoint_read_failed", pipeline=name, target=target, error=str(error))
-    return found
+    return disagreements
 
 
 def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) -> Offset | None:
@@ -948,12 +961,12 @@ def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) 
     return process.position if process else None
 
 
-def _lag_ms(found: _Delivery, acknowledged: int, source: _Source) -> int | None:
+def _lag_ms(delivery: _Delivery, acknowledged: int, source: _Source) -> int | None:
     """Return the age of the oldest change after batch ``acknowledged``; 0: there is none; None: unknown."""
-    waiting = [batch for batch in found.known if batch.number > acknowledged]
+    waiting = [batch for batch in delivery.known if batch.number > acknowledged]
     if waiting:
         return max(source.now_ms - waiting[0].first_commit_time_us // 1000, 0)
-    captured = found.cursor.position if found.cursor else None
+    captured = delivery.cursor.position if delivery.cursor else None
     if source.head is None or captured is None:
         return None
     if source.head.order == captured.order:

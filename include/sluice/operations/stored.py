@@ -133,7 +133,7 @@ def _without_masked(change: Change, masking: Masking) -> Change:
         change,
         before=before,
         after=after,
-        fields=tuple(one for one in change.fields if true_name(one) not in hidden),
+        fields=tuple(field for field in change.fields if true_name(field) not in hidden),
         key=tuple(name for name in change.key if name not in hidden),
     )
 

@@ -90,20 +90,20 @@ def subscriptions(runtime: Runtime, state: PipelineState) -> list[SubscriptionSt
     return [_status(runtime, state, found, last) for found in state.subscriptions.all()]
 
 
-def _status(runtime: Runtime, state: PipelineState, found: Subscription, last: int) -> SubscriptionStatus:
+def _status(runtime: Runtime, state: PipelineState, subscription: Subscription, last: int) -> SubscriptionStatus:
     now_s = time.time()
-    lag_ms = 0 if found.batch >= last else _age_ms(runtime.store, state, found.batch + 1, now_s)
+    lag_ms = 0 if subscription.batch >= last else _age_ms(runtime.store, state, subscription.batch + 1, now_s)
     return SubscriptionStatus(
-        name=found.name,
-        reader=found.reader,
-        batch=found.batch,
-        lag_batches=max(last - found.batch, 0),
+        name=subscription.name,
+        reader=subscription.reader,
+        batch=subscription.batch,
+        lag_batches=max(last - subscription.batch, 0),
         lag_ms=lag_ms,
-        connected_at=_iso(found.connected_ms / 1000),
-        acknowledged_at=_iso(found.acknowledged_ms / 1000),
-        expires_at=None if found.expired_ms else _expires_at(runtime, found, lag_ms, now_s),
-        expired_at=_iso(found.expired_ms / 1000),
-        alert_since=state.alerts.since(alert_key(found.name)),
+        connected_at=_iso(subscription.connected_ms / 1000),
+        acknowledged_at=_iso(subscription.acknowledged_ms / 1000),
+        expires_at=None if subscription.expired_ms else _expires_at(runtime, subscription, lag_ms, now_s),
+        expired_at=_iso(subscription.expired_ms / 1000),
+        alert_since=state.alerts.since(alert_key(subscription.name)),
     )
 
 
@@ -120,7 +120,7 @@ def _age_ms(store: SegmentStore, state: PipelineState, number: int, now_s: float
     return max(int(now_s * 1000) - began_us // 1000, 0) if began_us else None
 
 
-def _expires_at(runtime: Runtime, found: Subscription, lag_ms: int | None, now_s: float) -> str | None:
+def _expires_at(runtime: Runtime, subscription: Subscription, lag_ms: int | None, now_s: float) -> str | None:
     """Return when the subscription expires, once half of its time has passed, else None.
 
     A file is no older than its changes, so it is only looked at if these are old enough.
@@ -128,7 +128,7 @@ def _expires_at(runtime: Runtime, found: Subscription, lag_ms: int | None, now_s
     limit_s = kept_s(runtime)
     if not lag_ms or lag_ms / 1000 < limit_s / 2:
         return None
-    at_s = runtime.store.written_s(found.batch + 1)
+    at_s = runtime.store.written_s(subscription.batch + 1)
     return _iso(at_s + limit_s) if at_s and now_s - at_s >= limit_s / 2 else None
 
 
@@ -153,15 +153,15 @@ class Held:
 
     def expire(self, batch: int, *, dry_run: bool) -> None:
         """Expire the subscriptions that have not acknowledged the batch, before it is removed."""
-        for found in [one for one in self._live if one.batch < batch]:
-            if dry_run or self._state.subscriptions.expire(found.name, batch, int(time.time() * 1000)):
-                self._live.remove(found)
-                self.expired.append(found.name)
+        for subscription in [one for one in self._live if one.batch < batch]:
+            if dry_run or self._state.subscriptions.expire(subscription.name, batch, int(time.time() * 1000)):
+                self._live.remove(subscription)
+                self.expired.append(subscription.name)
                 _log.warning(
                     "subscription_expired",
-                    subscription=found.name,
-                    reader=found.reader,
-                    acknowledged_batch=found.batch,
+                    subscription=subscription.name,
+                    reader=subscription.reader,
+                    acknowledged_batch=subscription.batch,
                     dry_run=dry_run,
                 )
 
@@ -173,18 +173,23 @@ def delete(runtime: Runtime, name: str, *, by: str, dry_run: bool) -> ActionPlan
         ConfigError: there is none of that name.
     """
     with runtime.state() as state:
-        found = state.subscriptions.get(name)
-        if found is None:
+        subscription = state.subscriptions.get(name)
+        if subscription is None:
             raise _unknown(runtime, name, [one.name for one in state.subscriptions.all()])
         if not dry_run:
             state.subscriptions.delete(name)
             state.alerts.clear(alert_key(name))
             state.audit.note(
-                by=by, what="subscription deleted", details={"name": name, "reader": found.reader, "batch": found.batch}
+                by=by,
+                what="subscription deleted",
+                details={"name": name, "reader": subscription.reader, "batch": subscription.batch},
             )
     return ActionPlan(
         "delete",
-        (f"subscription {name} of reader {found.reader}, which has acknowledged batch {found.batch}, is forgotten",),
+        (
+            f"subscription {name} of reader {subscription.reader}, which has acknowledged batch {subscription.batch}, "
+            "is forgotten",
+        ),
     )
 
 

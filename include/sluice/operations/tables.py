@@ -67,15 +67,15 @@ def tables(
     return {"tables": [lines[name] for name in sorted(lines)], "batches": len(counted)}
 
 
-def _add_definitions(lines: dict[str, dict[str, Any]], known: Definitions) -> None:
+def _add_definitions(lines: dict[str, dict[str, Any]], known_definitions: Definitions) -> None:
     """Add columns and key; a pipeline whose list of tables is not stored yet gets its lines from here."""
     listed = bool(lines)
-    for table in known.tables:
-        found = known.find(table)
-        if found is not None and (str(table) in lines or not listed):
+    for table in known_definitions.tables:
+        definition = known_definitions.find(table)
+        if definition is not None and (str(table) in lines or not listed):
             line = lines.setdefault(str(table), _line(str(table), None))
-            line |= {"columns": len(found.columns), "key": list(found.row_key)}
-    for table, why in known.unknown.items():
+            line |= {"columns": len(definition.columns), "key": list(definition.row_key)}
+    for table, why in known_definitions.unknown.items():
         if str(table) in lines:
             lines[str(table)]["unknown"] = why.to_json()
 
@@ -83,10 +83,10 @@ def _add_definitions(lines: dict[str, dict[str, Any]], known: Definitions) -> No
 def _add_results(lines: dict[str, dict[str, Any]], results: Sequence[VerifyResult]) -> None:
     """Add what the newest verification of each table found."""
     for result in results:
-        for one in result.tables:
-            if one.table in lines and not one.skipped:
-                said = {"id": result.id, "at_ms": result.began_ms, "target": one.target, "differing": one.differing}
-                lines[one.table]["verified"] = said
+        for table in result.tables:
+            if table.table in lines and not table.skipped:
+                said = {"id": result.id, "at_ms": result.began_ms, "target": table.target, "differing": table.differing}
+                lines[table.table]["verified"] = said
 
 
 def table(open_state: OpenState, store: SegmentStore, source: Source, name: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def table(open_state: OpenState, store: SegmentStore, source: Source, name: str)
 
     Raises ConfigError for a name that is not schema.table.
     """
-    wanted = table_id(name)
+    wanted_table = table_id(name)
     end, looked, found = time.monotonic() + _LOOK_S, 0, []
     definition, unknown, position = None, None, ""
     with open_state() as state:
@@ -112,14 +112,15 @@ def table(open_state: OpenState, store: SegmentStore, source: Source, name: str)
                     "sql": one.sql[:10_000],
                 }
                 for one in reversed(manifest.ddl)
-                if one.table == name or any(_names(change, wanted.schema, wanted.table) for change in one.changes)
+                if one.table == name
+                or any(_names(change, wanted_table.schema, wanted_table.table) for change in one.changes)
             ]
             if time.monotonic() > end:
                 break
     if cursor is not None and cursor.schema:
         position = str(cursor.position)
-        known = SchemaStore(store).load(cursor.schema, source.stored_definitions)
-        is_defined, why = known.find(wanted), known.why_unknown(wanted)
+        known_definitions = SchemaStore(store).load(cursor.schema, source.stored_definitions)
+        is_defined, why = known_definitions.find(wanted_table), known_definitions.why_unknown(wanted_table)
         definition = is_defined.to_json() if is_defined else None
         unknown = why.to_json() if why else None
     return {

@@ -180,13 +180,13 @@ def _fit(
     if wrong.kind not in _KINDS_BEHIND:
         wrong.message = f"{name}: {wrong.message}"
         raise wrong
-    held = checkpoint.batch if checkpoint else process.began
+    held_batch = checkpoint.batch if checkpoint else process.began
     if not rewind:
         raise _refused(runtime, state, name, check, checkpoint, wrong)
     if wrong.kind == "behind" and not wrong.restored:
         wrong.message = f"{name}: {wrong.message}; it never held exactly that, so that nothing can be added to it"
         raise wrong
-    numbers = range(held + 1, process.batch + 1)
+    numbers = range(held_batch + 1, process.batch + 1)
     return _Other(name, check, checkpoint, tuple(known_again(runtime.state, runtime.store, target, n) for n in numbers))
 
 
@@ -201,16 +201,22 @@ def _refused(
     """Return the error that says how much the server lacks, and what to run."""
     process, target = check.process, check.target
     assert process is not None, "it has begun"
-    held = checkpoint.batch if checkpoint else process.began
-    known = [batch for batch in map(state.batches.get, range(held + 1, process.batch + 1)) if batch is not None]
-    changes = f", {sum(batch.changes for batch in known):,} changes" if len(known) == process.batch - held else ""
-    count = process.batch - held
-    has = f"it holds batch {held}" if checkpoint else "it has no checkpoint of the pipeline"
+    held_batch = checkpoint.batch if checkpoint else process.began
+    known_batches = [
+        batch for batch in map(state.batches.get, range(held_batch + 1, process.batch + 1)) if batch is not None
+    ]
+    changes = (
+        f", {sum(batch.changes for batch in known_batches):,} changes"
+        if len(known_batches) == process.batch - held_batch
+        else ""
+    )
+    count = process.batch - held_batch
+    has = f"it holds batch {held_batch}" if checkpoint else "it has no checkpoint of the pipeline"
     again = (
         f"`sluice targets switch {runtime.name} {target} --to {name} --rewind` delivers them again from the segments"
     )
     try:
-        for number in range(held + 1, process.batch + 1):
+        for number in range(held_batch + 1, process.batch + 1):
             known_again(runtime.state, runtime.store, target, number)
     except SegmentError:
         again = "they are no longer all stored, so that they cannot be delivered again"
@@ -267,8 +273,8 @@ def _take_over(state: PipelineState, lease: Lease, target: str, found: _Other, p
     check = found.check
     if found.lacks:
         first = found.lacks[0]
-        held = Checkpoint(lease.epoch, first.number - 1, first.first, state.identity())
-        check.checkpoints.rewind(held)
+        held_checkpoint = Checkpoint(lease.epoch, first.number - 1, first.first, state.identity())
+        check.checkpoints.rewind(held_checkpoint)
         state.redeliver(lease, target, first.first, found.lacks)
     else:
         check.checkpoints.take_over(lease.epoch, process.began, identity=state.identity(), agrees=check.require)

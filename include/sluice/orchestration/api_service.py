@@ -58,13 +58,13 @@ class ServeVariables(BaseModel):
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> ServeVariables:
         """Read the variables of the subscription service. Raises ConfigError."""
-        given = {
+        given_values = {
             name.removeprefix(_PREFIX).lower(): value
             for name, value in environment.items()
             if name.startswith(_PREFIX) and value
         }
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(given_values)
         except ValidationError as error:
             first = problems_of(
                 error.errors(include_url=False, include_input=False), cls, unknown="there is no such variable"
@@ -174,11 +174,11 @@ class ApiService:
 
     def _files(self) -> dict[str, Path]:
         """Return the pipeline files that can be read, by pipeline."""
-        found = {}
+        files = {}
         for path in yaml_files(self._folder):
             with suppress(ConfigError):  # the page shows the error
-                found[load_pipeline(path).pipeline] = path
-        return found
+                files[load_pipeline(path).pipeline] = path
+        return files
 
 
 class Served(FastAPI):

@@ -45,14 +45,14 @@ def announce(context: Any, runtime: Runtime, target: str, claim: str) -> list[Ta
     from airflow.sdk.exceptions import AirflowRuntimeError
 
     try:
-        found = _events(runtime, target, claim)
+        events = _events(runtime, target, claim)
         accessor = context["outlet_events"][outlet(runtime.name, target)]
-        for event in found:
+        for event in events:
             accessor.add(Asset(uri=event.uri, group=GROUP), extra=event.extra)
     except (SluiceError, AirflowRuntimeError) as error:
         _log.warning("assets_announce_failed", pipeline=runtime.name, target=target, error=str(error))
         return []
-    return found
+    return events
 
 
 def _events(runtime: Runtime, target: str, claim: str) -> list[TableEvent]:
@@ -71,9 +71,9 @@ def _events(runtime: Runtime, target: str, claim: str) -> list[TableEvent]:
             held = int(acknowledged.batch)
             share = before.share(claim, min(state.batches.claimed_numbers(claim), default=None), held)
             first, last = share or (held + 1, held)
-            wanted = [number for number in state.batches.numbers() if first <= number <= last][-MOST_AT_ONCE:]
-            found = table_events(
-                [batch for batch in map(state.batches.get, wanted) if batch is not None],
+            wanted_numbers = [number for number in state.batches.numbers() if first <= number <= last][-MOST_AT_ONCE:]
+            events = table_events(
+                [batch for batch in map(state.batches.get, wanted_numbers) if batch is not None],
                 runtime.store,
                 partial(uri_of, opened.config.type, endpoint, opened),
                 pipeline=runtime.name,
@@ -82,6 +82,6 @@ def _events(runtime: Runtime, target: str, claim: str) -> list[TableEvent]:
             )
             known = before.last == held if share is None else share == before.shares.get(claim)
             if known or state.announcements.take(target, before, claim, share, held):
-                return found
+                return events
     _log.warning("assets_announce_later", pipeline=runtime.name, target=target, attempts=_ATTEMPTS)
     return []

@@ -298,7 +298,7 @@ def follow_cleared_tasks(session: Session) -> list[str]:
         red = {name for name, one in tasks.items() if one.state in red_states}
         if _failed_by_itself(session, run):
             red |= {name for name, one in tasks.items() if one.state is None}
-        if not any(_began_after(one, tasks[name]) for name in red for one in tasks.values()):
+        if not any(_began_after(task, tasks[name]) for name in red for task in tasks.values()):
             continue  # nothing happened since, so the graph need not be read
         anew = [
             tasks[name]
@@ -351,11 +351,11 @@ def remove_old_events(session: Session, before: datetime, most: int = 5_000) -> 
     from sqlalchemy import delete, or_, select
 
     prefixes = [id_of("") for id_of in FAMILIES]
-    ours = or_(
+    own_element = or_(
         *(Log.dag_id.startswith(prefix, autoescape=True) for prefix in prefixes),
         Log.dag_id.in_((RETENTION_ID, CONTROL_ID)),
     )
-    old = select(Log.id).where(ours, Log.event.in_(_STATES), Log.dttm < before).order_by(Log.id).limit(most)
+    old = select(Log.id).where(own_element, Log.event.in_(_STATES), Log.dttm < before).order_by(Log.id).limit(most)
     ids = list(session.scalars(old))
     if ids:
         session.execute(delete(Log).where(Log.id.in_(ids)))

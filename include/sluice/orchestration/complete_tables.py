@@ -54,12 +54,12 @@ def other_runtimes(pipeline: str) -> list[Runtime]:
     """Open the other pipelines of the folder; those whose file is not valid do not run, and do not count."""
     from sluice.config.loading import yaml_files
 
-    mine, found = Path(pipeline).resolve(), []
-    for path in yaml_files(mine.parent):
-        if path.resolve() != mine:
+    own_path, runtimes = Path(pipeline).resolve(), []
+    for path in yaml_files(own_path.parent):
+        if path.resolve() != own_path:
             with suppress(SluiceError):
-                found.append(open_runtime(str(path)))
-    return found
+                runtimes.append(open_runtime(str(path)))
+    return runtimes
 
 
 def open_watch(pipeline: str, target: str, until_us: int, runtime: Runtime | None = None) -> TableWatch:
@@ -73,7 +73,7 @@ def left_over(seen: TableWatch, states: Sequence[TableState], *, late: bool) -> 
     """Return what is waited for; empty: nothing. Tables that wait for more than the log are left to the later task."""
     if not seen.is_settled:
         return ["the source is still committing what began before"]
-    return [one.why for one in states if one.why and (late or not one.is_blocked)]
+    return [state.why for state in states if state.why and (late or not state.is_blocked)]
 
 
 class CompleteOperator(SluiceOperator):
@@ -99,23 +99,25 @@ class CompleteOperator(SluiceOperator):
 
         run: Any = context["dag_run"]
         until, every = run.data_interval_end, run.data_interval_end - run.data_interval_start
-        seen = open_watch(self.pipeline, self.target, _microseconds(until))
-        states = list(seen.look().values())
-        left = left_over(seen, states, late=self.late)
+        seen_watch = open_watch(self.pipeline, self.target, _microseconds(until))
+        states = list(seen_watch.look().values())
+        left = left_over(seen_watch, states, late=self.late)
         if left and not (self.late and datetime.now(UTC) >= until + every):
             self.log.info("%d tables are not complete up to %s: %s", len(left), until, left[0])
             self.wait(CompleteTrigger(self.pipeline, self.target, _microseconds(until), self.late))
         mine = self._claim(context)
-        told = take(seen, states, mine)
-        _told[mine] = [one.uri for one in told]
-        accessor = context["outlet_events"][complete_outlet(seen.writer.runtime.name, self.target)]
-        for one in told:
-            accessor.add(Asset(uri=complete_uri(one.uri), group=GROUP), extra=seen.details(one))
-        self.log.info("complete up to %s: %s", until, ", ".join(one.uri for one in told[:_SHOWN]) or "no further table")
-        for one in states:
-            if one.why:
-                self.log.warning("%s is not complete: %s", one.uri, one.why)
-        return {"until": until.isoformat(), "tables": len(told), "left": sum(bool(one.why) for one in states)}
+        told = take(seen_watch, states, mine)
+        _told[mine] = [state.uri for state in told]
+        accessor = context["outlet_events"][complete_outlet(seen_watch.writer.runtime.name, self.target)]
+        for state in told:
+            accessor.add(Asset(uri=complete_uri(state.uri), group=GROUP), extra=seen_watch.details(state))
+        self.log.info(
+            "complete up to %s: %s", until, ", ".join(state.uri for state in told[:_SHOWN]) or "no further table"
+        )
+        for state in states:
+            if state.why:
+                self.log.warning("%s is not complete: %s", state.uri, state.why)
+        return {"until": until.isoformat(), "tables": len(told), "left": sum(bool(state.why) for state in states)}
 
     def _claim(self, context: Any) -> str:
         return f"{claim(context['ti'].dag_id, context['ti'].run_id)}:{self.task_id}"
@@ -166,8 +168,8 @@ class CompleteTrigger(BaseTrigger):  # type: ignore[misc]
                 complete = opened.pipeline.complete
                 every = complete.every if complete is not None else timedelta(0)
                 known[:] = [(opened, open_watch(self.pipeline, self.target, self.until_us, opened), every)]
-            _, seen, every = known[0]
-            if not left_over(seen, list(seen.look().values()), late=self.late):
+            _, seen_watch, every = known[0]
+            if not left_over(seen_watch, list(seen_watch.look().values()), late=self.late):
                 return True
             return self.late and datetime.now(UTC).timestamp() * 1e6 >= self.until_us + every.total_seconds() * 1e6
 
@@ -257,8 +259,8 @@ class TableCompleteTrigger(BaseTrigger):  # type: ignore[misc]
         await asyncio.sleep(1.0)  # see triggers._SETTLE_S
         stack = ExitStack()
         try:
-            kept = await asyncio.to_thread(_opened, stack, self.zookeeper_conn_id, self.root)
-            while (await asyncio.to_thread(kept.read, self.uri)).until_us < self.until_us:
+            kept_thread = await asyncio.to_thread(_opened, stack, self.zookeeper_conn_id, self.root)
+            while (await asyncio.to_thread(kept_thread.read, self.uri)).until_us < self.until_us:
                 await asyncio.sleep(_SENSOR_LOOK_S)
             yield TriggerEvent("complete")
         except SluiceError as error:

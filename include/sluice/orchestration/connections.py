@@ -25,7 +25,7 @@ def from_airflow(connection_id: str) -> Endpoint:
     from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
     try:
-        found = BaseHook.get_connection(connection_id)
+        connection = BaseHook.get_connection(connection_id)
     except (AirflowNotFoundException, AirflowRuntimeError) as error:
         log.debug("connection_not_found", connection=connection_id, error=type(error).__name__)
         try:
@@ -41,13 +41,13 @@ def from_airflow(connection_id: str) -> Endpoint:
             raise
     endpoint = Endpoint(
         connection_id=connection_id,
-        kind=kind_of(found.conn_type or ""),
-        host=found.host or "",
-        port=found.port,
-        user=found.login or "",
-        password=found.password or "",
-        schema=found.schema or "",
-        extra=found.extra_dejson or {},
+        kind=kind_of(connection.conn_type or ""),
+        host=connection.host or "",
+        port=connection.port,
+        user=connection.login or "",
+        password=connection.password or "",
+        schema=connection.schema or "",
+        extra=connection.extra_dejson or {},
     )
     return _masked(_by_the_spark_provider(endpoint) if endpoint.kind == SPARK_CONNECT else endpoint)
 

@@ -64,11 +64,11 @@ def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig
 
 def rules_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
     """Return a Markdown table of the rules that run in a stage's task, in order; "" if there are none."""
-    mine = rules_in(stage, rules)
-    if not mine:
+    own_rules = rules_in(stage, rules)
+    if not own_rules:
         return ""
     rows = ["| rule | what it is for | tables | |", "|---|---|---|---|"]
-    for rule in mine:
+    for rule in own_rules:
         kind = f"built-in `{rule.builtin}`" if rule.builtin else f"`{rule.path}`, {rule.type}"
         about = described(rule, rules_folder()).replace("|", "\\|")
         rows.append(f"| **{rule.name}** | {about} | `{rule.match.schema_}.{rule.match.table}` | {kind} |")

@@ -108,10 +108,10 @@ class SchedulerWatch:
             said = self._ask()
             self._asked_at = self._clock()
             if said.answer is not Answer.UNKNOWN:
-                found = self._judged(said)
-                if found is not self._known:
-                    log.info("scheduler_state_changed", state=found.value)
-                self._known, self._known_at = found, self._asked_at
+                answer = self._judged(said)
+                if answer is not self._known:
+                    log.info("scheduler_state_changed", state=answer.value)
+                self._known, self._known_at = answer, self._asked_at
         finally:
             self._asking.release()
 
@@ -170,6 +170,6 @@ def scheduler_lives() -> bool:
     global _watch
     with _making:
         if _watch is None:
-            known = addresses()
-            _watch = SchedulerWatch(lambda: ask(known))
+            known_addresses = addresses()
+            _watch = SchedulerWatch(lambda: ask(known_addresses))
     return _watch.alive()

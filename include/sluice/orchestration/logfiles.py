@@ -50,9 +50,9 @@ def processor_logs(base: Path, files: Collection[str], *, before_s: float) -> It
             continue
         for bundle in _folders(day, ""):
             for name in sorted(files):
-                found = _measured(bundle / f"{name}.log")
-                if found and found.written_s < before_s:
-                    yield found
+                logs = _measured(bundle / f"{name}.log")
+                if logs and logs.written_s < before_s:
+                    yield logs
 
 
 def remove(logs: OldLogs) -> None:

@@ -56,7 +56,9 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
         now = status(runtime)
         if check_lag(runtime, now, notify):
             now = status(runtime)
-        (_behind.add if any(one.lag_batches for one in now.subscriptions) else _behind.discard)(runtime.name)
+        (_behind.add if any(subscription.lag_batches for subscription in now.subscriptions) else _behind.discard)(
+            runtime.name
+        )
         _send(samples(now, stages=_stages(runtime, now) if is_wanted("metrics") else ()))
     except SluiceError as error:
         log.warning("metrics_send_failed", pipeline=runtime.name, error=str(error))
@@ -85,14 +87,14 @@ def say_down(pipeline: str) -> None:
         _send([down_sample(pipeline)])
 
 
-def _send(found: Iterable[Sample]) -> None:
+def _send(samples: Iterable[Sample]) -> None:
     from airflow.sdk.observability import stats
 
     gauge = getattr(stats, "gauge", None) or stats.Stats.gauge  # Airflow 3.2 has the class alone
-    found = list(found)
-    for name, value in gauges(found).items():
+    samples = list(samples)
+    for name, value in gauges(samples).items():
         gauge(name, value)
-    otel_metrics.report(found)
+    otel_metrics.report(samples)
 
 
 def _stages(runtime: Runtime, now: Status) -> list[dict[str, Any]]:

@@ -26,16 +26,16 @@ def notify(notifiers: Sequence[NotifierConfig], alert: AnyAlert) -> None:
     """Tell all notifiers of an alert, side by side; one that fails or does not answer only gives a log line."""
     context = {**_of_task(), "alert": alert.to_json()}
     threads = [
-        threading.Thread(target=_tell, args=(one, alert, dict(context)), name="notifier", daemon=True)
-        for one in notifiers
+        threading.Thread(target=_tell, args=(notifier, alert, dict(context)), name="notifier", daemon=True)
+        for notifier in notifiers
     ]
     for thread in threads:
         thread.start()
     until = time.monotonic() + DEADLINE_S
-    for thread, one in zip(threads, notifiers, strict=True):
+    for thread, config in zip(threads, notifiers, strict=True):
         thread.join(max(0.0, until - time.monotonic()))
         if thread.is_alive():
-            _failed(one, alert, f"it has not answered for {DEADLINE_S:g} s")
+            _failed(config, alert, f"it has not answered for {DEADLINE_S:g} s")
 
 
 def _of_task() -> dict[str, Any]:

@@ -321,7 +321,7 @@ def _batches_line(batches: Sequence[DeliveredBatch]) -> str:
     first, last = batches[0], batches[-1]
     if len(batches) == 1:
         return str(last)
-    changes, rows = sum(one.changes for one in batches), sum(one.rows for one in batches)
+    changes, rows = sum(batch.changes for batch in batches), sum(batch.rows for batch in batches)
     return f"batches {first.batch} to {last.batch}: {changes} changes, {rows} rows; the last one: {last}"
 
 
@@ -356,7 +356,7 @@ def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
         which = f"batch {first}" if len(numbers) == 1 else f"batches {first} to {numbers[-1]}"
     if not all_have_it:
         return f"nothing is done again: {which} of this run passed this stage before"
-    names = [one.name for one in runtime.pipeline.targets]
+    names = [target.name for target in runtime.pipeline.targets]
     target = target or (names[0] if len(names) == 1 else "TARGET")
     return (
         f"nothing is delivered again: all targets have {which} of this run. `sluice redeliver {runtime.name} {target} "
@@ -370,10 +370,10 @@ def _changed(path: Path) -> Callable[[], str]:
 
     def stamp() -> tuple[int, int]:
         try:
-            found = path.stat()
+            stat = path.stat()
         except OSError:
             return (0, 0)
-        return (found.st_mtime_ns, found.st_size)
+        return (stat.st_mtime_ns, stat.st_size)
 
     before = stamp()
     return lambda: "the pipeline file changed" if stamp() != before else ""
@@ -395,12 +395,12 @@ def announce_tables(context: Context, task: BaseOperator, runtime: Runtime, targ
         return range(0)
     from sluice.orchestration.assets import announce
 
-    found = announce(context, runtime, target, claim_of(context))
-    if found:
-        shown = ", ".join(f"{event.uri} ({event.extra['rows']} rows)" for event in found[:20])
-        task.log.info("told of %d tables: %s%s", len(found), shown, ", ..." if len(found) > 20 else "")
-    first = min((event.extra["first_batch"] for event in found), default=0)
-    return range(first, max((event.extra["last_batch"] for event in found), default=-1) + 1)
+    events = announce(context, runtime, target, claim_of(context))
+    if events:
+        shown = ", ".join(f"{event.uri} ({event.extra['rows']} rows)" for event in events[:20])
+        task.log.info("told of %d tables: %s%s", len(events), shown, ", ..." if len(events) > 20 else "")
+    first = min((event.extra["first_batch"] for event in events), default=0)
+    return range(first, max((event.extra["last_batch"] for event in events), default=-1) + 1)
 
 
 class _StageLog:
@@ -419,9 +419,9 @@ class _StageLog:
         self._told(done)
 
     def _line(self, batches: Sequence[Done]) -> str:
-        first, last, rows = batches[0].batch, batches[-1], sum(one.rows for one in batches)
+        first, last, rows = batches[0].batch, batches[-1], sum(batch.rows for batch in batches)
         which = f"batch {first}" if first == last.batch else f"batches {first} to {last.batch}"
-        return f"{which}: {rows} {self._rows}, {sum(one.seconds for one in batches):.2f} s{_later(last)}"
+        return f"{which}: {rows} {self._rows}, {sum(batch.seconds for batch in batches):.2f} s{_later(last)}"
 
     def end(self) -> None:
         """Log the table of the run's batches."""
@@ -444,7 +444,7 @@ class CaptureOperator(SourceOperator):
         from sluice.flows.job import run_capture
         from sluice.flows.stage_log import brief
 
-        told = _StageLog(self.log.info, "changes")
+        log = _StageLog(self.log.info, "changes")
         runtime = open_runtime(self.pipeline)
         try:
             with brief():
@@ -452,13 +452,13 @@ class CaptureOperator(SourceOperator):
                     runtime,
                     claim=claim_of(context),
                     idle_wait_s=_IDLE_WAIT_S,
-                    on_done=partial(_log_batch, runtime, told),
+                    on_done=partial(_log_batch, runtime, log),
                     stop=_changed(Path(self.pipeline)),
                     gone=partial(self._ended_after, context),
                 )
         except (LeaseHeld, Fenced) as error:
             return self.stand_by(error)
-        told.end()
+        log.end()
         self.log.info("no further batch in this run: %s", outcome.ended_by)
         for name, batches in outcome.in_drain:
             self.log.info("did %s of %s, whose task had no worker", counted(batches), name)
@@ -519,18 +519,18 @@ class StageOperator(SluiceOperator):
         from sluice.flows.job import GivenBack, NeverReady, run_stage
         from sluice.flows.stage_log import brief
 
-        told, claimed, runtime = _StageLog(self.log.info, "rows"), claim_of(context), open_runtime(self.pipeline)
+        log, claimed, runtime = _StageLog(self.log.info, "rows"), claim_of(context), open_runtime(self.pipeline)
         try:
             with brief():
                 outcome = run_stage(
                     runtime,
                     self.stage,
                     claim=claimed,
-                    on_done=partial(self._log_done, runtime, told),
+                    on_done=partial(self._log_done, runtime, log),
                     marked=self._marked(context),
                 )
         except NeverReady as why:
-            told.end()
+            log.end()
             if red := self._red_above(context):
                 self._report_red(red, str(why))
                 raise AirflowFailException(held_text(red, str(why))) from None
@@ -543,7 +543,7 @@ class StageOperator(SluiceOperator):
                 self.pipeline, pause, stage=self.stage, claim=claimed, behind=why.behind, batch=why.batch
             )
             self.wait(trigger, waited=waited + 1)
-        told.end()
+        log.end()
         result = outcome.to_json()
         if result["in_drain"]:
             self.log.info(
@@ -587,10 +587,10 @@ class StageOperator(SluiceOperator):
         if self.stage.startswith("ack.") and was_cleared(context):
             RunNote(context).add(text)
 
-    def _log_done(self, runtime: Runtime, told: _StageLog, done: Done) -> None:
+    def _log_done(self, runtime: Runtime, log: _StageLog, done: Done) -> None:
         from sluice.orchestration.metrics import report
 
-        told(done)
+        log(done)
         if self.stage.startswith("ack."):
             report(runtime)
 

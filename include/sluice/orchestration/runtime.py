@@ -30,9 +30,9 @@ def runtime_of(pipeline: PipelineConfig) -> Runtime:
     from sluice.orchestration.connections import from_airflow
     from sluice.orchestration.liveness import scheduler_lives
 
-    made = Runtime.build(pipeline, resolver=cache(from_airflow), owner=owner())
-    made.lives = scheduler_lives
-    return made
+    runtime = Runtime.build(pipeline, resolver=cache(from_airflow), owner=owner())
+    runtime.lives = scheduler_lives
+    return runtime
 
 
 def installation() -> str:
@@ -41,9 +41,9 @@ def installation() -> str:
 
     It is ``SLUICE_INSTALLATION`` if set, else a digest of the address and the Fernet key of this Airflow.
     """
-    given = os.environ.get("SLUICE_INSTALLATION")
-    if given:
-        return given
+    given_installation = os.environ.get("SLUICE_INSTALLATION")
+    if given_installation:
+        return given_installation
     from airflow.sdk.configuration import conf
 
     marks = [conf.get("api", "base_url", fallback=""), conf.get("core", "fernet_key", fallback="")]

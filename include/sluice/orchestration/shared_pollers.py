@@ -230,12 +230,12 @@ class SharedPollers:
     @property
     def waits(self) -> int:
         """The number of pipelines that wait."""
-        return sum(one.waits for one in self.sources)
+        return sum(source.waits for source in self.sources)
 
     def close(self) -> None:
         """Stop all pollers."""
-        for one in self.sources:
-            one.stop()
+        for source in self.sources:
+            source.stop()
         self._reports.shutdown()
         self._opens.shutdown()
         self.sessions.close()

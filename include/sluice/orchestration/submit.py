@@ -121,8 +121,8 @@ def submit(stage: Stage, *, pipeline: PipelineConfig, path: str, **kwargs: Any) 
 
 
 def _exit_code(message: str) -> int | None:
-    found = re.search(r"Error code is: (\d+)", message)
-    return int(found[1]) if found else None
+    match = re.search(r"Error code is: (\d+)", message)
+    return int(match[1]) if match else None
 
 
 @contextmanager

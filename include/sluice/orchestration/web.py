@@ -216,8 +216,8 @@ def create_app(
     @app.get("/api/status/{pipeline}")
     async def one_status(pipeline: str, user: User) -> JSONResponse:
         heads = await own.run(partial(readable, user))
-        wanted = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
-        for one in await statuses(wanted):
+        wanted_heads = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
+        for one in await statuses(wanted_heads):
             return JSONResponse(one, headers=_PRIVATE)
         raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
@@ -236,8 +236,8 @@ def create_app(
     async def verifications(pipeline: str, user: User) -> JSONResponse:
         """List the last results without their differences, newest first."""
         path = await own.run(partial(verified_file, pipelines, pipeline, user))
-        found = await looking.run(partial(reads.asked, path, "the verifications", reads.results))
-        return JSONResponse({"results": [one.summary(0) for one in reversed(found)]}, headers=_PRIVATE)
+        results = await looking.run(partial(reads.asked, path, "the verifications", reads.results))
+        return JSONResponse({"results": [one.summary(0) for one in reversed(results)]}, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}/{result}")
     async def verification(pipeline: str, result: str, user: User) -> JSONResponse:

@@ -88,9 +88,9 @@ def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
     Work units of a process may run in several threads, and each batch in new ones.
     """
-    held: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
-    if held is not None:
-        yield held
+    held_connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
+    if held_connection is not None:
+        yield held_connection
         return
     try:
         connection = _free.pop()

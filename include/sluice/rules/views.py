@@ -79,12 +79,12 @@ def by_table(rows: pa.Table, names: pa.ChunkedArray, own: TableId) -> dict[Table
     """Divide rows by the table that ``_table`` names. The rule's own table is always among them."""
     names = names.cast(pa.string()).combine_chunks()
     away = pc.is_valid(names)
-    found = {own: rows.filter(pc.invert(away))}
+    table = {own: rows.filter(pc.invert(away))}
     for name in pc.unique(names).drop_null().to_pylist():
         place = table_id(name, own)
         part = rows.filter(pc.fill_null(pc.equal(names, name), False))
-        found[place] = pa.concat_tables([found[place], part]) if place in found else part
-    return found
+        table[place] = pa.concat_tables([table[place], part]) if place in table else part
+    return table
 
 
 def table_id(name: str, own: TableId) -> TableId:

@@ -249,11 +249,11 @@ class SegmentWriter:
 
     def add_held(self, schema: TableSchema, rows: pa.Table) -> None:
         """Write SEGMENT_ROWS into a file of the batch that no target gets (``held_files``)."""
-        held = self.branch(_HELD_BRANCH, 1)
-        held.digester = None
-        held.add(schema, rows)
-        held.flush()
-        self._held_files += held._files
+        branch = self.branch(_HELD_BRANCH, 1)
+        branch.digester = None
+        branch.add(schema, rows)
+        branch.flush()
+        self._held_files += branch._files
 
     def absorb(self, branch: SegmentWriter) -> None:
         """Take the rows of a branch; they must have been flushed."""

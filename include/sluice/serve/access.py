@@ -85,10 +85,10 @@ class Readers:
 
     def _read(self) -> None:
         with self._lock:
-            seen = self._path.stat() if self._path.exists() else None
-            version = (seen.st_mtime_ns, seen.st_ino) if seen else None
+            seen_stat = self._path.stat() if self._path.exists() else None
+            version = (seen_stat.st_mtime_ns, seen_stat.st_ino) if seen_stat else None
             if version is None or version != self._version:
                 self._version = None
                 config = load_readers(self._path)
-                self._known = [(one.token_sha256, Reader(one.name, one.may_read)) for one in config.readers]
+                self._known = [(reader.token_sha256, Reader(reader.name, reader.may_read)) for reader in config.readers]
                 self._version = version

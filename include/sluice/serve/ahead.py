@@ -20,13 +20,13 @@ def ahead(source: Generator[_Made, None, None], pieces: int = PIECES) -> Generat
     The thread starts when the first piece is asked for, and one more piece may be in the making. Closed early, it waits
     for that piece, and closes ``source``. Raises what ``source`` raises, in its place.
     """
-    made: SimpleQueue[_Made | _Ended] = SimpleQueue()
+    queue: SimpleQueue[_Made | _Ended] = SimpleQueue()
     room = threading.Semaphore(pieces)
     over = threading.Event()
-    thread = threading.Thread(target=_make, args=(source, made, room, over), name="ahead", daemon=True)
+    thread = threading.Thread(target=_make, args=(source, queue, room, over), name="ahead", daemon=True)
     thread.start()
     try:
-        while not isinstance(piece := made.get(), _Ended):
+        while not isinstance(piece := queue.get(), _Ended):
             room.release()
             yield piece
             del piece
@@ -47,19 +47,19 @@ class _Ended:
 
 def _make(
     source: Generator[_Made, None, None],
-    made: SimpleQueue[_Made | _Ended],
+    queue: SimpleQueue[_Made | _Ended],
     room: threading.Semaphore,
     over: threading.Event,
 ) -> None:
     try:
         with closing(source):
             for piece in _while_room(source, room, over):
-                made.put(piece)
+                queue.put(piece)
                 del piece  # it is the client's
     except BaseException as error:  # whatever it is, it is raised where the pieces are taken
-        made.put(_Ended(error))
+        queue.put(_Ended(error))
     else:
-        made.put(_Ended())
+        queue.put(_Ended())
 
 
 def _while_room(source: Iterator[_Made], room: threading.Semaphore, over: threading.Event) -> Iterator[_Made]:

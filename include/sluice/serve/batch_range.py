@@ -72,15 +72,15 @@ class StoredBatches:
             index = bisect_left(self.numbers, at_us, key=lambda n: self._any_manifest(n, state).last.commit_time_us)
         else:
             epoch = self._any_manifest(self.numbers[-1], state).last.log_epoch
-            wanted = first.first.order_of(start.position)
-            if first.first.log_epoch == epoch and wanted < first.first.order:
+            wanted_order = first.first.order_of(start.position)
+            if first.first.log_epoch == epoch and wanted_order < first.first.order:
                 raise self._before(f"{start.position} is before it")
 
             def end(number: int) -> tuple[bool, tuple[int, ...]]:
                 last = self._any_manifest(number, state).last
                 return last.log_epoch == epoch, last.order
 
-            index = bisect_right(self.numbers, (True, wanted), key=end)
+            index = bisect_right(self.numbers, (True, wanted_order), key=end)
         return self.numbers[index] if index < len(self.numbers) else self.following
 
     def _before(self, why: str) -> BatchesGone:

@@ -67,13 +67,13 @@ class FileAhead(Generic[_Made]):
         Raises what ``load`` raises for ``file``.
         """
         begun, self._begun = self._begun, None
-        made = begun[1].result() if begun is not None and begun[0] == file else self._load(file)
+        result = begun[1].result() if begun is not None and begun[0] == file else self._load(file)
         del begun
         if after is not None and self.is_worth(after):
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix="file-ahead")
             self._begun = after, self._thread.submit(self._load, after)
-        return made
+        return result
 
     def close(self) -> None:
         """Drop the file that was begun, once it is read."""
@@ -279,11 +279,15 @@ class BatchRows:
         names = {name: true_name(rows.schema.field(name)) for name in users}
         masking = self.ruling.masking
         hidden = masking.hidden(source.schema, source.table, [*names.values(), *back.values()])
-        kept = [
+        kept_names = [
             name
             for name in users
             if not is_masked(rows.schema.field(name))
             and names[name] not in hidden
             and back.get(names[name]) not in hidden
         ]
-        return rows if len(kept) == len(users) else with_users(rows, [rows.schema.field(name) for name in kept])
+        return (
+            rows
+            if len(kept_names) == len(users)
+            else with_users(rows, [rows.schema.field(name) for name in kept_names])
+        )

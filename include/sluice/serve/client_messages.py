@@ -93,11 +93,11 @@ class ClientMessages(threading.Thread):
             self._heard()
 
     def _note(self, chunk: Any) -> None:
-        said = chunk.app_metadata
+        app_metadata = chunk.app_metadata
         try:
-            if chunk.data is not None or said is None or said.size > _MAX_BYTES:
+            if chunk.data is not None or app_metadata is None or app_metadata.size > _MAX_BYTES:
                 raise ConfigError("rows are not taken")
-            message = _Message.model_validate_json(said.to_pybytes())
+            message = _Message.model_validate_json(app_metadata.to_pybytes())
         except (ConfigError, ValidationError):
             self._wrong = ConfigError(
                 "what the client of a subscription says cannot be read", hint='send {"ack": 42} or {"rollback": true}'

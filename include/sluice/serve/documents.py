@@ -64,15 +64,15 @@ class DocumentShape:
             )
         if request.form != "changes":
             raise ConfigError("documents have every change", hint="leave out form, or read merged rows by Arrow Flight")
-        made = cls(request, form, source)
+        shape = cls(request, form, source)
         known: set[str] = set()
         for table, schema in tables:
             known |= {sent_name(field.name) for field in schema}
-            made._of_table(table, schema)
+            shape._of_table(table, schema)
         for name in request.columns or ():
             if name not in known:
                 raise ConfigError(f"no table has a column {name!r}{meant(name, sorted(known))}")
-        return made
+        return shape
 
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
         """Accept any columns: documents can have different ones, as long as those of one batch and table are the
@@ -95,14 +95,14 @@ class DocumentShape:
 
     def with_records(self, pieces: Iterable[tuple[pa.Table, TableId]], batch: int) -> Iterator[pa.RecordBatch]:
         """Yield the documents of a whole batch in log order, and between them the events of transactions."""
-        made = (
+        record_batches = (
             pa.record_batch(
                 [documents, *(logged.column(name).take(rows) for name in LOG_COLUMNS)], [DOCUMENT, *LOG_COLUMNS]
             )
             for rows_of, table in pieces
             for documents, rows, logged in self._pieces(rows_of, table, batch)
         )
-        for piece in with_records(made, DOCUMENT):
+        for piece in with_records(record_batches, DOCUMENT):
             yield pa.record_batch([piece.column(DOCUMENT)], self.schema)
 
     def _pieces(
@@ -120,8 +120,8 @@ class DocumentShape:
         """Return the shape of one table. Raises ConfigError if the predicate names a column that this table lacks."""
         asked = self.request.columns
         if asked is not None:
-            mine = {sent_name(field.name) for field in schema}
-            asked = tuple(name for name in asked if name in mine)
+            own_sent_names = {sent_name(field.name) for field in schema}
+            asked = tuple(name for name in asked if name in own_sent_names)
         return StreamShape.of(self.request.model_copy(update={"columns": asked}), [(table, schema)])
 
     def _documents(self, rows: pa.Table, table: TableId, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:

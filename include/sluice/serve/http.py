@@ -205,8 +205,8 @@ class _Reads:
 
     async def answer(self, client: Request, request: ReadRequest, asked: _Asked) -> Response:
         """Answer with what is read, from its first piece on."""
-        gone = threading.Event()
-        is_over = lambda: gone.is_set() or self.is_ending()  # noqa: E731
+        removed_event = threading.Event()
+        is_over = lambda: removed_event.is_set() or self.is_ending()  # noqa: E731
         give_back = self.service.slots.take(asked.reader.name)
         try:
             opened = asyncio.get_running_loop().run_in_executor(
@@ -214,17 +214,17 @@ class _Reads:
             )
             while not (await asyncio.wait({opened}, timeout=_LOOK_S))[0]:
                 if await client.is_disconnected():
-                    gone.set()
+                    removed_event.set()
             reading = opened.result()
         except BaseException:
-            gone.set()
+            removed_event.set()
             give_back()
             raise
         sending = events if asked.as_events else partial(lines, marks=asked.how.marks)
-        pieces = sending(reading, is_over, gone.is_set)
+        pieces = sending(reading, is_over, removed_event.is_set)
 
         def hung_up() -> None:
-            gone.set()
+            removed_event.set()
             reading.feed.wake()
 
         headers = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
@@ -293,16 +293,19 @@ def _query(model: type[BaseModel] | None = None) -> Any:
 
     A parameter that is not read would make the answer wider than what was asked for. Raises ConfigError.
     """
-    known = {field.alias or name: field for name, field in model.model_fields.items()} if model is not None else {}
+    known_fields = (
+        {field.alias or name: field for name, field in model.model_fields.items()} if model is not None else {}
+    )
 
     async def only_known(request: Request) -> None:
         for name in dict.fromkeys(key for key, _ in request.query_params.multi_items()):
-            if name not in known:
-                there = f"there are {', '.join(known)}" if known else "this address has none"
+            if name not in known_fields:
+                there = f"there are {', '.join(known_fields)}" if known_fields else "this address has none"
                 raise ConfigError(
-                    f"the query has a parameter {shown(name)[:100]!r}, which is none{meant(name, known)}", hint=there
+                    f"the query has a parameter {shown(name)[:100]!r}, which is none{meant(name, known_fields)}",
+                    hint=there,
                 )
-            if len(request.query_params.getlist(name)) > 1 and "list" not in str(known[name].annotation):
+            if len(request.query_params.getlist(name)) > 1 and "list" not in str(known_fields[name].annotation):
                 raise ConfigError(f"the query has {name} more than once", hint="send it once")
 
     return Depends(only_known)
@@ -329,11 +332,11 @@ def list_pipelines(reads: Reads, reader: Asking) -> dict[str, list[str]]:
 @_router.get("/pipelines/{pipeline}/tables", dependencies=[_query()])
 def list_tables(pipeline: PipelineName, reads: Reads, reader: Asking) -> dict[str, list[dict[str, Any]]]:
     """List the tables that may be read, with their columns and the columns' Arrow types."""
-    found = reads.service.tables(pipeline, reader)
+    tables = reads.service.tables(pipeline, reader)
     return {
         "tables": [
             {"table": str(table), "columns": [{"name": name, "type": str(kind)} for name, kind in shape.columns]}
-            for table, shape in found.items()
+            for table, shape in tables.items()
         ]
     }
 

@@ -84,8 +84,8 @@ class Runs:
         if not rows.num_rows:
             return
         self._runs.append(_Run.of(rows.combine_chunks()))
-        held = [run for run in self._runs if not run.mapped]
-        if len(self._runs) > 1 and sum(run.rows.nbytes for run in held) > HELD_BYTES:
+        held_runs = [run for run in self._runs if not run.mapped]
+        if len(self._runs) > 1 and sum(run.rows.nbytes for run in held_runs) > HELD_BYTES:
             self._runs = [run if run.mapped else self._mapped(run) for run in self._runs]
 
     def _mapped(self, run: _Run) -> _Run:

@@ -83,8 +83,8 @@ class PieceSize:
 
     def _fitting(self, piece: pa.RecordBatch, start: int) -> int:
         """Return how many rows from ``start`` on fit, at least one."""
-        left: int = piece.num_rows - start
-        low, high = 1, min(left, self.rows or left)
+        remaining_rows: int = piece.num_rows - start
+        low, high = 1, min(remaining_rows, self.rows or remaining_rows)
         if self.size_bytes is None or piece.slice(start, high).nbytes <= self.size_bytes:
             return high
         while high - low > 1:
@@ -239,13 +239,13 @@ class Reading:
 
         Raises their error, or why a requested snapshot cannot be read.
         """
-        asked, kept = self.request.on_lost_batches, self.runtime.pipeline.snapshot is not None
-        if asked != "snapshot" and (asked == "stop" or self.request.to is not None or not kept):
+        on_lost, kept = self.request.on_lost_batches, self.runtime.pipeline.snapshot is not None
+        if on_lost != "snapshot" and (on_lost == "stop" or self.request.to is not None or not kept):
             raise error
         try:
             return SnapshotStart.of(self.runtime, state, self.rows, self.wants)
         except (ConfigError, MappingError):
-            if asked is None:
+            if on_lost is None:
                 raise error from None
             raise
 
@@ -253,9 +253,9 @@ class Reading:
         """Return True if rows of the table are sent."""
         return self.request.asks_for(table) and self.reader.may_read(self.request.pipeline, table)
 
-    def _require_known(self, known: set[TableId]) -> None:
+    def _require_known(self, known_tables: set[TableId]) -> None:
         for table in self.request.named:
-            if table not in known:
+            if table not in known_tables:
                 every = self.index.columns(self.rows, lambda t: self.reader.may_read(self.request.pipeline, t))
                 names = sorted({str(found) for found, _ in every})
                 raise ConfigError(
@@ -390,11 +390,11 @@ class Reading:
         if not any(self.rows.ruling.concerning(file.table_id) for file in manifest.files):
             for table, columns in self.rows.columns(manifest, self.wants):  # before any row of the batch is sent
                 shape.require(columns, table, batch)
-        found = self.rows.rows(manifest, self.wants, lambda table, rows: self._shaped(rows, table, batch), following)
+        rows = self.rows.rows(manifest, self.wants, lambda table, rows: self._shaped(rows, table, batch), following)
         pieces = (
-            shape.with_records(((rows, table) for table, rows in found), batch)
+            shape.with_records(((rows, table) for table, rows in rows), batch)
             if self.request.transactions
-            else (piece for table, rows in found for piece in shape.sent(rows, table, batch))
+            else (piece for table, rows in rows for piece in shape.sent(rows, table, batch))
         )
         for piece in pieces:
             yield from self._sized(piece)
@@ -418,12 +418,12 @@ class Reading:
 
     def _statements(self, manifest: SegmentManifest) -> list[dict[str, Any]]:
         """Return what statements did to tables that are read, since no row says it."""
-        found = []
+        statements = []
         for record in manifest.ddl:
             for data in record.changes:
                 change = TableChange.from_json(data)
                 table = self.rows.routes.route(change.table).target
                 if self.wants(table):
                     kinds = [kind.value for kind in change.kinds]
-                    found.append({"table": str(table), "kinds": kinds, "seq": record.seq})
-        return found
+                    statements.append({"table": str(table), "kinds": kinds, "seq": record.seq})
+        return statements

@@ -292,8 +292,8 @@ def for_programs(error: SluiceError) -> dict[str, bool | int]:
 
 def wrong_request(error: ValidationError, what: str) -> ConfigError:
     """Describe the first thing that is wrong with a request, without its values."""
-    found = problems_of(error.errors(include_url=False, include_input=False), unknown=_UNKNOWN_KEY, known=_KEYS)
-    first = next((one for one in found if one.unknown), found[0])
+    problems = problems_of(error.errors(include_url=False, include_input=False), unknown=_UNKNOWN_KEY, known=_KEYS)
+    first = next((one for one in problems if one.unknown), problems[0])
     return ConfigError(
         f"{what} cannot be read: {first.sentence()}",
         hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',  # noqa: E501
@@ -356,16 +356,16 @@ def holds(predicate: Predicate, column: Any) -> pa.Array:
         ) from None
 
 
-def _value(given: object) -> object:
+def _value(given_value: object) -> object:
     """Convert a value for Arrow: a number beyond 64 bits becomes a decimal.
 
     Raises OverflowError for one that no column holds.
     """
-    if isinstance(given, bool) or not isinstance(given, int) or -MAX_NUMBER <= given <= MAX_NUMBER:
-        return given
-    if abs(given) >= 10**_MOST_DIGITS:
+    if isinstance(given_value, bool) or not isinstance(given_value, int) or -MAX_NUMBER <= given_value <= MAX_NUMBER:
+        return given_value
+    if abs(given_value) >= 10**_MOST_DIGITS:
         raise OverflowError(f"it has more than {_MOST_DIGITS} digits")
-    return Decimal(given)
+    return Decimal(given_value)
 
 
 _COMPARE: dict[str, Any] = {

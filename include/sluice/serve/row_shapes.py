@@ -48,16 +48,18 @@ def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
     Others are dropped, missing ones are null, types are converted. ``_present`` says of them what it said before.
     Raises pyarrow.ArrowInvalid for a value that does not fit.
     """
-    mine = user_columns(rows.schema)
-    wanted = [field.name for field in users]
+    own_user_columns = user_columns(rows.schema)
+    wanted_names = [field.name for field in users]
     fields, columns = [], []
     for field in users:
         fields.append(field)
         columns.append(
-            cast(rows[field.name], field.type) if field.name in mine else pa.nulls(rows.num_rows, field.type)
+            cast(rows[field.name], field.type)
+            if field.name in own_user_columns
+            else pa.nulls(rows.num_rows, field.type)
         )
     for field in rows.schema:
-        if field.name in mine:
+        if field.name in own_user_columns:
             continue
         values = rows[field.name]
         if field.name == "_before":
@@ -71,10 +73,12 @@ def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
             ]
             values = pa.StructArray.from_arrays(children, fields=list(users), mask=pc.is_null(struct))
             field = pa.field("_before", values.type)
-        elif field.name == "_present" and wanted != mine and is_partial(rows):
+        elif field.name == "_present" and wanted_names != own_user_columns and is_partial(rows):
             is_change = "_txn" in rows.schema.names
-            known = [name if name in mine else None for name in wanted]
-            values = renewed(rows, mine, wanted) if is_change else remapped(rows, mine, known)
+            known = [name if name in own_user_columns else None for name in wanted_names]
+            values = (
+                renewed(rows, own_user_columns, wanted_names) if is_change else remapped(rows, own_user_columns, known)
+            )
         fields.append(field)
         columns.append(values)
     return pa.table(columns, schema=pa.schema(fields))
@@ -102,8 +106,8 @@ class StreamShape:
         """
         users = _united(tables)
         names = [sent_name(name) for name in users]
-        asked = [*(request.columns or ())]
-        for name in asked:
+        requested_columns = [*(request.columns or ())]
+        for name in requested_columns:
             if name not in names:
                 raise ConfigError(f"no table has a column {name!r}{meant(name, names)}", hint=_listed(names))
         if request.predicate is not None:
@@ -111,7 +115,7 @@ class StreamShape:
         shown = [
             f.with_name(sent_name(f.name))
             for f in users.values()
-            if request.columns is None or sent_name(f.name) in asked
+            if request.columns is None or sent_name(f.name) in requested_columns
         ]
         meta = [_META[name] for name in _OF[request.form]]
         if request.transactions:  # a record has no values
@@ -141,21 +145,21 @@ class StreamShape:
         self.require(user_schema(rows.schema), table, batch)
         reads = self.request.reads
         try:
-            whole = with_users(rows, [f for f in self.users if reads is None or sent_name(f.name) in reads])
+            users = with_users(rows, [f for f in self.users if reads is None or sent_name(f.name) in reads])
         except pa.ArrowException as error:
             raise _moved(
                 f"{table} has a value that the stream cannot hold: {str(error).splitlines()[0]}", batch
             ) from None
         if self.request.predicate is not None:
-            whole = whole.filter(self._wanted(whole))
-        shown = (
-            with_users(whole, self._visible_fields)
-            if len(self._visible_fields) < len(user_columns(whole.schema))
-            else whole
+            users = users.filter(self._wanted(users))
+        shown_users = (
+            with_users(users, self._visible_fields)
+            if len(self._visible_fields) < len(user_columns(users.schema))
+            else users
         )
         names = [field.name for field in self._visible_fields]
-        names += [name for name in (*_OF[self.request.form], "_before") if name in shown.schema.names]
-        chosen = shown.select(names)
+        names += [name for name in (*_OF[self.request.form], "_before") if name in shown_users.schema.names]
+        chosen = shown_users.select(names)
         if not is_partial(chosen):
             absent = pa.nulls(chosen.num_rows, pa.binary())
             chosen = chosen.drop_columns(["_present"]) if "_present" in names else chosen
@@ -243,15 +247,15 @@ def _listed(names: Sequence[str]) -> str:
 def _united(tables: Iterable[tuple[TableId, pa.Schema]]) -> dict[str, pa.Field]:
     found: dict[str, pa.Field] = {}
     of: dict[str, TableId] = {}
-    seen: set[TableId] = set()
+    seen_tables: set[TableId] = set()
     for table, schema in tables:
-        seen.add(table)
+        seen_tables.add(table)
         for field in schema:
             if field.name not in found:
                 found[field.name], of[field.name] = field, table
             elif field.type != found[field.name].type and of[field.name] != table:
                 found[field.name] = _common(found[field.name], field, of[field.name], table)
-    if len(seen) > 1:  # a key, a type at the source: of one table only
+    if len(seen_tables) > 1:  # a key, a type at the source: of one table only
         return {name: pa.field(name, field.type) for name, field in found.items()}
     return found
 

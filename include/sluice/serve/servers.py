@@ -93,10 +93,10 @@ class RunningService:
     @property
     def addresses(self) -> list[str]:
         """URLs by which clients reach the service."""
-        host, found = self._settings.host, [f"{self._scheme}://{self._settings.host}:{self._flight.port}"]
+        host, addresses = self._settings.host, [f"{self._scheme}://{self._settings.host}:{self._flight.port}"]
         if self._http is not None:
-            found.append(f"{'https' if self._settings.tls_cert is not None else 'http'}://{host}:{self._http.port}")
-        return found
+            addresses.append(f"{'https' if self._settings.tls_cert is not None else 'http'}://{host}:{self._http.port}")
+        return addresses
 
     def not_ready(self) -> list[str]:
         """See :meth:`sluice.serve.service.Service.not_ready`."""

@@ -146,14 +146,14 @@ class Service:
         with runtime.state() as state:
             index.refresh(StoredBatches.of(runtime, state), state)
             rows = BatchRows(runtime, "changes")
-            found = list(index.columns(rows, lambda table: reader.may_read(pipeline, table)))
-            known = {table for table, _ in found}
-            found += defined_tables(
-                runtime, state, rows, lambda table: table not in known and reader.may_read(pipeline, table)
+            columns = list(index.columns(rows, lambda table: reader.may_read(pipeline, table)))
+            known_tables = {table for table, _ in columns}
+            columns += defined_tables(
+                runtime, state, rows, lambda table: table not in known_tables and reader.may_read(pipeline, table)
             )
         return {
-            table: StreamShape.of(ReadRequest.of_table(pipeline, table), [one for one in found if one[0] == table])
-            for table in sorted({table for table, _ in found})
+            table: StreamShape.of(ReadRequest.of_table(pipeline, table), [one for one in columns if one[0] == table])
+            for table in sorted({table for table, _ in columns})
         }
 
     def open(self, request: ReadRequest, reader: Reader, shaping: Shaping = StreamShape.of) -> Reading:
@@ -203,13 +203,13 @@ class Service:
 
         What is wrong with a pipeline's files is logged.
         """
-        found: dict[Place, list[str]] = {}
+        places: dict[Place, list[str]] = {}
         for name in sorted(self._names()):
             try:
-                found.setdefault(Place.of(self._build(name)), []).append(name)
+                places.setdefault(Place.of(self._build(name)), []).append(name)
             except ConfigError as error:
                 _log.warning("pipeline_skipped", pipeline=name, error=str(error))
-        return found
+        return places
 
     def not_ready(self) -> list[str]:
         """Return which ensembles of ZooKeeper do not answer, a line each: without them nothing can be read."""

@@ -157,40 +157,58 @@ def connected(
     name = request.subscription
     for _ in range(_ATTEMPTS):
         with runtime.state() as state:
-            known = state.subscriptions
+            known_subscriptions = state.subscriptions
             anew = request.reset or request.on_lost_batches != "stop"
-            seen = known.owned(name, reader.name) if request.reset else known.usable(name, reader.name, expired=anew)
-        if request.session is not None and not _is_last(request, seen):
-            raise fenced(request.pipeline, name, seen)
-        kept = None if request.reset else seen
+            seen_subscription = (
+                known_subscriptions.owned(name, reader.name)
+                if request.reset
+                else known_subscriptions.usable(name, reader.name, expired=anew)
+            )
+        if request.session is not None and not _is_last(request, seen_subscription):
+            raise fenced(request.pipeline, name, seen_subscription)
+        kept_subscription = None if request.reset else seen_subscription
         try:
-            reading = read(request if kept is None else _goes_on(request, kept))
+            reading = read(request if kept_subscription is None else _goes_on(request, kept_subscription))
         except BatchesGone:
             with runtime.state() as state:
                 state.subscriptions.usable(name, reader.name)  # says that it expired, if it did
             raise
         sent = reading.first - (1 if reading.snapshot is None else 2)
-        acknowledged = sent if kept is None or reading.snapshot is not None else kept.batch
-        from_snapshot = reading.snapshot is not None or (kept is not None and kept.from_snapshot)
+        acknowledged = sent if kept_subscription is None or reading.snapshot is not None else kept_subscription.batch
+        from_snapshot = reading.snapshot is not None or (
+            kept_subscription is not None and kept_subscription.from_snapshot
+        )
         with runtime.state() as state:
-            held = state.subscriptions.connect(
-                name, reader.name, seen, acknowledged, _now_ms(), from_snapshot=from_snapshot, client=request.client
+            held_subscription = state.subscriptions.connect(
+                name,
+                reader.name,
+                seen_subscription,
+                acknowledged,
+                _now_ms(),
+                from_snapshot=from_snapshot,
+                client=request.client,
             )
-        if held is not None:
-            outstanding = sorted(islice(_sent_before(reading, held, sent), request.window))
-            return Session(reading, request, held, AckWindow(request.window, acknowledged, sent, outstanding))
+        if held_subscription is not None:
+            outstanding = sorted(islice(_sent_before(reading, held_subscription, sent), request.window))
+            return Session(
+                reading, request, held_subscription, AckWindow(request.window, acknowledged, sent, outstanding)
+            )
     raise OutOfOrder(f"subscription {name} of {runtime.name} is taken over by one client after the other")
 
 
-def _is_last(request: SubscribeRequest, seen: Subscription | None) -> bool:
+def _is_last(request: SubscribeRequest, seen_subscription: Subscription | None) -> bool:
     """Return True if no other client connected since the session that this one continues.
 
     The answer to the client's own last call may have been lost with the connection.
     """
-    if seen is None or request.session is None:
+    if seen_subscription is None or request.session is None:
         return False
-    own = bool(request.client) and seen.client == request.client and seen.session > request.session
-    return own or seen.session == request.session
+    own = (
+        bool(request.client)
+        and seen_subscription.client == request.client
+        and seen_subscription.session > request.session
+    )
+    return own or seen_subscription.session == request.session
 
 
 def _goes_on(request: SubscribeRequest, kept: Subscription) -> ReadRequest:
@@ -207,10 +225,10 @@ def _goes_on(request: SubscribeRequest, kept: Subscription) -> ReadRequest:
     return request.model_copy(update={"from_": FromBatch(batch=first)})
 
 
-def _sent_before(reading: Reading, held: Subscription, sent: int) -> Iterator[int]:
+def _sent_before(reading: Reading, held_subscription: Subscription, sent: int) -> Iterator[int]:
     """Yield the batches that the session before this one had sent and that are not acknowledged, newest first."""
-    for number in range(sent, held.batch, -1):
-        is_snapshot = held.from_snapshot and number == held.batch + 1
+    for number in range(sent, held_subscription.batch, -1):
+        is_snapshot = held_subscription.from_snapshot and number == held_subscription.batch + 1
         if is_snapshot or reading.manifest(number) is not None:
             yield number
 

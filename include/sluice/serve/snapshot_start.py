@@ -43,15 +43,17 @@ class SnapshotStart:
         While batches that were written together are acknowledged one by one, the newest is the one before them, if what
         follows it is stored.
         """
-        held = state.acks.get(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
-        if held is None:
+        held_acknowledgement = state.acks.get(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
+        if held_acknowledgement is None:
             raise ConfigError(
                 f"{runtime.name} has no snapshot to start from", hint="docs/snapshot.md says how to keep one"
             )
         reader = snapshot_reader(runtime.open_target(SNAPSHOT))
-        held = _whole(runtime, state, reader, held)
-        found = SnapshotTables(runtime, reader, held.batch, held.position).every(state, wants)
-        return cls(rows, reader, held, tuple(found), runtime.pipeline.source.type)
+        held_acknowledgement = _whole(runtime, state, reader, held_acknowledgement)
+        tables = SnapshotTables(runtime, reader, held_acknowledgement.batch, held_acknowledgement.position).every(
+            state, wants
+        )
+        return cls(rows, reader, held_acknowledgement, tuple(tables), runtime.pipeline.source.type)
 
     @property
     def batch(self) -> int:
@@ -61,8 +63,8 @@ class SnapshotStart:
     def columns(self) -> Iterator[tuple[TableId, pa.Schema]]:
         """Yield the user's columns of the tables, as readers get them."""
         for table in self.tables:
-            shown = self.rows.without_hidden(table.schema.empty_table(), table.source).schema
-            yield table.route.target, user_schema(shown)
+            shown_schema = self.rows.without_hidden(table.schema.empty_table(), table.source).schema
+            yield table.route.target, user_schema(shown_schema)
 
     def pieces(self, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
         """Yield all rows, table by table. Raises MappingError, LoadError, TargetUnavailable, SchemaMoved."""
@@ -100,18 +102,18 @@ class SnapshotStart:
         return json.dumps(said, separators=(",", ":")).encode()
 
 
-def _whole(runtime: Runtime, state: PipelineState, reader: VersionReader, held: Acknowledgement) -> Acknowledgement:
-    """Return ``held``, or an earlier batch as of which all tables can be read. Raises TargetUnavailable, LoadError."""
-    batch = whole_batch(reader, snapshot_tables(runtime, state), held.batch)
-    if batch == held.batch:
-        return held
+def _whole(runtime: Runtime, state: PipelineState, reader: VersionReader, held_ack: Acknowledgement) -> Acknowledgement:
+    """Return ``held_ack``, or an earlier batch of which all tables can be read. Raises TargetUnavailable, LoadError."""
+    batch = whole_batch(reader, snapshot_tables(runtime, state), held_ack.batch)
+    if batch == held_ack.batch:
+        return held_ack
     try:
         first, *_ = [
-            known_again(runtime.state, runtime.store, SNAPSHOT, number) for number in range(batch, held.batch + 1)
+            known_again(runtime.state, runtime.store, SNAPSHOT, number) for number in range(batch, held_ack.batch + 1)
         ]
-        return replace(held, batch=BatchNumber(batch), position=first.last)
+        return replace(held_ack, batch=BatchNumber(batch), position=first.last)
     except SegmentError as error:
         raise TargetUnavailable(
-            f"the snapshot of {runtime.name} is being written, and cannot be read as of batch {held.batch}",
+            f"the snapshot of {runtime.name} is being written, and cannot be read as of batch {held_ack.batch}",
             hint=f"read again soon; `sluice targets commit {runtime.name} {SNAPSHOT}` writes all of it",
         ) from error

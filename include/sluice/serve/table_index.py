@@ -28,16 +28,18 @@ def defined_tables(
     A table for which only rows tell what rules make of it is not among them.
     """
     cursor = state.cursor()
-    known = definitions_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else None
+    known_definitions = (
+        definitions_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else None
+    )
     selection = Selection.compile(runtime.pipeline.capture)
-    for source, definition in sorted(known.tables.items() if known is not None else ()):
+    for source, definition in sorted(known_definitions.tables.items() if known_definitions is not None else ()):
         route = rows.routes.whole_route(source)
         if not selection.wants(source) or not wants(route.target):
             continue
         with suppress(MappingError):
             empty = mapped_columns(rows.ruling, route, runtime.source.stored_table(definition))
-            shown = rows.without_hidden(empty, source).schema
-            yield route.target, user_schema(shown)
+            shown_schema = rows.without_hidden(empty, source).schema
+            yield route.target, user_schema(shown_schema)
 
 
 LOOK_BACK = 1_000

@@ -154,8 +154,8 @@ def query_rows(
     """
     own = KINDS[endpoint.kind].query if endpoint.kind in KINDS else ""
     ask = _load(own or KINDS["mysql"].query)
-    found: tuple[list[str], list[tuple[Any, ...]]] = ask(endpoint, query, max_rows, doing=doing, where=where)
-    return found
+    query_rows: tuple[list[str], list[tuple[Any, ...]]] = ask(endpoint, query, max_rows, doing=doing, where=where)
+    return query_rows
 
 
 __all__ = [

@@ -38,12 +38,12 @@ def log_digest(schema: TableSchema, rows: pa.Table, hashes: Hashes) -> RangeDige
     if "_present" in changes.schema.names and changes["_present"].null_count < changes.num_rows:
         return "the log has only some columns of its changes (binlog_row_image, REPLICA IDENTITY)"
     names = [stored_name(column.name) for column in hashed_columns(schema)]
-    found = RangeDigest.of(hashes([changes[name] for name in names]))
+    digest = RangeDigest.of(hashes([changes[name] for name in names]))
     gone = int(np.count_nonzero(pc.equal(changes["_op"], Op.DELETE.value).to_numpy()))
     updates = changes.filter(pc.equal(changes["_op"], Op.UPDATE.value))
     before = updates["_before"].combine_chunks()
-    left = RangeDigest.of(hashes([member(before, name) for name in names]))
-    return RangeDigest(found.rows - left.rows - 2 * gone, found.checksum ^ left.checksum)
+    remaining_digest = RangeDigest.of(hashes([member(before, name) for name in names]))
+    return RangeDigest(digest.rows - remaining_digest.rows - 2 * gone, digest.checksum ^ remaining_digest.checksum)
 
 
 __all__ = ["hashed_columns", "log_digest", "not_digested"]

@@ -28,10 +28,12 @@ def judged(config: TargetConfig, plans: Sequence[PlannedTable], findings: Sequen
 def require_accepted(config: TargetConfig, plans: Sequence[PlannedTable], findings: Sequence[TableFinding]) -> None:
     """Raise MappingError for the first column that loses values without the pipeline file's accepting it."""
     sources = {plan.target: plan.source for plan in plans}
-    for one in judged(config, plans, findings):
-        if one.loses and one.severity == "error":
+    for finding in judged(config, plans, findings):
+        if finding.loses and finding.severity == "error":
             raise MappingError(
-                f"column {one.column!r} of {one.table}: {one.why}", where=str(sources[one.table]), hint=one.hint
+                f"column {finding.column!r} of {finding.table}: {finding.why}",
+                where=str(sources[finding.table]),
+                hint=finding.hint,
             )
 
 
@@ -56,10 +58,10 @@ def _is_accepted(config: TargetConfig, finding: TableFinding) -> bool:
 def _refused(config: TargetConfig, finding: TableFinding, missing: Sequence[str]) -> TableFinding:
     names = missing if len(missing) <= _IN_ONE_LINE else [_name(finding)]
     place = "snapshot" if config.name == SNAPSHOT else f"target {config.name}"
-    other = finding.statement or finding.hint
+    other_statement = finding.statement or finding.hint
     hint = (
         f"to accept it, write under {place}: {accepting_line([*config.accept_loss, *map(re.escape, names)])}; to keep "
-        "the values, " + (other or "send the column as another type: mapping.columns.convert")
+        "the values, " + (other_statement or "send the column as another type: mapping.columns.convert")
     )
     why = f"values would be lost: {finding.why}"
     return replace(finding, severity="error", why=why, statement="", hint=f"{hint}; or leave it out: columns.exclude")

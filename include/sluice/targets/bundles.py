@@ -39,10 +39,10 @@ def bundles(batches: Iterable[BatchInput]) -> Iterator[list[BatchInput]]:
     A batch that stays alone is yielded before the next one is read, and so is a run whose next batch cannot be read:
     its error comes after it.
     """
-    given, run = iter(batches), list[BatchInput]()
+    given_batches, run = iter(batches), list[BatchInput]()
     while True:
         try:
-            batch = next(given, None)
+            batch = next(given_batches, None)
         except SluiceError:
             if run:
                 yield run
@@ -69,9 +69,9 @@ def joined(batches: Sequence[BatchInput]) -> BatchInput:
     return replace(
         last,
         held=first.held,
-        reader=BundledReader(tuple((one.number, one.reader) for one in batches)),
+        reader=BundledReader(tuple((batch.number, batch.reader) for batch in batches)),
         tables=_tables(batches),
-        changes=sum(one.changes for one in batches),
+        changes=sum(batch.changes for batch in batches),
         facts=first.facts,
         spark=None,
     )
@@ -83,15 +83,15 @@ def _join(batches: Sequence[BatchInput]) -> bool:
 
     Otherwise the order of rows between batches would count.
     """
-    if any(one.schema_changes or one.reconcile or one.replay or one.apart for one in batches):
+    if any(batch.schema_changes or batch.reconcile or batch.replay or batch.apart for batch in batches):
         return False
-    if sum(one.changes + sum(table.rows for table in one.tables) for one in batches) > MOST_ROWS:
+    if sum(batch.changes + sum(table.rows for table in batch.tables) for batch in batches) > MOST_ROWS:
         return False
     plans: dict[TableId, TableInput] = {}
-    for one in batches:
-        if len({table.target for table in one.tables}) < len(one.tables):
+    for batch in batches:
+        if len({table.target for table in batch.tables}) < len(batch.tables):
             return False
-        for table in one.tables:
+        for table in batch.tables:
             if plans.setdefault(table.target, table).plan != table.plan:
                 return False
     return True
@@ -99,10 +99,10 @@ def _join(batches: Sequence[BatchInput]) -> bool:
 
 def _tables(batches: Sequence[BatchInput]) -> tuple[TableInput, ...]:
     found: dict[TableId, TableInput] = {}
-    for one in batches:
-        for table in one.tables:
+    for batch in batches:
+        for table in batch.tables:
             known = found.get(table.target, replace(table, files=()))
-            numbers = (*known.batches, *(one.number for _ in table.files))
+            numbers = (*known.batches, *(batch.number for _ in table.files))
             found[table.target] = replace(
                 known, files=(*known.files, *table.files), batches=numbers, weight=table.weight
             )

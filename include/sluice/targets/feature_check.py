@@ -87,10 +87,10 @@ def without_key(plan: PlannedTable) -> TableFinding:
 
 def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaChange) -> None:
     """Raise LoadError if this kind of target cannot follow a schema change."""
-    wanted = change.wanted
+    wanted_kinds = change.wanted
     if Feature.CUT_OVERS in offered.features and change.cut_overs:
-        wanted = frozenset(kind for one in change.changes for kind in one.kinds)
-    missing = sorted(wanted - offered.schema_changes - _NOBODY)
+        wanted_kinds = frozenset(kind for change in change.changes for kind in change.kinds)
+    missing = sorted(wanted_kinds - offered.schema_changes - _NOBODY)
     if not missing and (offered.schema_changes or not change.check_only):
         return
     raise LoadError(

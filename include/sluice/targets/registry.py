@@ -81,13 +81,13 @@ def may_maintain_files(name: str) -> bool:
 
 def comparable_kinds() -> list[str]:
     """Return the kinds whose targets can be read back and compared; one whose client is not installed is left out."""
-    found = []
+    comparable_kinds = []
     for name, kind in kinds().items():
         with suppress(SluiceError):
             declared = getattr(kind.load(), "CAPABILITIES", None)
             if declared is not None and declared.compares:
-                found.append(name)
-    return found
+                comparable_kinds.append(name)
+    return comparable_kinds
 
 
 def kinds() -> dict[str, Kind]:

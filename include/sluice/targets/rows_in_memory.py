@@ -114,10 +114,10 @@ class MemoryReader:
 
     def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
         """Return ``log`` as columns, one piece per table."""
-        found: dict[tuple[TableId, tuple[str, ...]], list[Change]] = {}
+        changes: dict[tuple[TableId, tuple[str, ...]], list[Change]] = {}
         for change in self.changes(share):
-            found.setdefault((change.table, change.key), []).append(change)
-        return [_piece(table, key, changes) for (table, key), changes in found.items()]
+            changes.setdefault((change.table, change.key), []).append(change)
+        return [_piece(table, key, changes) for (table, key), changes in changes.items()]
 
     def is_large(self, size_bytes: int) -> bool:
         """Return False, as the rows are in memory already."""
@@ -137,22 +137,22 @@ def _piece(table: TableId, key: tuple[str, ...], changes: Sequence[Change]) -> C
     fields = list(changes[0].fields)
     schema = pa.schema([*fields, *META_FIELDS, pa.field("_before", pa.struct(fields))])
     rows = []
-    for one in changes:
-        image = (one.before if one.after is None else one.after) or {}
-        before = one.before
+    for change in changes:
+        image = (change.before if change.after is None else change.after) or {}
+        before = change.before
         rows.append({
             **{field.name: image.get(true_name(field)) for field in fields},
             "_before": before and {field.name: before.get(true_name(field)) for field in fields},
-            "_op": one.op, "_seq": one.seq, "_file": one.file, "_offset": one.offset, "_row": one.row,
-            "_gtid": one.gtid, "_txn": one.txn,
-            "_commit_ts": one.commit_time_us, "_origin": one.origin, "_bucket": 0,
+            "_op": change.op, "_seq": change.seq, "_file": change.file, "_offset": change.offset, "_row": change.row,
+            "_gtid": change.gtid, "_txn": change.txn,
+            "_commit_ts": change.commit_time_us, "_origin": change.origin, "_bucket": 0,
         })  # fmt: skip
     return ChangePiece(
         table,
         key,
         pa.Table.from_pylist(rows, schema=schema).drop_columns(["_present"]),
-        pa.array([one.txn_row for one in changes], pa.uint64()),
-        pa.array([one.part for one in changes], pa.uint32()),
+        pa.array([change.txn_row for change in changes], pa.uint64()),
+        pa.array([change.part for change in changes], pa.uint32()),
     )
 
 

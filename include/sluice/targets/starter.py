@@ -187,20 +187,20 @@ class Unit:
 
     def changes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield every change in log order (``changes: all``)."""
-        for one in self.reader.changes():
+        for change in self.reader.changes():
             yield (
-                str(one.table),
+                str(change.table),
                 {
-                    "id": f"{self.target.name}/{self.batch}/{one.table}/{one.seq}/{one.row}/{one.part}",
-                    "op": one.op,
-                    "before": one.before,
-                    "after": one.after,
-                    "file": one.file,
-                    "offset": one.offset,
-                    "gtid": one.gtid,
-                    "transaction": one.txn,
-                    "position": one.txn_row,
-                    "commit_time_us": one.commit_time_us,
+                    "id": f"{self.target.name}/{self.batch}/{change.table}/{change.seq}/{change.row}/{change.part}",
+                    "op": change.op,
+                    "before": change.before,
+                    "after": change.after,
+                    "file": change.file,
+                    "offset": change.offset,
+                    "gtid": change.gtid,
+                    "transaction": change.txn,
+                    "position": change.txn_row,
+                    "commit_time_us": change.commit_time_us,
                 },
             )
 

@@ -53,53 +53,53 @@ def _refused(znodes: Znodes, *steps: Step) -> Conflict:
 
 
 def _nodes(connect: Open, root: str) -> None:
-    with connect() as one, connect() as two:
-        assert one.get(f"{root}/a") is None
-        assert one.children(f"{root}/a") == []
-        one.ensure(f"{root}/a/b")
-        one.ensure(f"{root}/a/b")
-        one.transact([Create(f"{root}/a/2", b"x"), Create(f"{root}/a/10", bytes(500_000))])
+    with connect() as znodes, connect() as two:
+        assert znodes.get(f"{root}/a") is None
+        assert znodes.children(f"{root}/a") == []
+        znodes.ensure(f"{root}/a/b")
+        znodes.ensure(f"{root}/a/b")
+        znodes.transact([Create(f"{root}/a/2", b"x"), Create(f"{root}/a/10", bytes(500_000))])
         assert two.children(f"{root}/a") == ["10", "2", "b"]
-        found, empty, large = two.get(f"{root}/a/2"), two.get(f"{root}/a/b"), two.get(f"{root}/a/10")
-        assert found is not None
-        assert (found.data, found.version) == (b"x", 0)
+        znode, empty, large = two.get(f"{root}/a/2"), two.get(f"{root}/a/b"), two.get(f"{root}/a/10")
+        assert znode is not None
+        assert (znode.data, znode.version) == (b"x", 0)
         assert empty is not None
         assert empty.data == b""
         assert large is not None
         assert large.data == bytes(500_000)
-        one.transact([Remove(f"{root}/a/2")])
+        znodes.transact([Remove(f"{root}/a/2")])
         assert two.get(f"{root}/a/2") is None
 
 
 def _versions(connect: Open, root: str) -> None:
-    with connect() as one:
-        one.ensure(root)
-        one.transact([Create(f"{root}/n", b"0")])
-        one.transact([Put(f"{root}/n", b"1", 0)])
-        one.transact([Put(f"{root}/n", b"2", -1)])
-        assert _refused(one, Put(f"{root}/n", b"3", 0)).failed == 0
-        assert _refused(one, Remove(f"{root}/n", 1)).failed == 0
-        assert _refused(one, At(f"{root}/n", 1)).failed == 0
-        assert _refused(one, Create(f"{root}/n", b"")).failed == 0
-        found = one.get(f"{root}/n")
-        assert found is not None
-        assert (found.data, found.version) == (b"2", 2)
-        one.transact([Remove(f"{root}/n", 2), Create(f"{root}/n", b"new")])
-        again = one.get(f"{root}/n")
+    with connect() as znodes:
+        znodes.ensure(root)
+        znodes.transact([Create(f"{root}/n", b"0")])
+        znodes.transact([Put(f"{root}/n", b"1", 0)])
+        znodes.transact([Put(f"{root}/n", b"2", -1)])
+        assert _refused(znodes, Put(f"{root}/n", b"3", 0)).failed == 0
+        assert _refused(znodes, Remove(f"{root}/n", 1)).failed == 0
+        assert _refused(znodes, At(f"{root}/n", 1)).failed == 0
+        assert _refused(znodes, Create(f"{root}/n", b"")).failed == 0
+        znode = znodes.get(f"{root}/n")
+        assert znode is not None
+        assert (znode.data, znode.version) == (b"2", 2)
+        znodes.transact([Remove(f"{root}/n", 2), Create(f"{root}/n", b"new")])
+        again = znodes.get(f"{root}/n")
         assert again is not None
         assert again.version == 0, "a node that is made again begins to count again"
 
 
 def _all_or_nothing(connect: Open, root: str) -> None:
-    with connect() as one:
-        one.ensure(root)
-        one.transact([Create(f"{root}/a", b"a")])
-        conflict = _refused(one, Create(f"{root}/b"), Put(f"{root}/a", b"changed", 0), At(f"{root}/a", 7))
+    with connect() as znodes:
+        znodes.ensure(root)
+        znodes.transact([Create(f"{root}/a", b"a")])
+        conflict = _refused(znodes, Create(f"{root}/b"), Put(f"{root}/a", b"changed", 0), At(f"{root}/a", 7))
         assert (conflict.failed, conflict.step.path) == (2, f"{root}/a")
-        assert one.children(root) == ["a"]
-        found = one.get(f"{root}/a")
-        assert found is not None
-        assert (found.data, found.version) == (b"a", 0)
+        assert znodes.children(root) == ["a"]
+        znode = znodes.get(f"{root}/a")
+        assert znode is not None
+        assert (znode.data, znode.version) == (b"a", 0)
 
 
 def _one_of_many_wins(connect: Open, root: str) -> None:
@@ -148,27 +148,27 @@ def _ephemeral(connect: Open, root: str) -> None:
 
 
 def _notices(connect: Open, root: str) -> None:
-    with connect() as one, connect() as two:
-        one.ensure(f"{root}/folder")
-        one.transact([Create(f"{root}/n", b"0")])
+    with connect() as znodes, connect() as two:
+        znodes.ensure(f"{root}/folder")
+        znodes.transact([Create(f"{root}/n", b"0")])
         told: list[str] = []
         node = two.get(f"{root}/n", lambda *_: told.append("get"))
         assert node is not None
         two.notify(f"{root}/n", lambda *_: told.append("node"))
         two.notify(f"{root}/folder", lambda *_: told.append("children"), children=True)
-        one.transact([Put(f"{root}/n", b"1", -1)])
+        znodes.transact([Put(f"{root}/n", b"1", -1)])
         _until(lambda: {"get", "node"} <= set(told), "the notice of a change")
-        one.transact([Create(f"{root}/folder/x")])
+        znodes.transact([Create(f"{root}/folder/x")])
         _until(lambda: "children" in told, "the notice of a new child")
 
 
 def _reads_its_own_writes(connect: Open, root: str) -> None:
     """Read what the session wrote; meet in a transaction what another session committed before."""
-    with connect() as one, connect() as two:
-        one.ensure(root)
+    with connect() as znodes, connect() as two:
+        znodes.ensure(root)
         for number in range(50):
-            one.transact([Create(f"{root}/{number}", b"")])
-            assert one.get(f"{root}/{number}") is not None
+            znodes.transact([Create(f"{root}/{number}", b"")])
+            assert znodes.get(f"{root}/{number}") is not None
             assert _refused(two, Create(f"{root}/{number}")).failed == 0
 
 

@@ -228,8 +228,8 @@ class Pipe:
     @property
     def held(self) -> int:
         """The number of the batch in the checkpoint; 0 if there is no checkpoint."""
-        found = self.checkpoints.read()
-        return found.batch if found else 0
+        checkpoint = self.checkpoints.read()
+        return checkpoint.batch if checkpoint else 0
 
     def position(self, batch: int) -> Offset:
         """Return the position at which a batch ends."""
@@ -909,10 +909,10 @@ def schema_changes(bench: Bench) -> None:
             pipe.write(batch)
         place = renamed or (after or before).table  # type: ignore[union-attr]
         names = bench.columns(place)
-        wanted = [column.name for column in after.columns] if after is not None else None
-        if wanted is not None and place.table == "t":
-            wanted += left  # a column that the source dropped stays if that is not followed
-        assert names == wanted, f"after {sql} the target has {names}"
+        wanted_names = [column.name for column in after.columns] if after is not None else None
+        if wanted_names is not None and place.table == "t":
+            wanted_names += left  # a column that the source dropped stays if that is not followed
+        assert names == wanted_names, f"after {sql} the target has {names}"
         if kind is K.TRUNCATE_TABLE:
             assert not pipe.state(table), "a table that was emptied has rows"
         elif kind in {K.ADD_COLUMN, K.DROP_COLUMN} and kind is K.DROP_COLUMN:
@@ -924,10 +924,12 @@ def _ids(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int32())})
 
 
-def _extra(found: RangeDifferences) -> list[int]:
-    assert found.extra is not None, "rows that only the target has are not reported"
-    assert found.extra.schema.types == [pa.int32()], f"keys are reported in the source's type: {found.extra.schema}"
-    return sorted(found.extra.column(0).to_pylist())
+def _extra(differences: RangeDifferences) -> list[int]:
+    assert differences.extra is not None, "rows that only the target has are not reported"
+    assert differences.extra.schema.types == [pa.int32()], (
+        f"keys are reported in the source's type: {differences.extra.schema}"
+    )
+    return sorted(differences.extra.column(0).to_pylist())
 
 
 @_check(
@@ -947,8 +949,8 @@ def reconciled(bench: Bench) -> None:
     plan = planned_table(table)
     key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
     assert not reconciler.refuses(key), reconciler.refuses(key)
-    kept = pa.table({"id": pa.array([4, 6], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
-    stretch = KeyRange(("id",), lower=_ids(3), upper=_ids(7), kept=kept)
+    kept_table = pa.table({"id": pa.array([4, 6], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
+    stretch = KeyRange(("id",), lower=_ids(3), upper=_ids(7), kept=kept_table)
     batch = pipe.given([(table, [new(5, "again", 5)])], reconcile=(StoredRange(key, stretch),))
     with suppress(_Crash):
         pipe.write(batch, after=_crash_at("write"))
@@ -1119,9 +1121,9 @@ def compared(bench: Bench) -> None:
     assert (len(found.missing), found.different) == (len(removed), ()), f"after another batch: {found}"
     lister = key_lister(bench.target(), comparer)
     if lister is not None and not lister.not_listed(plan):
-        told = sorted(key for piece in lister.keys(plan) for key in piece.column(0).to_pylist())
+        keys = sorted(key for piece in lister.keys(plan) for key in piece.column(0).to_pylist())
         here = [1, 3, 4, 6] if removed else [1, 2, 3, 4, 6]
-        assert told == here, f"the keys {here} are there, and it lists {told}"
+        assert keys == here, f"the keys {here} are there, and it lists {keys}"
         found = look((3, "ü😀", 1), item=KeyRange(("id",), listed=_ids(3, 5, 6)))
         assert _extra(found) == [6], f"of the listed keys: {found}"
     if bench.appends or not {Feature.RECONCILE, Feature.DELETE} <= features:
@@ -1221,9 +1223,9 @@ def defaults_of_new_columns(bench: Bench) -> None:
     wide = TableSchema(table.table, (*table.columns, *(column for column, *_ in _ADDED)), ("id",))
     values = tuple(value for *_, value in _ADDED)
     pipe.deliver((wide, [changed((7, "m7", 7, *values), (7, "m7", 8, *values))]))
-    found = {row[0]: row for row in pipe.state(wide)}
-    assert set(found) == set(range(90)), "rows were lost, or came"
-    for key, row in found.items():
+    rows = {row[0]: row for row in pipe.state(wide)}
+    assert set(rows) == set(range(90)), "rows were lost, or came"
+    for key, row in rows.items():
         assert row[:3] == (key, f"m{key}", key + (key == 7))
         for (column, declared, default, value), there in zip(_ADDED, row[3:], strict=True):
             wanted = bench.stored(column, value)
@@ -1266,13 +1268,13 @@ class Conversion:
 
 
 def _column(declared: str) -> Column:
-    made = words_of(MYSQL).column_type(ColumnDefinition("v", declared))
-    assert made is not None, declared
-    text = made.arrow_type == pa.string()
+    column_type = words_of(MYSQL).column_type(ColumnDefinition("v", declared))
+    assert column_type is not None, declared
+    text = column_type.arrow_type == pa.string()
     return Column(
-        "v", made.kind, declared, unsigned=made.unsigned, precision=made.precision, scale=made.scale, fsp=made.digits,
-        length=made.length,
-        charset="utf8mb4" if text else None, labels=made.labels,
+        "v", column_type.kind, declared, unsigned=column_type.unsigned, precision=column_type.precision, scale=column_type.scale, fsp=column_type.digits,
+        length=column_type.length,
+        charset="utf8mb4" if text else None, labels=column_type.labels,
     )  # fmt: skip
 
 
@@ -1345,11 +1347,11 @@ def _converts(bench: Bench) -> bool:
 
 
 def _definition_with(table: TableId, column: Column) -> TableDefinition:
-    made = ColumnDefinition(
+    definition = ColumnDefinition(
         column.name, column.sql_type, nullable=column.nullable, charset=column.charset, labels=column.labels,
         collation="utf8mb4_bin" if column.charset else None,
     )  # fmt: skip
-    columns = (ColumnDefinition("id", "int", nullable=False), made)
+    columns = (ColumnDefinition("id", "int", nullable=False), definition)
     return TableDefinition(table, columns, (IndexDefinition("PRIMARY", (("id", 0),), True),))
 
 
@@ -1424,8 +1426,10 @@ def _indexed(bench: Bench, name: str) -> PlannedTable:
     schema = bench.target().schema()
     assert schema is not None
     offered = (schema.compare([replace(plan, dialect=dialect)]) for dialect in (MYSQL, MARIADB))
-    said = [one.statement for findings in offered for one in findings if one.absent]
-    schema.apply(next(one for one in said if index.name in one))  # a server makes it by the text of its own dialect
+    statements = [one.statement for findings in offered for one in findings if one.absent]
+    schema.apply(
+        next(one for one in statements if index.name in one)
+    )  # a server makes it by the text of its own dialect
     return plan
 
 
@@ -1438,29 +1442,29 @@ def late_indexes(bench: Bench) -> None:
     """Check that a new process builds them, that others keep theirs, and that an older process builds and drops
     nothing.
     """
-    made, filled = (_indexed(bench, name).target for name in ("made", "filled"))
+    table, filled = (_indexed(bench, name).target for name in ("made", "filled"))
     pipe = Pipe(bench)
     pipe.deliver((people(bench.schema, "filled"), _FIRST))
     fence = Fence(pipe.epoch, pipe.held, pipe.held + 1)
 
     def able() -> LeavesOutIndexes:
-        found = leaving_out_indexes(bench.target())
-        assert found is not None
-        return found
+        out_indexes = leaving_out_indexes(bench.target())
+        assert out_indexes is not None
+        return out_indexes
 
     for _ in range(2):
-        assert able().leave_out_indexes(fence, [made, filled]) == (made,), "only an empty table is filled without"
-        assert bench.indexes(made) == [], "it has no index while it is filled"
+        assert able().leave_out_indexes(fence, [table, filled]) == (table,), "only an empty table is filled without"
+        assert bench.indexes(table) == [], "it has no index while it is filled"
     assert bench.indexes(filled) == ["by_points"]
-    assert list(able().left_out_indexes()) == [made], "it is noted at the target"
+    assert list(able().left_out_indexes()) == [table], "it is noted at the target"
     pipe.checkpoints.take_over(pipe.epoch + 1)
     for refused in (able().leave_out_indexes, able().build_indexes):
         with suppress(Fenced):
-            refused(fence, [made, filled])
-        assert (bench.indexes(made), bench.indexes(filled)) == ([], ["by_points"]), "an older process changed indexes"
+            refused(fence, [table, filled])
+        assert (bench.indexes(table), bench.indexes(filled)) == ([], ["by_points"]), "an older process changed indexes"
     newer = replace(fence, epoch=pipe.epoch + 1)
     for _ in range(2):
-        able().build_indexes(newer, [made])
-        assert bench.indexes(made) == ["by_points"], "the index stands again"
+        able().build_indexes(newer, [table])
+        assert bench.indexes(table) == ["by_points"], "the index stands again"
     assert not able().left_out_indexes()
-    assert able().leave_out_indexes(newer, [made]) == (), "it is left out for the first copy only"
+    assert able().leave_out_indexes(newer, [table]) == (), "it is left out for the first copy only"

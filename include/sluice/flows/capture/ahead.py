@@ -37,10 +37,10 @@ def keep_within_budget(runtime: Runtime) -> int:
         return 0
     made, until = 0, time.monotonic() + LONGEST_S
     claim = f"{AHEAD}{runtime.owner or 'run'}:{uuid.uuid4().hex[:8]}"
-    with runtime.state() as state, KeptSource() as kept, runtime.source.open() as session:
+    with runtime.state() as state, KeptSource() as kept_source, runtime.source.open() as session:
         while _is_over(session) and time.monotonic() < until:
             try:
-                outcome = drain(runtime, claim=claim, idle_wait_s=_IDLE_S, ahead=True, kept=kept)
+                outcome = drain(runtime, claim=claim, idle_wait_s=_IDLE_S, ahead=True, kept=kept_source)
             except LeaseHeld:
                 return made
             release_delivered(runtime.source, runtime.pipeline.targets, state, session, budget=budget)

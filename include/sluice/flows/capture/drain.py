@@ -190,8 +190,8 @@ def take_turn(context: DrainContext) -> None:
 
 def find_claimed(context: DrainContext) -> DrainOutcome | None:
     """Return the batch that the first attempt of this run captured, so that a retry delivers the same one."""
-    known = context.state.batches.claimed(context.claim)
-    return delivered_again(known, "already captured by this run") if known else None
+    known_batch = context.state.batches.claimed(context.claim)
+    return delivered_again(known_batch, "already captured by this run") if known_batch else None
 
 
 def take_lease(context: DrainContext) -> None:
@@ -204,8 +204,8 @@ def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
     undelivered = context.state.in_window()
     if len(undelivered) < context.runtime.pipeline.window:
         return None
-    taken = context.state.batches.reclaim(undelivered[0], context.claim)
-    return delivered_again(taken, "the window is full") if taken else None
+    taken_batch = context.state.batches.reclaim(undelivered[0], context.claim)
+    return delivered_again(taken_batch, "the window is full") if taken_batch else None
 
 
 def take_up_ended(context: DrainContext) -> DrainOutcome | None:

@@ -160,7 +160,7 @@ def _read_again(state: PipelineState) -> None:
                 state.dumps.redo(chunk)
 
 
-def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> None:
+def _mark_anew(runtime: Runtime, state: PipelineState, relocation: Relocation) -> None:
     """Switch the running dumps to the kind of watermark that the new server allows.
 
     Mark rows would be transactions that the new server's own source lacks. A chunk with one kind of mark never meets a
@@ -170,12 +170,12 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
     if not dumps:
         return
     try:
-        with runtime.source_at(found.connection).open() as session:
+        with runtime.source_at(relocation.connection).open() as session:
             marking = session.choose_marking()
     except SluiceError as error:  # a dump must not prevent a failover
         for dump in dumps:
             state.dumps.add_note(
-                dump.id, f"{found.connection} cannot be copied from: {error.message}; cancel this dump"
+                dump.id, f"{relocation.connection} cannot be copied from: {error.message}; cancel this dump"
             )
         return
     for dump in dumps:
@@ -193,10 +193,10 @@ def _schema(source: Source, store: SegmentStore, lease: Lease, cursor: Cursor, p
         return cursor.schema
     schemas = SchemaStore(store)
     try:
-        known = schemas.load(cursor.schema, source.stored_definitions)
+        known_definitions = schemas.load(cursor.schema, source.stored_definitions)
     except SegmentError:
         return ""
-    return schemas.save(known, position, lease.epoch)
+    return schemas.save(known_definitions, position, lease.epoch)
 
 
 # -- by itself ---------------------------------------------------------------------------------------------------------

@@ -54,15 +54,15 @@ def lost_tables(
     if not suspects:
         return []
     refused = why_not(runtime.pipeline, runtime.rules_path, suspects, suspects, ())
-    found = []
+    lost_tables = []
     for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
         with suppress(SluiceError):
-            found += [
+            lost_tables += [
                 LostTable(table, name, missing)
                 for table, (schema, missing) in suspects.items()
                 if table not in refused and _holds_rows(runtime, name, schema, session.identity.dialect)
             ]
-    return found
+    return lost_tables
 
 
 def _suspects(
@@ -70,12 +70,12 @@ def _suspects(
 ) -> Iterator[tuple[TableSchema, bool]]:
     """Yield (table, True if it is missing) for each captured table with a key that has no row at the source."""
     selection = Selection.compile(runtime.pipeline.capture)
-    there = {table.id: table.schema for table in session.tables(selection.wants)}
-    for table in session.empty_tables([table for table, schema in there.items() if schema.primary_key]):
-        yield there[table], False
-    known = definitions_at(runtime.store, runtime.source, state, at)
-    for table, definition in known.tables.items() if known is not None else ():
-        if selection.wants(table) and table not in there:
+    schemas = {table.id: table.schema for table in session.tables(selection.wants)}
+    for table in session.empty_tables([table for table, schema in schemas.items() if schema.primary_key]):
+        yield schemas[table], False
+    known_definitions = definitions_at(runtime.store, runtime.source, state, at)
+    for table, definition in known_definitions.tables.items() if known_definitions is not None else ():
+        if selection.wants(table) and table not in schemas:
             with suppress(SluiceError):
                 schema = runtime.source.stored_table(definition)
                 if schema.primary_key:

@@ -40,8 +40,8 @@ def ensure_schema_history(
     if cursor.schema or history is None:
         return cursor
     schemas = SchemaStore(runtime.store)
-    found = schema_at(runtime, history, cursor.position, progress=progress)
-    path = schemas.save(found, cursor.position, lease.epoch)
+    schema = schema_at(runtime, history, cursor.position, progress=progress)
+    path = schemas.save(schema, cursor.position, lease.epoch)
     return state.advance(lease, cursor, cursor.position, schema=path)
 
 
@@ -69,14 +69,14 @@ def schema_at(
             break
         if not history.is_same_log(origin):
             continue  # definitions of a log that the server no longer has
-        known = schemas.load(earlier.path, runtime.source.stored_definitions)
+        known_definitions = schemas.load(earlier.path, runtime.source.stored_definitions)
         try:
-            history.fold(known, origin, position, progress)
+            history.fold(known_definitions, origin, position, progress)
         except CaptureError as error:  # of another log, too, which could not be known before reading it
             _log.info("schema_history_passed_over", stored=earlier.path, error=error.message)
             continue
         _log.info("schema_history_reused", position=str(position), stored=earlier.path)
-        return known
+        return known_definitions
     return history.snapshot(position, Selection.compile(runtime.pipeline.capture), progress)
 
 

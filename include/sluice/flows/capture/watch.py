@@ -121,9 +121,9 @@ class WaitingPipeline:
             if any(one.is_due for one in later):
                 return True
             if not dumps and not waiting and not later and not state.quarantine.all():
-                held = {target: state.acks.get(target) for target in state.targets}
+                held_acks = {target: state.acks.get(target) for target in state.targets}
                 if all(is_switch(key) for key in state.alerts.all()):
-                    self.delivered = {target: one.batch for target, one in held.items() if one}
+                    self.delivered = {target: one.batch for target, one in held_acks.items() if one}
             if dumps and late_chunks(state, self._cursor.position):
                 return True
             grace_s = worker_grace_s(self.runtime.pipeline)
@@ -191,11 +191,11 @@ class WaitingPipeline:
 
 def oldest(waiting: Sequence[WaitingPipeline]) -> Offset | None:
     """Return the earliest position that one of them waits for; None if they are in different log files."""
-    known = [one.since for one in waiting if one.since is not None]
-    files = {position.log_epoch for position in known}
-    if not known or len(files) > 1:
+    known_offsets = [one.since for one in waiting if one.since is not None]
+    files = {position.log_epoch for position in known_offsets}
+    if not known_offsets or len(files) > 1:
         return None
-    return min(known, key=lambda position: position.order)
+    return min(known_offsets, key=lambda position: position.order)
 
 
 __all__ = ["STEP_OVER_S", "WaitingPipeline", "oldest"]

@@ -67,9 +67,9 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
     now: dict[str, Any] = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
     if pipeline.capture.shadow_tables != "leave_out":
         now["shadow_tables"] = pipeline.capture.shadow_tables
-    known = state.dumps.selection()
+    known_selection = state.dumps.selection()
     initial = pipeline.source.start == "dump"
-    now["began"] = str(pipeline.source.start) if cursor is None else (known or {}).get("began", "")
+    now["began"] = str(pipeline.source.start) if cursor is None else (known_selection or {}).get("began", "")
     if cursor is None:
         first = (
             (DueDump("initial", "initial", captured_tables(runtime.pipeline, source), from_nothing=True),)
@@ -77,14 +77,14 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
             else ()
         )
         return Due(first, now)
-    changed = now if known != now else None
+    changed = now if known_selection != now else None
     if missing := missed_copy(runtime.pipeline, state):
         _log.warning("initial_dump_skipped", pipeline=runtime.name, reason=missing)
-    if known is None or not initial:
+    if known_selection is None or not initial:
         return Due((), changed)
     found = []
     if changed:
-        fields = {name: value for name, value in known.items() if name in CaptureConfig.model_fields}
+        fields = {name: value for name, value in known_selection.items() if name in CaptureConfig.model_fields}
         before = Selection.compile(CaptureConfig.model_validate(fields))
         added = {t: rows for t, rows in captured_tables(runtime.pipeline, source).items() if not before.wants(t)}
         if added:
@@ -100,11 +100,11 @@ def missed_copy(pipeline: PipelineConfig, state: PipelineState) -> str:
     """Return a warning if ``start: dump`` was added after the pipeline had begun without a copy; "" if not."""
     if pipeline.source.start != "dump" or state.cursor() is None:
         return ""
-    known = state.dumps.selection() or {}
-    began = known.get("began", "")
+    known_selection = state.dumps.selection() or {}
+    began = known_selection.get("began", "")
     if began == "dump" or (not began and "initial" in state.dumps.ids()):
         return ""
-    if not began and known:  # an older version started it, and its dump may have been removed
+    if not began and known_selection:  # an older version started it, and its dump may have been removed
         return ""
     return (
         "the pipeline began without a copy, and `start` counts for its first run only: rows from before it are not "
@@ -125,8 +125,8 @@ def record_due(
 
 def unread_dumps(state: PipelineState) -> tuple[str, ...]:
     """Return the ids of running automatic dumps that no process reads yet."""
-    mine = [d for d in state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
-    return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
+    own_dumps = [d for d in state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
+    return tuple(d.id for d in own_dumps if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
 
 
 def ready_or_moved(

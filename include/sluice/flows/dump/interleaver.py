@@ -420,9 +420,9 @@ class InterleavePlanner:
         low = Mark(chunk.id, chunk.attempt, high=False).text
         batch, marks = writer.batch, writer.marks
         while True:
-            there = [m.seq for m in marks if m.mark == low]
-            if there:
-                return WatermarkWindow(batch, there[0])
+            seqs = [m.seq for m in marks if m.mark == low]
+            if seqs:
+                return WatermarkWindow(batch, seqs[0])
             here = self.stored.manifest(batch)
             starts = here.first.order if here else first.order
             if starts <= begin or batch <= max(dump.since_batch, 1):
@@ -473,10 +473,10 @@ class InterleavePlanner:
             if manifest is None:
                 return None
             delivered = [file for file in manifest.files if file.table_id == table and _has_changes(file)]
-            held = [file for file in manifest.held_files if file.table_id == table]
-            if str(table) in manifest.held and not held:
+            held_files = [file for file in manifest.held_files if file.table_id == table]
+            if str(table) in manifest.held and not held_files:
                 return None
-            for file in (*delivered, *held):
+            for file in (*delivered, *held_files):
                 rows = self.stored.changes(file, ["_seq", "_file", "_offset", "_gtid"])
                 if not window.covers(rows, batch).any():
                     continue
@@ -552,8 +552,8 @@ def _without_old_gaps(rows: pa.Table, columns: int) -> pa.Table:
     present = rows["_present"]
     if present.null_count == rows.num_rows:
         return rows
-    known, _ = masks(present, columns)
-    whole = known.all(axis=1) | np.asarray(pc.equal(rows["_op"], Op.DELETE.value).to_numpy())
+    known_mask, _ = masks(present, columns)
+    whole = known_mask.all(axis=1) | np.asarray(pc.equal(rows["_op"], Op.DELETE.value).to_numpy())
     moved = np.asarray(pc.equal(rows["_op"], Op.KEY_MOVED.value).to_numpy())
     if moved.any():
         seq = rows["_seq"].to_numpy()
@@ -584,14 +584,14 @@ class _Stored:
 
     def changes(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
         with self.store.open_input(file.path) as source:
-            there = pq.read_schema(source).names
-        missing = [c for c in columns if c not in there]
+            names = pq.read_schema(source).names
+        missing = [c for c in columns if c not in names]
         if missing:
             raise OtherKey
         rows = read_file(self.store, file, columns=[*columns, "_op"], verify=False)
         rows = rows.filter(pc.not_equal(rows["_op"], Op.READ.value)) if file.reads else rows
         return (
-            _without_old_gaps(rows, sum(name not in META_COLUMNS for name in there)) if "_present" in columns else rows
+            _without_old_gaps(rows, sum(name not in META_COLUMNS for name in names)) if "_present" in columns else rows
         )
 
     def chunk(self, chunk: Chunk, identity: tuple[str, ...]) -> tuple[TableSchema, pa.Table] | None:
@@ -721,15 +721,15 @@ class ChunkInterleaver:
         now, delivered = int(time.time() * 1000), self.state.delivered() if self.plan.placements else 0
         for placement in self.plan.placements:
             where = placement.chunk.id.dump, placement.chunk.id.table
-            known = counts.get(where) or self.state.dumps.placed(*where)
+            known_count = counts.get(where) or self.state.dumps.placed(*where)
             counts[where] = replace(
-                known,
-                chunks=known.chunks + 1,
-                rows=known.rows + placement.kept,
-                overtaken=known.overtaken + placement.rows.num_rows - placement.kept,
-                first_ms=known.first_ms or now,
+                known_count,
+                chunks=known_count.chunks + 1,
+                rows=known_count.rows + placement.kept,
+                overtaken=known_count.overtaken + placement.rows.num_rows - placement.kept,
+                first_ms=known_count.first_ms or now,
                 last_ms=now,
-                batches=known.in_batch(batch, placement.kept, delivered),
+                batches=known_count.in_batch(batch, placement.kept, delivered),
             )
         placed = [placement.chunk for placement in self.plan.placements]
         return self.state.dumps.placing([(chunk, counts[chunk.id.dump, chunk.id.table]) for chunk in placed])
@@ -762,7 +762,7 @@ class ChunkInterleaver:
         request, window = placement.request, placement.window
         table, key = request.table, schema.primary_key
         base = f"{self.store.table_path(writer.batch, table.schema, table.table)}/replace-e{writer.epoch:06d}-{dump.id}-{chunk.id.name}"  # noqa: E501
-        made = ReplaceRecord(
+        replace_record = ReplaceRecord(
             schema_=table.schema,
             table=table.table,
             dump=dump.id,
@@ -771,7 +771,7 @@ class ChunkInterleaver:
             optional=dump.reason == POSITION_LOST,
         )
         if request.keyless:
-            return made
+            return replace_record
         names = [stored_name(name) for name in key]
         touched = [
             self._stored.changes(file, names)
@@ -780,14 +780,14 @@ class ChunkInterleaver:
             if file.table_id == table and _has_changes(file)
         ]
         write_kept(self.store, f"{base}-kept.parquet", schema, key, [rows, *touched])
-        made = made.model_copy(update={"key": key, "kept": f"{base}-kept.parquet"})
+        replace_record = replace_record.model_copy(update={"key": key, "kept": f"{base}-kept.parquet"})
         if not request.key_file:
             bounds = {"lower": request.lower, "upper": request.upper, "after": chunk.after, "upto": chunk.upto}
-            return made.model_copy(update=bounds)
+            return replace_record.model_copy(update=bounds)
         start = int(chunk.after[0]) if chunk.after else 0
         listed = [k for keys in stored_keys(self.store, request.key_file, start, int(chunk.upto[0])) for k in keys]
         write_keys(self.store, f"{base}-listed.parquet", listed)
-        return made.model_copy(update={"listed": f"{base}-listed.parquet"})
+        return replace_record.model_copy(update={"listed": f"{base}-listed.parquet"})
 
     def _partner_batch(self, placement: Placement) -> int:
         """Return the partner's batch that the source held at least before the chunk was read; what came since may be
@@ -806,20 +806,20 @@ def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[Tab
     """Return the tables without a key that are not placed yet: (those copied from nothing, those that a copy
     replaces).
     """
-    held: set[TableId] = set()
+    held_tables: set[TableId] = set()
     watched: set[TableId] = set()
     for dump in state.dumps.active():
         for ordinal, request in enumerate(dump.tables):
             if request.keyless and not state.dumps.placed(dump.id, ordinal).chunks:
-                (watched if request.replace else held).add(request.table)
-    return frozenset(held), frozenset(watched)
+                (watched if request.replace else held_tables).add(request.table)
+    return frozenset(held_tables), frozenset(watched)
 
 
 def late_chunks(state: PipelineState, cursor: Offset) -> list[tuple[tuple[str, ...], list[Chunk]]]:
     """Return chunks that are read and whose high mark the capture has already passed, by the targets that they are for
     (empty: all).
     """
-    found: dict[tuple[str, ...], list[Chunk]] = {}
+    chunks: dict[tuple[str, ...], list[Chunk]] = {}
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():
         for chunk in state.dumps.chunks(dump.id):
@@ -827,6 +827,6 @@ def late_chunks(state: PipelineState, cursor: Offset) -> list[tuple[tuple[str, .
                 continue
             if rows.get(dump.targets, 0) and rows[dump.targets] + chunk.rows > MAX_LATE_ROWS:
                 continue
-            found.setdefault(dump.targets, []).append(chunk)
+            chunks.setdefault(dump.targets, []).append(chunk)
             rows[dump.targets] = rows.get(dump.targets, 0) + chunk.rows
-    return sorted(found.items())
+    return sorted(chunks.items())

@@ -88,7 +88,7 @@ def touched_keys(
     Raises DumpRefused if the table had another key then, or the log does not contain the key.
     """
     assert span is not None
-    found: dict[tuple[str, ...], None] = {}
+    touched_keys: dict[tuple[str, ...], None] = {}
     names = [stored_name(name) for name in key.names]
     for batch in store.batches():
         manifest = stored_manifest(store, batch, state.batches.get(batch))
@@ -120,8 +120,8 @@ def touched_keys(
                             where=file.path,
                             hint=f"copy the table whole; {LOG_WHOLE_ROWS}, from then on",
                         )
-                    found.update(dict.fromkeys(texts.literals(key.columns, once)))
-    return list(found)
+                    touched_keys.update(dict.fromkeys(texts.literals(key.columns, once)))
+    return list(touched_keys)
 
 
 def _as_they_were(rows: pa.Table, names: Sequence[str]) -> pa.Table:

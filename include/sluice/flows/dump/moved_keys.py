@@ -65,11 +65,11 @@ def dump_moved(
         id_ = f"moved-{batch:010d}-e{epoch:06d}-{len(made)}"
         requests: list[TableRequest] = []
         for ordinal, request in enumerate(dump.tables):
-            mine = [f for f in changed if f.table_id == request.table]
-            if not mine or request.keyless or _is_over(state, dump, ordinal, request):
+            own_files = [f for f in changed if f.table_id == request.table]
+            if not own_files or request.keyless or _is_over(state, dump, ordinal, request):
                 continue
             shared = given.setdefault((dump.targets, dump.marking, request.table, request.identity), set())
-            keys = [key for key in _moved_keys(store, text_of, mine, partial, request) if key not in shared]
+            keys = [key for key in _moved_keys(store, text_of, own_files, partial, request) if key not in shared]
             shared.update(keys)
             if keys:
                 path = f"dumps/{id_}/keys-{len(requests):04d}.parquet"
@@ -128,14 +128,14 @@ def _moved_keys(
                 moves.setdefault(old, []).append(new)
     if every or not request.key_file:
         return list(dict.fromkeys(new for news in moves.values() for new in news))
-    found: dict[tuple[str, ...], None] = {}
+    moved_keys: dict[tuple[str, ...], None] = {}
     waiting = [key for piece in stored_keys(store, request.key_file, 0, _ALL) for key in piece if key in moves]
     while waiting:  # a row that moved several times
         for new in moves[waiting.pop()]:
-            if new not in found:
-                found[new] = None
+            if new not in moved_keys:
+                moved_keys[new] = None
                 waiting += [new] if new in moves else []
-    return list(found)
+    return list(moved_keys)
 
 
 def _keys_of(rows: pa.Table, schema: TableSchema, key: Sequence[str], *, every: bool) -> tuple[pa.Table, pa.Table]:
@@ -143,16 +143,16 @@ def _keys_of(rows: pa.Table, schema: TableSchema, key: Sequence[str], *, every: 
     key changed, or with ``every`` all of them.
     """
     rows = rows.filter(pc.and_(pc.equal(rows["_op"], Op.UPDATE.value), pc.is_valid(rows["_present"])))
-    known, _ = masks(rows["_present"], len(schema.columns))
+    known_mask, _ = masks(rows["_present"], len(schema.columns))
     users = [stored_name(c.name) for c in schema.columns]
     before = rows["_before"].combine_chunks()
     moved, then, now = np.full(rows.num_rows, every), {}, {}
     for name in map(stored_name, key):
         was, own = member(before, name), rows[name].combine_chunks()
         then[name] = was
-        now[name] = pc.if_else(pa.array(known[:, users.index(name)]), own, was)
+        now[name] = pc.if_else(pa.array(known_mask[:, users.index(name)]), own, was)
         moved |= ~pc.fill_null(pc.equal(now[name], was), False).to_numpy(zero_copy_only=False)
-    chosen = pa.array(moved & ~known.all(axis=1))
+    chosen = pa.array(moved & ~known_mask.all(axis=1))
     return pa.table(then).filter(chosen), pa.table(now).filter(chosen)
 
 

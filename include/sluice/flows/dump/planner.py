@@ -100,20 +100,20 @@ class DumpPlanner:
 
         Raises ConfigError.
         """
-        there = self.source.chunk_table(table)
-        request = self._whole(there, table, estimate, replace_rows)
-        key = there.key(request)
-        why = self._not_replaceable(there, key, request.identity) if replace_rows and not request.keyless else ""
+        chunk_table = self.source.chunk_table(table)
+        request = self._whole(chunk_table, table, estimate, replace_rows)
+        key = chunk_table.key(request)
+        why = self._not_replaceable(chunk_table, key, request.identity) if replace_rows and not request.keyless else ""
         if why and self.asked.tables:
-            of = f"{self.runtime.name}{''.join(f' --target {one}' for one in self.asked.targets)} --table {table}"
+            of = f"{self.runtime.name}{''.join(f' --target {target}' for target in self.asked.targets)} --table {table}"
             hint = f"`sluice dump start {of}` copies it, `sluice verify run {of} --repair` then removes other rows"
             raise ConfigError(f"rows of {table} cannot be replaced: {why}", hint=hint)
         if why:
             request = replace(request, replace=False)
-        request = self._bounded(there, request, key)
+        request = self._bounded(chunk_table, request, key)
         if not self.asked.keys and not self.span:
             return request, why
-        found = self._listed(there, request, key)
+        found = self._listed(chunk_table, request, key)
         if not found:
             return None
         path = f"dumps/{self.id}/keys-{ordinal:04d}.parquet"
@@ -121,25 +121,25 @@ class DumpPlanner:
             write_keys(self.runtime.store, path, found)
         return replace(request, key_file=path, estimate=len(found)), why
 
-    def _whole(self, there: ChunkTable, table: TableId, estimate: int, replace_rows: bool) -> TableRequest:
+    def _whole(self, chunk_table: ChunkTable, table: TableId, estimate: int, replace_rows: bool) -> TableRequest:
         """Return the request without its key range or keys. Raises ConfigError if such rows cannot be asked for."""
-        asked = self.asked
+        requested_spec = self.asked
         keyless = replace_rows and self.is_keyless(table)
         request = TableRequest(
             table,
-            where=there.condition(asked.where) if asked.where else "",
+            where=chunk_table.condition(requested_spec.where) if requested_spec.where else "",
             estimate=estimate,
-            index=asked.index,
+            index=requested_spec.index,
             keyless=keyless,
             identity=self.routes.route(table).key if table in self.keyless else (),
             replace=replace_rows,
         )
-        if keyless and (asked.lower or asked.upper or asked.keys or self.span):
+        if keyless and (requested_spec.lower or requested_spec.upper or requested_spec.keys or self.span):
             raise ConfigError(
                 f"{table} has no primary key: it can only be replaced whole",
                 hint="leave out keys, the key range and the span of time",
             )
-        if (request.index or request.identity) and not there.whole_rows_logged:
+        if (request.index or request.identity) and not chunk_table.whole_rows_logged:
             raise ConfigError(
                 f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log "
                 "does not contain whole rows",
@@ -147,11 +147,11 @@ class DumpPlanner:
             )
         return request
 
-    def _bounded(self, there: ChunkTable, request: TableRequest, key: ChunkKey) -> TableRequest:
+    def _bounded(self, chunk_table: ChunkTable, request: TableRequest, key: ChunkKey) -> TableRequest:
         """Add the key range that was asked for, and an estimate of the rows in it. Raises ConfigError."""
-        asked, table = self.asked, request.table
+        requested_spec, table = self.asked, request.table
         bounds = []
-        for bound in (asked.lower, asked.upper):
+        for bound in (requested_spec.lower, requested_spec.upper):
             if len(bound) > len(key.columns):
                 raise ConfigError(
                     f"{len(bound)} values for the key of {table}, which has {len(key.columns)} columns: "
@@ -162,21 +162,21 @@ class DumpPlanner:
                 )
             typed = self.runtime.source.keys.typed
             bounds.append(tuple(typed(column, text) for column, text in zip(key.columns, bound, strict=False)))
-        if there.is_reversed(bounds[0], bounds[1]):
+        if chunk_table.is_reversed(bounds[0], bounds[1]):
             raise ConfigError(
-                f"the key range of {table} begins after its end: {', '.join(asked.lower)} is more than "
-                f"{', '.join(asked.upper)}"
+                f"the key range of {table} begins after its end: {', '.join(requested_spec.lower)} is more than "
+                f"{', '.join(requested_spec.upper)}"
             )
         request = replace(request, lower=bounds[0], upper=bounds[1])
-        if asked.where or asked.lower or asked.upper:
-            request = replace(request, estimate=there.estimate(request, key))
+        if requested_spec.where or requested_spec.lower or requested_spec.upper:
+            request = replace(request, estimate=chunk_table.estimate(request, key))
         return request
 
-    def _listed(self, there: ChunkTable, request: TableRequest, key: ChunkKey) -> list[tuple[str, ...]]:
+    def _listed(self, chunk_table: ChunkTable, request: TableRequest, key: ChunkKey) -> list[tuple[str, ...]]:
         """Return the keys that were asked for, or those that the log changed in the given span. Raises ConfigError."""
         identity = request.identity
         if identity:
-            key = ChunkKey(tuple(c for n in identity for c in there.schema.columns if c.name == n), key.index)
+            key = ChunkKey(tuple(c for n in identity for c in chunk_table.schema.columns if c.name == n), key.index)
         if self.span is not None:
             return touched_keys(
                 self.runtime.source.keys,
@@ -188,17 +188,17 @@ class DumpPlanner:
                 primary=not identity,
             )
         found = typed_keys(self.runtime.source.keys, key, self.asked.keys)
-        there.require_taken(request, key, found)
+        chunk_table.require_taken(request, key, found)
         return found
 
-    def _not_replaceable(self, there: ChunkTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
+    def _not_replaceable(self, chunk_table: ChunkTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
         """Return why rows cannot be replaced, target by target: it sorts the key differently or has no such table;
         ``""`` if all can.
         """
-        schema = there.schema
+        schema = chunk_table.schema
         if identity:
             return "its key is one by the mapping only; give it a primary key at the source"
-        if there.has_prefix_key(key):
+        if chunk_table.has_prefix_key(key):
             return "its key is a prefix of a column"
         plan = key_plan(
             schema.table, schema.arrow_schema, key.names, self.routes.route(schema.table), self.source.identity.dialect

@@ -52,10 +52,10 @@ class TableView:
         """The share that the targets have, 0 to 1; 1 only when it is done."""
         if self.state == "done":
             return 1.0
-        known = self.rows - self.undelivered + self.overtaken + self.reading
+        known_rows = self.rows - self.undelivered + self.overtaken + self.reading
         if self.state == "delivering":
-            return min(known / max(self.rows + self.overtaken, 1), 0.99)
-        return min(known / self.estimate, 0.99) if self.estimate else 0.0
+            return min(known_rows / max(self.rows + self.overtaken, 1), 0.99)
+        return min(known_rows / self.estimate, 0.99) if self.estimate else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +166,10 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
     asks_for_a_reader, last_ms = False, dump.created_ms
     for ordinal, request in enumerate(dump.tables):
         plan, placed = dumps.planned(dump.id, ordinal), dumps.placed(dump.id, ordinal)
-        mine = [c for c in chunks if c.id.table == ordinal]
-        waiting = sum(c.rows for c in mine if c.state in {ChunkState.STORED, ChunkState.MARKED})
-        reading = sum(c.rows for c in mine if request.keyless and not placed.chunks)
-        left_to_read = goes and (not plan.exhausted or any(c.state is not ChunkState.MARKED for c in mine))
+        own_chunks = [c for c in chunks if c.id.table == ordinal]
+        waiting = sum(c.rows for c in own_chunks if c.state in {ChunkState.STORED, ChunkState.MARKED})
+        reading = sum(c.rows for c in own_chunks if request.keyless and not placed.chunks)
+        left_to_read = goes and (not plan.exhausted or any(c.state is not ChunkState.MARKED for c in own_chunks))
         is_read = any(tables_ is None or ordinal in tables_ for tables_ in readers) or any(
             ChunkId.of(dump.id, name).table == ordinal for name in working
         )
@@ -177,7 +177,7 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         last_ms = max(last_ms, placed.last_ms)
         undelivered = placed.undelivered(delivered)
         all_placed = "delivering" if undelivered else "done"
-        word = all_placed if plan.exhausted and not mine else "reading" if plan.chunks else "waiting"
+        word = all_placed if plan.exhausted and not own_chunks else "reading" if plan.chunks else "waiting"
         if word not in {"done", "delivering"} and dump.state is not DumpState.RUNNING:
             word = dump.state.value
         elif left_to_read and not is_read and not deferred and (plan.chunks or not (readers or working)):
@@ -237,15 +237,15 @@ def recent(state: PipelineState, *, ended_within_s: float = 600.0) -> list[DumpV
     For pages that poll: reads no other dump.
     """
     border = int((time.time() - ended_within_s) * 1000)
-    found = sorted(state.dumps.under_way_since(border), key=lambda d: (d.created_ms, d.id))
-    return [view(state, dump) for dump in found]
+    dumps = sorted(state.dumps.under_way_since(border), key=lambda d: (d.created_ms, d.id))
+    return [view(state, dump) for dump in dumps]
 
 
 def views(runtime: Runtime) -> list[DumpView]:
     """Return the progress of all dumps, oldest first."""
     with runtime.state() as state:
-        found = [settle(state, name) for name in state.dumps.ids()]
-        return [view(state, dump) for dump in found]
+        dumps = [settle(state, name) for name in state.dumps.ids()]
+        return [view(state, dump) for dump in dumps]
 
 
 def one_view(runtime: Runtime, dump: str) -> DumpView:
@@ -294,7 +294,7 @@ def resume(runtime: Runtime, dump: str, *, by: str) -> DumpView:
 
 def cancel(runtime: Runtime, dump: str, *, by: str) -> DumpView:
     """Cancel the dump: placed rows stay, chunks that are not placed are discarded."""
-    done = change(
+    view = change(
         runtime,
         dump,
         by=by,
@@ -302,12 +302,12 @@ def cancel(runtime: Runtime, dump: str, *, by: str) -> DumpView:
         to=lambda d: d.to_state(DumpState.CANCELLED, ended_ms=int(time.time() * 1000)),
     )
     with runtime.state() as state:
-        for chunk in state.dumps.chunks(done.id):
+        for chunk in state.dumps.chunks(view.id):
             state.dumps.drop(chunk)
             if chunk.path:
                 with suppress(SluiceError):
                     runtime.store.delete(chunk.path)
-    return done
+    return view
 
 
 def tune(runtime: Runtime, dump: str, *, by: str, **changes: Any) -> DumpView:

@@ -132,10 +132,10 @@ def plan_replaces(
         MappingError: a user asked for the range, and the target cannot remove it any more.
     """
     routes = Routes.of(runtime.pipeline)
-    found: list[StoredRange] = []
+    ranges: list[StoredRange] = []
     left_out: dict[str, str] = {}
     reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}
-    asked = any(one.optional or one.mapped for one in records)
+    asked = any(record.optional or record.mapped for record in records)
     others = other_writers(target) if asked else ()
     for record in records:
         route = routes.route(record.table_id)
@@ -157,8 +157,8 @@ def plan_replaces(
                 where=f"target {name}",
                 hint=f"fix the target's table; the batch is retried{hint}",
             )
-        found.append(StoredRange(plan, (record, route, runtime.source.keys), listed=bool(record.listed)))
-    return found, left_out
+        ranges.append(StoredRange(plan, (record, route, runtime.source.keys), listed=bool(record.listed)))
+    return ranges, left_out
 
 
 def without_cleared(runtime: Runtime, target: Target, name: str, changeset: ChangesetManifest) -> ChangesetManifest:
@@ -182,7 +182,7 @@ def kept_on_purpose(pipeline: PipelineConfig, name: str, others: Sequence[OtherW
     Other pipelines count if they write the same table. The sentence says what to do about each.
     """
     writers = [one for one in others if one.may_write(table)]
-    if known := [one.pipeline for one in writers if one.tables is not None]:
+    if known := [writer.pipeline for writer in writers if writer.tables is not None]:
         return (
             f"{table} at target {name} is written by {', '.join(known[:3])}, too, whose rows they may be (if such a "
             f"pipeline is gone: {writers[0].forget})"
@@ -219,9 +219,9 @@ def key_plan(
     table.
     """
     ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
-    wanted = pa.schema([schema.field(stored_name(name)) for name in key])
+    wanted_schema = pa.schema([schema.field(stored_name(name)) for name in key])
     whole = replace(route, changed_only=False)  # keys are no changes
-    columns = planned_columns(columns_of(whole.apply(wanted.empty_table()).schema)) if key else ()
+    columns = planned_columns(columns_of(whole.apply(wanted_schema.empty_table()).schema)) if key else ()
     return PlannedTable(
         route.target,
         table,

@@ -39,15 +39,15 @@ def named_tables(captured: Mapping[TableId, int], names: Iterable[str]) -> list[
 
     Raises ConfigError.
     """
-    known = {str(table): table for table in captured}
+    known_tables = {str(table): table for table in captured}
     asked = list(dict.fromkeys(names))
     for name in asked:
-        if name not in known:
+        if name not in known_tables:
             raise ConfigError(
-                f"table {name!r} is not captured, or the source does not have it{meant(name, known)}",
-                hint=f"captured are: {', '.join(list(known)[:20]) or 'none'}",
+                f"table {name!r} is not captured, or the source does not have it{meant(name, known_tables)}",
+                hint=f"captured are: {', '.join(list(known_tables)[:20]) or 'none'}",
             )
-    return [known[name] for name in asked] or list(captured)
+    return [known_tables[name] for name in asked] or list(captured)
 
 
 def tuning_of(pipeline: PipelineConfig) -> Tuning:
@@ -91,13 +91,13 @@ def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for one that is no number within its limits.
     """
-    wanted = {name: value for name, value in changes.items() if value is not None}
-    for name, value in wanted.items():
+    wanted_values = {name: value for name, value in changes.items() if value is not None}
+    for name, value in wanted_values.items():
         low, high = _LIMITS[name]
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not low <= value <= high or (name != "max_replica_lag_s" and value != int(value)):
             raise ConfigError(f"{name} cannot be {value!r}", hint=f"from {low} to {high:,.0f}")
-    return {name: value if name == "max_replica_lag_s" else int(value) for name, value in wanted.items()}
+    return {name: value if name == "max_replica_lag_s" else int(value) for name, value in wanted_values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +156,12 @@ def dump_tables(
         )
 
     requests = list(map(request, tables))
-    left = [] if from_nothing else [r for r in requests if r.keyless and not r.replace]
-    copied = [r for r in requests if r not in left]
+    remaining_requests = [] if from_nothing else [r for r in requests if r.keyless and not r.replace]
+    copied = [r for r in requests if r not in remaining_requests]
     stay = [f"{r.table} ({reasons[r.table]})" for r in copied if r.table in reasons]
     notes = []
-    if left:
-        names = [str(r.table) for r in left]
+    if remaining_requests:
+        names = [str(r.table) for r in remaining_requests]
         notes.append(f"not copied, for they have no primary key: {', '.join(names)}")
         _log.warning("dump_tables_skipped", pipeline=pipeline.pipeline, tables=names, reason="no primary key")
     if stay:
@@ -229,52 +229,54 @@ def start(
         ConfigError: a table is not captured, has no key, or the condition is not one condition; a target is unknown;
             the pieces asked for cannot be combined; a target is a site of a channel, see :func:`require_overwrite`.
     """
-    asked = DumpSpec(**wanted)
-    for name in asked.targets:
+    requested_spec = DumpSpec(**wanted)
+    for name in requested_spec.targets:
         runtime.pipeline.target(name)
     if not dry_run:
         require_overwrite(
             runtime.pipeline,
             runtime.membership,
             runtime.loads,
-            asked.targets,
+            requested_spec.targets,
             overwrite=overwrite,
-            removes=asked.replace,
+            removes=requested_spec.replace,
         )
     tuning = tuning or tuning_of(runtime.pipeline)
-    order = DumpOrder(reason, id_ or new_id(), tuple(asked.targets), tuning, by or owner_label())
+    order = DumpOrder(reason, id_ or new_id(), tuple(requested_spec.targets), tuning, by or owner_label())
     with runtime.state() as state, runtime.source.open() as source:
-        requests, note = _requests(runtime, state, source, asked, order.id, dry_run)
+        requests, note = _requests(runtime, state, source, requested_spec, order.id, dry_run)
         if dry_run:
             return Dump("dry-run", tuple(requests), order.targets, tuning=tuning, reason=reason, note=note)
         dump = record_dump(runtime.pipeline, state, source, requests, order, note=note)
         details = {"dump": dump.id, "tables": [str(t.table) for t in dump.tables]}
-        state.audit.note(by=order.by, what="dump", details={**details, "replace": True} if asked.replace else details)
+        state.audit.note(
+            by=order.by, what="dump", details={**details, "replace": True} if requested_spec.replace else details
+        )
         return dump
 
 
 def _requests(
-    runtime: Runtime, state: PipelineState, source: SourceSession, asked: DumpSpec, dump: str, dry_run: bool
+    runtime: Runtime, state: PipelineState, source: SourceSession, requested_spec: DumpSpec, dump: str, dry_run: bool
 ) -> tuple[list[TableRequest], str]:
     """Return a request per table, and a note on tables and rows that are left out. Raises ConfigError."""
     captured = captured_tables(runtime.pipeline, source)
-    tables = named_tables(captured, asked.tables)
-    require_together(asked, len(tables))
+    tables = named_tables(captured, requested_spec.tables)
+    require_together(requested_spec, len(tables))
     keyless = source.keyless()
-    reasons = why_not(runtime.pipeline, runtime.rules_path, tables, captured, keyless) if asked.replace else {}
+    reasons = why_not(runtime.pipeline, runtime.rules_path, tables, captured, keyless) if requested_spec.replace else {}
     rows = source.estimates(tables)
     plan = DumpPlanner(
-        runtime=runtime, state=state, source=source, asked=asked, keyless=keyless, id=dump, dry_run=dry_run
+        runtime=runtime, state=state, source=source, asked=requested_spec, keyless=keyless, id=dump, dry_run=dry_run
     )
     requests, left, stay = [], [], []
     for ordinal, table in enumerate(tables):
         why = reasons.get(table, "")
-        if asked.tables and why:
+        if requested_spec.tables and why:
             raise ConfigError(f"rows of {table} cannot be replaced: {why}")
-        if not asked.tables and plan.is_keyless(table) and (why or not asked.replace):
+        if not requested_spec.tables and plan.is_keyless(table) and (why or not requested_spec.replace):
             left.append(f"{table} ({why or 'no primary key'})")
             continue
-        planned = plan.request(ordinal, table, rows.get(table, 0), replace_rows=asked.replace and not why)
+        planned = plan.request(ordinal, table, rows.get(table, 0), replace_rows=requested_spec.replace and not why)
         if planned is None:
             continue
         request, why = planned

@@ -197,10 +197,10 @@ def settle(state: PipelineState, dump_id: str) -> Dump:
 
 def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
     """Return True if every chunk of these tables is placed."""
-    wanted = range(len(dump.tables)) if tables is None else tables
-    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
+    wanted_tables = range(len(dump.tables)) if tables is None else tables
+    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted_tables):
         return False
-    return not any(chunk.id.table in wanted for chunk in dumps.chunks(dump.id))
+    return not any(chunk.id.table in wanted_tables for chunk in dumps.chunks(dump.id))
 
 
 def is_over(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
@@ -245,10 +245,10 @@ def _most_waiting(dump: Dump) -> int:
 
 def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
     """Return True if something is left to read."""
-    wanted = range(len(dump.tables)) if tables is None else tables
-    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
+    wanted_tables = range(len(dump.tables)) if tables is None else tables
+    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted_tables):
         return True
-    return any(c.state is not ChunkState.MARKED for c in dumps.chunks(dump.id) if c.id.table in wanted)
+    return any(c.state is not ChunkState.MARKED for c in dumps.chunks(dump.id) if c.id.table in wanted_tables)
 
 
 def _started(
@@ -410,15 +410,18 @@ class _Worker:
             if self.tables is not None and chunk.id.table not in self.tables:
                 continue
             if chunk.state is not ChunkState.MARKED and chunk.id.name not in working:
-                taken = self.dumps.take_over(chunk)
-                if taken:
-                    return taken
+                taken_chunk = self.dumps.take_over(chunk)
+                if taken_chunk:
+                    return taken_chunk
         return None
 
     # -- the next range ------------------------------------------------------------------------------------------------
     def _next(self, dump: Dump) -> Chunk | None:
-        wanted = range(len(dump.tables)) if self.tables is None else self.tables
-        order = list(wanted)[self.number % max(len(wanted), 1) :] + list(wanted)[: self.number % max(len(wanted), 1)]
+        wanted_tables = range(len(dump.tables)) if self.tables is None else self.tables
+        order = (
+            list(wanted_tables)[self.number % max(len(wanted_tables), 1) :]
+            + list(wanted_tables)[: self.number % max(len(wanted_tables), 1)]
+        )
         for ordinal in order:
             plan = self.dumps.planned(dump.id, ordinal)
             if plan.exhausted:

@@ -109,8 +109,8 @@ class StoredChanges(StoredRows):
     def _of_file(
         self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins
     ) -> Iterator[Change]:
-        found = [_changes_of(piece) for piece in self._pieces(store, number, file, share, begins)]
-        yield from heapq.merge(*found, key=lambda change: (change.seq, change.row))
+        changes = [_changes_of(piece) for piece in self._pieces(store, number, file, share, begins)]
+        yield from heapq.merge(*changes, key=lambda change: (change.seq, change.row))
 
     def _pieces(
         self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins | None
@@ -196,13 +196,13 @@ class StoredChanges(StoredRows):
         if "_present" in out.schema.names:
             fields.append(out.schema.field("_present"))
             columns["_present"] = out["_present"]
-        whole = pa.table(list(columns.values()), schema=pa.schema(fields)).combine_chunks()
-        seq, row = whole["_seq"].to_numpy(), whole["_row"].to_numpy()
-        txn_row = row if begins is None else seq - begins.of(whole["_txn"].to_numpy())
+        combine_chunks = pa.table(list(columns.values()), schema=pa.schema(fields)).combine_chunks()
+        seq, row = combine_chunks["_seq"].to_numpy(), combine_chunks["_row"].to_numpy()
+        txn_row = row if begins is None else seq - begins.of(combine_chunks["_txn"].to_numpy())
         return ChangePiece(
             place.table_id,
             place.primary_key,
-            whole,
+            combine_chunks,
             pa.array(txn_row.astype(np.uint64)),
             pa.array(_parts(seq, row)),
         )

@@ -22,13 +22,15 @@ def waits(store: SegmentStore, state: PipelineState, target: str, batch: int) ->
 
     Raises SegmentError.
     """
-    found = state.waiting().get(target)
-    if found is None or batch < found.first or found.is_due or batch - found.first + 1 >= MOST_BATCHES:
+    batches = state.waiting().get(target)
+    if batches is None or batch < batches.first or batches.is_due or batch - batches.first + 1 >= MOST_BATCHES:
         return None
-    known = [state.batches.get(number) for number in range(found.first, batch + 1)]
-    if sum(one.changes for one in known if one is not None) >= MOST_ROWS or _is_alone(store, state, target, batch):
+    known_batches = [state.batches.get(number) for number in range(batches.first, batch + 1)]
+    if sum(one.changes for one in known_batches if one is not None) >= MOST_ROWS or _is_alone(
+        store, state, target, batch
+    ):
         return None
-    return found
+    return batches
 
 
 def _is_alone(store: SegmentStore, state: PipelineState, target: str, batch: int) -> bool:

@@ -66,9 +66,9 @@ def reading(
     if keys is not None:
         return schema.empty_table(), partial(_by_key, readers, keys, schema)
     if in_order:
-        kept = [reader for reader in readers if reader.file.revived]
+        kept_readers = [reader for reader in readers if reader.file.revived]
         others = [reader for reader in readers if not reader.file.revived]
-        return schema.empty_table(), partial(_kept_first, kept, others, schema)
+        return schema.empty_table(), partial(_kept_first, kept_readers, others, schema)
     return schema.empty_table(), partial(_one_by_one, readers, schema)
 
 

@@ -51,10 +51,10 @@ class LateIndexes:
         if able is None or not _fills_tables(record, given) or self.target.config.consistency == "batch":
             return  # consistency batch: the checkpoint is in the transaction of the rows
         large = sorted({table.target for table in given.tables if rows_of(table.files) >= LEAST_ROWS} - self.left)
-        left = able.leave_out_indexes(self._fence(given), large) if large else ()
-        if left:
-            self.left |= set(left)
-            _log.info("indexes_left_out", **self._said(left))
+        remaining_indexes = able.leave_out_indexes(self._fence(given), large) if large else ()
+        if remaining_indexes:
+            self.left |= set(remaining_indexes)
+            _log.info("indexes_left_out", **self._said(remaining_indexes))
 
     def build(self, given: BatchInput, *, before: Batch | None = None) -> None:
         """Build all that is left out.
@@ -72,14 +72,14 @@ class LateIndexes:
         self.left -= set(tables)
         _log.info("indexes_built", **self._said(tables))
 
-    def _fence(self, given: BatchInput) -> Fence:
-        return Fence(self.lease.epoch, given.held, given.number)
+    def _fence(self, given_batch: BatchInput) -> Fence:
+        return Fence(self.lease.epoch, given_batch.held, given_batch.number)
 
     def _said(self, tables: Iterable[TableId]) -> dict[str, str]:
         names = ", ".join(map(str, tables))
         return {"pipeline": self.pipeline, "target": self.target.config.name, "tables": names}
 
 
-def _fills_tables(record: Batch, given: BatchInput) -> bool:
+def _fills_tables(record: Batch, given_batch: BatchInput) -> bool:
     """Return True if the batch is a copy of whole tables, and no row is removed for it."""
-    return bool(record.snapshot) and not given.reconcile and not given.schema_changes
+    return bool(record.snapshot) and not given_batch.reconcile and not given_batch.schema_changes

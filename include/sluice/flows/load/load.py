@@ -276,11 +276,11 @@ class _Delivery:
             note_columns(
                 self.runtime.store, self.state, RuleSet.of(self.runtime.rules_path), changeset, self.lease.epoch
             )
-        given = replace(self._input(record, changeset), held=self._before(number))
+        given_batch = replace(self._input(record, changeset), held=self._before(number))
         if self.target.capabilities.execution is Execution.FRAME and self.runtime.mode != "local":
-            given = replace(given, spark=SparkStatements(self.runtime.runner, self._description(record)))
-        require_features(self._config, self.target.capabilities, given)
-        return _Given(record, given)
+            given_batch = replace(given_batch, spark=SparkStatements(self.runtime.runner, self._description(record)))
+        require_features(self._config, self.target.capabilities, given_batch)
+        return _Given(record, given_batch)
 
     def _before(self, number: int) -> int:
         """Return the batch that the target holds when it gets this one."""
@@ -304,42 +304,42 @@ class _Delivery:
         record = bundle[-1].record
         end = Checkpoint(self.lease.epoch, record.number, record.last)
         self._keep_digests(bundle)
-        given = joined([one.batch for one in bundle])
+        given_batch = joined([one.batch for one in bundle])
         if self.indexes.left:
-            self._interruptible(given, partial(self.indexes.build, given, before=record))
+            self._interruptible(given_batch, partial(self.indexes.build, given_batch, before=record))
         if all(one.empty for one in bundle):
             self.checkpoints.advance(end)
             return WriteResult()
         self._say_seen(record)
-        writer = self.session.begin(given)
+        writer = self.session.begin(given_batch)
         self.watch()
         try:
-            self._call(given, writer.prepare)
-            self._require_known_losses(given)
-            results = self._units(bundle, writer, given)
+            self._call(given_batch, writer.prepare)
+            self._require_known_losses(given_batch)
+            results = self._units(bundle, writer, given_batch)
             self.watch()
             if self.indexes.left:
-                self._interruptible(given, partial(self.indexes.build, given))
-            self._call(given, partial(writer.commit, results))
+                self._interruptible(given_batch, partial(self.indexes.build, given_batch))
+            self._call(given_batch, partial(writer.commit, results))
         except BaseException as error:
             with suppress(SluiceError):  # the first error is the one to show
                 writer.abort()
             if isinstance(error, MappingError):
-                plans = [table.plan for table in given.tables]
+                plans = [table.plan for table in given_batch.tables]
                 explain_absence(self.runtime, self.state, self.target, plans, record.last, error)
             raise
         if self.target.checkpoints is None:
             self.checkpoints.advance(end)
         return sum(results, WriteResult())
 
-    def _require_known_losses(self, given: BatchInput) -> None:
+    def _require_known_losses(self, given_batch: BatchInput) -> None:
         """Raise MappingError for a column of the batch that would lose values without consent. Schema changes in front
         of its rows have been made.
         """
-        plans = [table.plan for table in given.tables]
-        if plans and not given.replay:
-            dialect = self.runtime.source.dialect(given.position)
-            again = bool(given.schema_changes)
+        plans = [table.plan for table in given_batch.tables]
+        if plans and not given_batch.replay:
+            dialect = self.runtime.source.dialect(given_batch.position)
+            again = bool(given_batch.schema_changes)
             require_known_losses(self.runtime.name, self.target, plans, dialect, again=again)
 
     def _keep_digests(self, bundle: Sequence[_Given]) -> None:
@@ -358,8 +358,8 @@ class _Delivery:
         """Set in the target's origin marker which batches of the partner pipeline the source held at this batch."""
         target = marking(self.target)
         if target is not None and target.mark is not None and target.mark.numbered:
-            seen = self.runtime.store.read_manifest(record.manifest).partner_batch
-            target.mark = replace(target.mark, seen=seen)
+            seen_partner_batch = self.runtime.store.read_manifest(record.manifest).partner_batch
+            target.mark = replace(target.mark, seen=seen_partner_batch)
 
     def _require_young(self, record: Batch, changeset: Changeset) -> None:
         """Discard a changeset older than ``read_back_after``, so that its rows are read from the source again.
@@ -376,24 +376,24 @@ class _Delivery:
             hint=f"`sluice run {self.runtime.name}` merges it again",
         )
 
-    def _call(self, given: BatchInput, work: Callable[[], None]) -> None:
+    def _call(self, given_batch: BatchInput, work: Callable[[], None]) -> None:
         """Run ``work`` so that a person can stop it if it may take long: it may wait for a lock to change definitions,
         or for Spark.
         """
-        if given.schema_changes or given.spark is not None:
-            self._interruptible(given, work)
+        if given_batch.schema_changes or given_batch.spark is not None:
+            self._interruptible(given_batch, work)
         else:
             work()
 
-    def _interruptible(self, given: BatchInput, work: Callable[[], None]) -> None:
-        self.watch.call(work, interrupt=partial(self._interrupt, given))
+    def _interruptible(self, given_batch: BatchInput, work: Callable[[], None]) -> None:
+        self.watch.call(work, interrupt=partial(self._interrupt, given_batch))
 
-    def _interrupt(self, given: BatchInput) -> None:
-        if given.spark is not None:
+    def _interrupt(self, given_batch: BatchInput) -> None:
+        if given_batch.spark is not None:
             self.runtime.runner.cancel()
         self.target.interrupt()
 
-    def _units(self, bundle: Sequence[_Given], writer: BatchWriter, given: BatchInput) -> list[WriteResult]:
+    def _units(self, bundle: Sequence[_Given], writer: BatchWriter, given_batch: BatchInput) -> list[WriteResult]:
         config, record = self._config, bundle[-1].record
         if len(bundle) > 1:  # a dead letter belongs to one batch
             config = config.model_copy(update={"on_error": "stop"})
@@ -401,7 +401,7 @@ class _Delivery:
         results: list[WriteResult] = []
         store = self.runtime.store
         phases = writer.plan(writers)
-        self.indexes.leave_out(record, given)
+        self.indexes.leave_out(record, given_batch)
         for phase in load_units(phases, store, config, record.number, record.manifest):
             self.watch()
             results += self.watch.run(
@@ -442,7 +442,7 @@ class _Delivery:
         offered = self.target.capabilities
         again = cast(CopiesAgain, self.target).copied_again if offered.copies_again else None
         otherwise = cast(ConvertsRows, self.target).converted_otherwise if offered.converts_rows else None
-        found = plan_ddl(
+        schema_changes = plan_ddl(
             manifest,
             runtime.pipeline,
             self._config,
@@ -452,8 +452,10 @@ class _Delivery:
             copied_again=again,
             converted_otherwise=otherwise,
         )
-        request_copies(runtime, self.state, self._config.name, record.number, found, may_be_gone=again is not None)
-        return found
+        request_copies(
+            runtime, self.state, self._config.name, record.number, schema_changes, may_be_gone=again is not None
+        )
+        return schema_changes
 
     def _every_change(self, record: Batch) -> BatchInput:
         """Return the batch unmerged.
@@ -480,11 +482,11 @@ class _Delivery:
         if self.target.reconciler() is None and not of_snapshot:
             return []
         records = of_snapshot or self.runtime.store.read_manifest(record.manifest).replaces
-        found, left_out = plan_replaces(self.runtime, self.target, name, records)
+        ranges, left_out = plan_replaces(self.runtime, self.target, name, records)
         for dump, why in left_out.items():
             _log.warning("stale_rows_kept", pipeline=self.runtime.name, target=name, dump=dump, reason=why)
             self.state.dumps.add_note(dump, f"rows that the source no longer has may stay at {name}: {why}")
-        return found
+        return ranges
 
 
 class _Facts:
@@ -501,11 +503,11 @@ class _Facts:
     def being_copied(self) -> frozenset[TableId]:
         """Return the target's tables that are filled by a dump which was not over when the batch was captured."""
         routes = Routes.of(self._runtime.pipeline)
-        found: set[TableId] = set()
+        tables: set[TableId] = set()
         for dump in self._state.dumps.under_way_since(self._batch.created_ms):
             if dump.state is not DumpState.CANCELLED and (not dump.targets or self._target in dump.targets):
-                found |= {routes.route(request.table).target for request in dump.tables}
-        return frozenset(found)
+                tables |= {routes.route(request.table).target for request in dump.tables}
+        return frozenset(tables)
 
     def captured_tables(self) -> Mapping[TableId, TableId]:
         """Return the captured tables, by the definitions at the start of the batch, and their target tables, by the
@@ -513,8 +515,8 @@ class _Facts:
         """
         pipeline = self._runtime.pipeline
         routes, selection = Routes.of(pipeline), Selection.compile(pipeline.capture)
-        known = tables_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)
-        return {table: routes.route(table).target for table in known if selection.wants(table)}
+        known_tables = tables_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)
+        return {table: routes.route(table).target for table in known_tables if selection.wants(table)}
 
     def document_name(self, pipeline: str) -> str:
         """Return the name that the runtime gives the source."""
@@ -525,17 +527,19 @@ class _Facts:
         runtime, batch = self._runtime, self._batch
         manifest = runtime.store.read_manifest(batch.manifest)
         words, routes = words_of(runtime.source.dialect(batch.last)), Routes.compile(runtime.pipeline.mapping)
-        known = definitions_at(runtime.store, runtime.source, self._state, batch.first)
+        known_definitions = definitions_at(runtime.store, runtime.source, self._state, batch.first)
         changed = changed_before_rows(manifest, after=True)
-        found: dict[TableId, dict[str, DefaultValue]] = {}
+        column_defaults: dict[TableId, dict[str, DefaultValue]] = {}
         for table in dict.fromkeys(TableId(file.schema_, file.table) for file in manifest.files):
-            definition = changed.get(table) or (known.find(table) if known is not None else None)
+            definition = changed.get(table) or (
+                known_definitions.find(table) if known_definitions is not None else None
+            )
             route = routes.route(table)
             for column in definition.columns if definition is not None else ():
                 name = route.target_name(column.name)
                 if column.default is not None and name is not None:
-                    found.setdefault(route.target, {})[name] = words.default_value(column)
-        return found
+                    column_defaults.setdefault(route.target, {})[name] = words.default_value(column)
+        return column_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,8 +570,8 @@ def require_known_losses(
     new = {key: plan for key, plan in keys.items() if again or key not in _accepted}
     schema = target.schema() if new else None
     if schema is not None:
-        wanted = [replace(plan, dialect=dialect) for plan in new.values()]
-        require_accepted(target.config, wanted, schema.compare(wanted))
+        wanted_plans = [replace(plan, dialect=dialect) for plan in new.values()]
+        require_accepted(target.config, wanted_plans, schema.compare(wanted_plans))
     _accepted.update(dict.fromkeys(new))
     while len(_accepted) > _MOST:
         del _accepted[next(iter(_accepted))]

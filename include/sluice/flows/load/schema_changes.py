@@ -77,12 +77,12 @@ def plan_ddl(
         LoadError: the policy or the mapping needs a person, or the kind of target cannot do it.
     """
     routes, selection = Mapping.of(pipeline), Selection.compile(pipeline.capture)
-    found: list[SchemaChange] = []
+    changes: list[SchemaChange] = []
     for record in manifest.ddl:
-        change = _change(len(found), record, routes, selection, target, manifest, dialect, offered)
+        change = _change(len(changes), record, routes, selection, target, manifest, dialect, offered)
         if change is None:
             continue
-        if change.before_rows and found and not found[-1].before_rows:
+        if change.before_rows and changes and not changes[-1].before_rows:
             raise LoadError(
                 "a batch contains rows after a DDL statement",
                 where=change.where,
@@ -92,8 +92,8 @@ def plan_ddl(
         change = replace(change, effects=effects)
         change = replace(change, copies=_copies(change, target, offered, copied_again, converted_otherwise))
         require_kinds(target, offered, change)
-        found.append(change)
-    return tuple(found)
+        changes.append(change)
+    return tuple(changes)
 
 
 def _change(
@@ -129,7 +129,7 @@ def _change(
             f"{to_ignore(target.name, ', '.join(sorted({KIND_OF[k] for k in kinds})))}",
         )
     stops = DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER)
-    wanted = {DdlPolicy.APPLY, DdlPolicy.STOP} if stops else {DdlPolicy.APPLY}
+    wanted_policies = {DdlPolicy.APPLY, DdlPolicy.STOP} if stops else {DdlPolicy.APPLY}
     partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
     statement = SourceStatement(
         dialect,
@@ -153,7 +153,7 @@ def _change(
         columns=tuple((r.source, old, new) for r in found for old, new in r.rename if old != new),
         excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
         check_only=stops,
-        kinds=frozenset(k for k, p in policies.items() if p in wanted) if partly else None,
+        kinds=frozenset(k for k, p in policies.items() if p in wanted_policies) if partly else None,
         recopies=Feature.RECOPIES in offered.features,
         consumer=target.name,
         ddl_kinds=tuple(sorted({str(KIND_OF[kind]) for kind in kinds})),
@@ -180,7 +180,7 @@ def _effects(
     if target.changes == "all" or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
         return ()
     ran = _ran(change.statement)
-    found = []
+    effects = []
     for one in change.changes:
         if one.table in change.not_captured or _NEW_OR_GONE & set(one.kinds):
             continue
@@ -191,8 +191,8 @@ def _effects(
                 continue
             if {effect.old.name, effect.new.name} & stays:
                 effect = replace(effect, unknown="mapping.columns.convert makes another type of it at the target")
-            found.append(effect)
-    return tuple(found)
+            effects.append(effect)
+    return tuple(effects)
 
 
 def _copies(

@@ -81,10 +81,10 @@ def changed_before_rows(manifest: SegmentManifest, *, after: bool = False) -> di
 
     ``after``: those of statements behind all rows, too.
     """
-    found: dict[TableId, TableDefinition] = {}
+    definitions: dict[TableId, TableDefinition] = {}
     for record in manifest.ddl:
         for change in map(TableChange.from_json, record.changes if after or record.seq < manifest.changes else ()):
-            found.pop(change.table, None)
+            definitions.pop(change.table, None)
             if change.after is not None:
-                found[change.renamed_to or change.table] = change.after
-    return found
+                definitions[change.renamed_to or change.table] = change.after
+    return definitions

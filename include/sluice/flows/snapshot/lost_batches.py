@@ -47,13 +47,13 @@ def snapshot_starts(runtime: Runtime, state: PipelineState, cursor: Cursor) -> S
     again = tuple(target.name for target in runtime.pipeline.targets if lacks_lost(runtime, state, target, cursor))
     if not names and not again:
         return SnapshotStarts()
-    held = state.acks.get(SNAPSHOT)
+    held_acknowledgement = state.acks.get(SNAPSHOT)
     filling = [dump.id for dump in state.dumps.active() if not dump.targets or SNAPSHOT in dump.targets]
-    if held is None or filling:
+    if held_acknowledgement is None or filling:
         waiting = ", ".join((*names, *again))
         _log.info("snapshot_start_postponed", pipeline=runtime.name, targets=waiting, dumps=", ".join(filling))
         return SnapshotStarts(waiting=names)
-    return SnapshotStarts(now=names if cursor.next_batch > held.began + 1 else (), again=again)
+    return SnapshotStarts(now=names if cursor.next_batch > held_acknowledgement.began + 1 else (), again=again)
 
 
 BY_ITSELF = "sluice"
@@ -79,7 +79,7 @@ def lacks_lost(runtime: Runtime, state: PipelineState, target: TargetConfig, cur
 def any_lacks_lost(runtime: Runtime, state: PipelineState) -> bool:
     """See :func:`lacks_lost`: the next capture has something to do."""
     cursor = state.cursor()
-    return cursor is not None and any(lacks_lost(runtime, state, one, cursor) for one in runtime.pipeline.targets)
+    return cursor is not None and any(lacks_lost(runtime, state, target, cursor) for target in runtime.pipeline.targets)
 
 
 def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig, held: int, until: int) -> int:

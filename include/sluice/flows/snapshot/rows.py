@@ -111,16 +111,16 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     numbers = itertools.count()
     with ThreadPoolExecutor(1, "snapshot-files") as writer:  # a file is encoded while the next rows are sorted
         for table in tables:
-            kept = KeptKeys(table, changeset_folder(store, record.number, attempt)) if record.replaces else None
+            kept_keys = KeptKeys(table, changeset_folder(store, record.number, attempt)) if record.replaces else None
             for rows in table.pieces(reader, inserted, in_key_order=True):
                 if under_way is not None:
                     parts.append(under_way.result())
                 under_way = writer.submit(_part, store, record.number, attempt, table, rows, next(numbers))
-                if kept is not None:
-                    kept.add(rows)
+                if kept_keys is not None:
+                    kept_keys.add(rows)
                 watch()
-            if kept is not None:
-                replaces.append(kept.written(store, dialect))
+            if kept_keys is not None:
+                replaces.append(kept_keys.written(store, dialect))
         if under_way is not None:
             parts.append(under_way.result())
     manifest = store.read_manifest(record.manifest)
@@ -213,7 +213,7 @@ class SnapshotTable:
         Raises MappingError, LoadError, TargetUnavailable.
         """
         users = [one for one in self.schema if one.name not in META_COLUMNS]
-        read = [one for one in users if not is_generated(one)]
+        read = [user for user in users if not is_generated(user)]
         wanted, seq = pa.schema([*self.schema, *more]), 0
         found = _together(reader.rows(self.version, read))
         if in_key_order:
@@ -250,29 +250,32 @@ class SnapshotTables:
         Raises MappingError, LoadError, TargetUnavailable.
         """
         selection = Selection.compile(self.runtime.pipeline.capture)
-        known = definitions_at(self.runtime.store, self.runtime.source, state, self.at)
-        if known is None:
+        known_definitions = definitions_at(self.runtime.store, self.runtime.source, state, self.at)
+        if known_definitions is None:
             raise MappingError(
                 f"the definitions of {self.runtime.name}'s tables are not known, so that rows of the snapshot cannot "
                 "be read",
                 hint="`sluice dump start` copies the tables",
             )
         noted = noted_columns(self.runtime.store, state, self.batch, self.ruling.rules)
-        captured = [table for table in sorted({*known.tables, *known.unknown}) if selection.wants(table)]
+        captured = [
+            table for table in sorted({*known_definitions.tables, *known_definitions.unknown}) if selection.wants(table)
+        ]
         for table in captured:
             if not wants(self.routes.route(table).target):
                 continue
-            if table not in known.tables:
+            if table not in known_definitions.tables:
                 raise MappingError(
-                    f"the definition of {table} is not known: {known.unknown[table].reason}", where=str(table)
+                    f"the definition of {table} is not known: {known_definitions.unknown[table].reason}",
+                    where=str(table),
                 )
-            found = self._found(self.runtime.source.stored_table(known.tables[table]), noted)
+            found = self._found(self.runtime.source.stored_table(known_definitions.tables[table]), noted)
             if found is not None:
                 yield found
-        taken = {self.routes.route(table).target for table in captured}
+        taken_targets = {self.routes.route(table).target for table in captured}
         for (source, target), fields in sorted(noted.items(), key=lambda one: one[0]):
             route = self.routes.whole_route(source)  # a table that only rules send rows to
-            if route.target != target or target in taken or not wants(target):
+            if route.target != target or target in taken_targets or not wants(target):
                 continue
             version = self.reader.as_of(target, self.batch)
             if version is not None:

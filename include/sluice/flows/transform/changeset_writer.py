@@ -293,9 +293,9 @@ def _without(rows: pa.Table, names: set[str]) -> pa.Table:
     if not present:
         return rows
     before = rows["_before"].combine_chunks()
-    kept = [field for field in before.type if field.name not in names]
-    children = [member(before, field.name) for field in kept]
-    struct = pa.StructArray.from_arrays(children, fields=kept, mask=pc.is_null(before))
+    kept_fields = [field for field in before.type if field.name not in names]
+    children = [member(before, field.name) for field in kept_fields]
+    struct = pa.StructArray.from_arrays(children, fields=kept_fields, mask=pc.is_null(before))
     index = rows.schema.get_field_index("_before")
     return rows.set_column(index, pa.field("_before", struct.type), struct).drop_columns(sorted(present))
 

@@ -46,10 +46,10 @@ def plan_columns(
         return {}
     routes = Routes.of(pipeline)
     every = {file.table_id: routes.route(file.table_id) for file in manifest.files}
-    found: dict[TableId, ColumnGroups] = {
+    columns: dict[TableId, ColumnGroups] = {
         table: route.column_groups for table, route in every.items() if route.changed_only
     }
-    refused = sorted(with_unique_keys(definitions, manifest) & found.keys()) if found else []
+    refused = sorted(with_unique_keys(definitions, manifest) & columns.keys()) if columns else []
     if refused:
         table = refused[0]
         raise ConfigError(
@@ -57,7 +57,7 @@ def plan_columns(
             where=str(table),
             hint=whole_rows(every[table]),
         )
-    return found
+    return columns
 
 
 __all__ = ["NOT_BY_COLUMN", "plan_columns", "whole_rows"]

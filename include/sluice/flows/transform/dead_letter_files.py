@@ -235,14 +235,14 @@ def positions_of(
 ) -> dict[int, tuple[str, int, str | None]]:
     """Return (log file, offset, GTID) of changes by ``_seq``."""
     wanted = pa.array(sorted(seqs), pa.uint64())
-    found: dict[int, tuple[str, int, str | None]] = {}
+    positions: dict[int, tuple[str, int, str | None]] = {}
     for file in segments:
-        if len(found) == len(seqs):
+        if len(positions) == len(seqs):
             break
         rows = read_file(store, file, columns=["_seq", "_file", "_offset", "_gtid"])
         for row in rows.filter(pc.is_in(rows["_seq"], value_set=wanted)).to_pylist():
-            found[row["_seq"]] = (row["_file"], row["_offset"], row["_gtid"])
-    return found
+            positions[row["_seq"]] = (row["_file"], row["_offset"], row["_gtid"])
+    return positions
 
 
 def _tagged(field: pa.Field, origin: Origin, masking: Masking) -> pa.Field:

@@ -60,7 +60,7 @@ def read_progress(store: SegmentStore, batch: int) -> dict[str, Any]:
 
     Keys: files, of, size_bytes, bytes_per_s.
     """
-    found, of, speed = FileTotals(), 0, 0
+    totals, of, speed = FileTotals(), 0, 0
     for path in store.list_files(_folder(batch)):
         try:
             data = json.loads(store.read_bytes(path))
@@ -68,8 +68,8 @@ def read_progress(store: SegmentStore, batch: int) -> dict[str, Any]:
             one = FileTotals(**data)
         except (SluiceError, ValueError, TypeError, KeyError):
             continue  # its unit has just ended
-        found, speed = found + one, speed + one.bytes_per_s
-    return {"files": found.files, "of": of, "size_bytes": found.size_bytes, "bytes_per_s": speed} if of else {}
+        totals, speed = totals + one, speed + one.bytes_per_s
+    return {"files": totals.files, "of": of, "size_bytes": totals.size_bytes, "bytes_per_s": speed} if of else {}
 
 
 def forget_progress(store: SegmentStore, batch: int) -> None:

@@ -192,7 +192,7 @@ class _Merge:
         delete_shuffled(self.store, shuffled)
         log_files(runtime.name, manifest.batch, results, self.store, time.monotonic() - began)
         if repair is not None:
-            note_repaired(self.store, repair, manifest.batch, sum((one.repaired for one in results), Repaired()))
+            note_repaired(self.store, repair, manifest.batch, sum((result.repaired for result in results), Repaired()))
         if read := sum(result.read_back for result in results):
             _log.info("rows_reselected", pipeline=runtime.name, batch=manifest.batch, rows=read)
         return len(units), results
@@ -202,8 +202,12 @@ class _Merge:
         read = {file.table_id for file in self.manifest.files if file.reads}
         if not any(self.rules.matching(table).rules for table in read):
             return frozenset()
-        known, selection = definitions(), Selection.compile(self.runtime.pipeline.capture)
-        captured = read | {table for table in (known.tables if known is not None else ()) if selection.wants(table)}
+        known_definitions, selection = definitions(), Selection.compile(self.runtime.pipeline.capture)
+        captured = read | {
+            table
+            for table in (known_definitions.tables if known_definitions is not None else ())
+            if selection.wants(table)
+        }
         in_channel = self.runtime.membership is not None
         return cleared_tables(self.runtime.pipeline, self.rules, read, captured, in_channel=in_channel)
 
@@ -211,8 +215,8 @@ class _Merge:
         """Record the finished changeset of a batch whose rules have no task of their own."""
         store, batch = self.store, self.manifest.batch
         changeset = write_changeset_manifest(store, self.manifest, self.attempt, results)
-        kept = self.state.batches.merged(batch, changeset.path, under=self.watch.pause_state)
-        path = kept.changeset or changeset.path
+        kept_batch = self.state.batches.merged(batch, changeset.path, under=self.watch.pause_state)
+        path = kept_batch.changeset or changeset.path
         rejects = any(
             files.on_missing == "dead_letter" for line in self.runtime.pipeline.mapping for files in line.files
         )
@@ -271,13 +275,13 @@ def _small_enough(
         _log.info("batch_shuffle_started", pipeline=runtime.name, batch=manifest.batch, parts=len(large))
         description = f"{runtime.name}: spread large tables of batch {manifest.batch}"
         written = watch.run(
-            runner, run_shuffle_unit, [one for mine in planned for one in mine], description=description
+            runner, run_shuffle_unit, [one for own_units in planned for one in own_units], description=description
         )
         made += [file for files in written for file in files]
         pieces = [piece for piece in pieces if piece not in large]
-        for piece, mine in zip(large, planned, strict=True):
-            files = tuple(file for files in written[: len(mine)] for file in files)
-            del written[: len(mine)]
+        for piece, own_units in zip(large, planned, strict=True):
+            files = tuple(file for files in written[: len(own_units)] for file in files)
+            del written[: len(own_units)]
             if not files:  # all changes were undone within the batch
                 continue
             anew = MergePart(piece.source, files, (0, KEY_BUCKETS), (), piece.segments or piece.files)

@@ -200,13 +200,13 @@ class _TableFiles:
         before = self.rows["_before"].combine_chunks()
         found = np.array(pc.is_null(before).to_numpy(zero_copy_only=False))
         users = user_columns(self.rows.schema)
-        known = masks(self.rows["_present"], len(users))[0] if is_partial(self.rows) else None
+        known_mask = masks(self.rows["_present"], len(users))[0] if is_partial(self.rows) else None
         for column in (path, version) if version is not None else (path,):
             other = differs(self.rows[column].combine_chunks(), before, column)
-            if known is not None:
-                other = other & known[:, users.index(column)]
+            if known_mask is not None:
+                other = other & known_mask[:, users.index(column)]
             found |= other
-        if known is not None and (found & ~known[:, users.index(path)]).any():
+        if known_mask is not None and (found & ~known_mask[:, users.index(path)]).any():
             raise MappingError(
                 f"the log of {self.table} contains only the columns that changed, and not the path of a file whose "
                 "version changed",
@@ -216,13 +216,13 @@ class _TableFiles:
         return found
 
     def _named(
-        self, path: str, version: str | None, wanted: _Mask
+        self, path: str, version: str | None, wanted_mask: _Mask
     ) -> tuple[dict[str, NamedFile], dict[str, list[int]], dict[int, str]]:
         """Return the files by name, the rows that name each, and the rows whose names are refused.
 
         A file that several rows name has the version of the newest of them.
         """
-        numbers = np.flatnonzero(wanted)
+        numbers = np.flatnonzero(wanted_mask)
         some = self.rows.take(pa.array(numbers))
         versions = some[version].to_pylist() if version is not None else [None] * len(numbers)
         hidden = is_masked(self.rows.schema.field(path))
@@ -275,8 +275,8 @@ class _TableFiles:
         """Return the key of a row for messages, without masked values."""
         row = self.rows.slice(number, 1)
         found = [
-            f"{true_name(one)}={SHOWN if is_masked(one) else row[one.name][0].as_py()!r}"
-            for one in key_fields(self.rows.schema)
+            f"{true_name(field)}={SHOWN if is_masked(field) else row[field.name][0].as_py()!r}"
+            for field in key_fields(self.rows.schema)
         ]
         return ", ".join(found) or "it has no key"
 

@@ -176,11 +176,11 @@ def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentMani
     at_workers = runtime.at_workers(state)
     try:
         with at_workers.source.open() as session:
-            known = session.tables(changed.__contains__)
+            known_tables = session.tables(changed.__contains__)
     except SourceUnavailable as error:
         _not_read(runtime.name, error)
         return None
-    tables = frozenset(table.id for table in known if not table.unknown and len(table.unique) <= 1)
+    tables = frozenset(table.id for table in known_tables if not table.unknown and len(table.unique) <= 1)
     return ReadBack(at_workers, before_us, tables) if tables else None
 
 

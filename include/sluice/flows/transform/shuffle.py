@@ -103,15 +103,15 @@ def run_shuffle_unit(unit: ShuffleUnit) -> list[SegmentFile]:
     store = SegmentStore(unit.store_uri, unit.pipeline)
     part, [file] = unit.part, unit.part.files
     folder = f"{changeset_folder(store, unit.batch, unit.attempt)}/spread-{unit.level}"
-    made: list[SegmentFile] = []
+    shuffle_unit: list[SegmentFile] = []
     pieces, number = _pieces(store, part, file), 0
     while piece := list(islice(pieces, 1)):
         kept, buckets = _shuffled(piece, part, unit.level)
         if kept.num_rows:
             path = f"{folder}/{unit.number:05d}-{number:04d}.parquet"
-            made.append(_write(store, path, file, kept, buckets))
+            shuffle_unit.append(_write(store, path, file, kept, buckets))
         number += 1
-    return made
+    return shuffle_unit
 
 
 def delete_shuffled(store: SegmentStore, files: Sequence[SegmentFile]) -> None:

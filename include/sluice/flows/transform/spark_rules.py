@@ -91,7 +91,7 @@ class _Framing:
         """
         from sluice.spark.frames import FrameTable, plain_type
 
-        shown = views.view(images.unfold(stored.empty_table())).schema
+        shown_schema = views.view(images.unfold(stored.empty_table())).schema
         key = tuple(true_name(stored.field(name)) for name in key_columns(stored))
         context = RuleContext(
             rule=self.rule.name,
@@ -102,7 +102,7 @@ class _Framing:
             lookups=self.held,
         )
         return FrameTable(
-            pa.schema([pa.field(field.name, plain_type(field.type)) for field in shown]),
+            pa.schema([pa.field(field.name, plain_type(field.type)) for field in shown_schema]),
             partitions,
             read,
             partial(_transform, self.rule, self.function, context, hidden),
@@ -146,24 +146,24 @@ def run_frames(
     except Exception as error:  # Spark's error about the rule's own plan or functions
         names = ", ".join(str(t.table_id) for t in concerned[:3]) + (" …" if len(concerned) > 3 else "")
         raise _failed(rule, error, names, withheld=bool(masking)) from None
-    found: dict[TableId, list[ChangesetFile]] = {}
+    files: dict[TableId, list[ChangesetFile]] = {}
     rows_out = 0
     for report in reports:
         for place, file, visible in pickle.loads(report):  # noqa: S301 - written by our own workers just before
-            found.setdefault(place, []).append(file)
+            files.setdefault(place, []).append(file)
             rows_out += visible
     rows_in = sum(file.rows for table in concerned for file in table.files)
     inputs = {table.table_id: table.files for table in concerned} if _may_pass(rule) else {}
     untouched = tuple(table for table in manifest.tables if table not in concerned)
     count = RuleCount(rule.name, rows_in, rows_out, time.perf_counter() - started, changed=None)
-    return Framed({place: tuple(files) for place, files in found.items()}, inputs, untouched, count)
+    return Framed({place: tuple(files) for place, files in files.items()}, inputs, untouched, count)
 
 
 def _may_pass(rule: Rule) -> bool:
     """Return True if rows of a matching table may not match the rule."""
     match = rule.config.match
-    seen = {event for event in match.events if patterns.fullmatch(match.operation, event)}
-    return bool(match.columns) or not {"insert", "update", "delete"} <= seen
+    seen_events = {event for event in match.events if patterns.fullmatch(match.operation, event)}
+    return bool(match.columns) or not {"insert", "update", "delete"} <= seen_events
 
 
 def _read(
@@ -174,13 +174,14 @@ def _read(
 
 def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, frame: Any) -> Any:
     where = f"{context.schema}.{context.table}"
+    result = frame
     try:
-        made = function(frame, context)
-        columns = list(made.columns)
+        result = function(frame, context)
+        columns = list(result.columns)
     except SluiceError:
         raise
     except AttributeError as error:
-        if not hasattr(locals().get("made", frame), "columns"):
+        if not hasattr(result, "columns"):
             raise RuleError(
                 f"rule {rule.name!r} returned no DataFrame for {where}", where=rule.home, hint="return a DataFrame"
             ) from None
@@ -194,7 +195,7 @@ def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, fr
             where=rule.home,
             hint="keep every column that begins with _",
         )
-    return made
+    return result
 
 
 def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) -> dict[TableId, pa.Table]:
@@ -298,8 +299,10 @@ def _shown(rule: Rule, rows: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
     from sluice.spark.frames import plain
 
     unfolded = images.unfold(rows)
-    seen = views.view(unfolded.filter(pa.array(sees(rule, unfolded))))
-    yield from pa.table([plain(column) for column in seen.columns], names=seen.schema.names).to_batches(BATCH_ROWS)
+    seen_view = views.view(unfolded.filter(pa.array(sees(rule, unfolded))))
+    yield from pa.table([plain(column) for column in seen_view.columns], names=seen_view.schema.names).to_batches(
+        BATCH_ROWS
+    )
 
 
 def _reported(
@@ -337,22 +340,22 @@ def try_frames(
         raise
     except Exception as error:
         raise _failed(rule, error, str(table), withheld=False) from None
-    found: list[dict[TableId, pa.Table]] = [{} for _ in range(rows.num_rows)]
+    frames: list[dict[TableId, pa.Table]] = [{} for _ in range(rows.num_rows)]
     for report in reports:
         number, made = pickle.loads(report)  # noqa: S301 - written by our own workers just before
-        found[number] = {place: _folded(part) for place, part in made.items()}
+        frames[number] = {place: _folded(part) for place, part in made.items()}
     for number in range(rows.num_rows):
         unfolded = images.unfold(rows.slice(number, 1))
         if not sees(rule, unfolded).any():
-            found[number] = {table: rows.slice(number, 1)}
-    return found
+            frames[number] = {table: rows.slice(number, 1)}
+    return frames
 
 
 def _folded(rows: pa.Table) -> pa.Table:
     """Convert FRAME_ROWS to MERGED_ROWS."""
-    whole = rows.append_column("_before", pa.nulls(rows.num_rows, pa.struct([])))
-    whole = whole.append_column("_source_row", pa.array(np.zeros(rows.num_rows, np.int64)))
-    return images.fold(whole, key_columns(whole.schema))
+    append_column = rows.append_column("_before", pa.nulls(rows.num_rows, pa.struct([])))
+    append_column = append_column.append_column("_source_row", pa.array(np.zeros(rows.num_rows, np.int64)))
+    return images.fold(append_column, key_columns(append_column.schema))
 
 
 def fold_files(
@@ -371,8 +374,8 @@ def fold_files(
         parts.append(_share(_passing(rule, read_changeset_file(store, file)), share))
         passed += images.visible(parts[-1])
     parts = [_share(part, share) for part in parts]
-    whole = pa.concat_tables([p for p in parts if p.num_rows] or parts[:1], promote_options="permissive")
-    return _folded(whole), passed
+    concat_tables = pa.concat_tables([p for p in parts if p.num_rows] or parts[:1], promote_options="permissive")
+    return _folded(concat_tables), passed
 
 
 def _passing(rule: Rule, rows: pa.Table) -> pa.Table:

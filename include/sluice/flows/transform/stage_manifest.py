@@ -90,10 +90,10 @@ def rules_of_stage(manifest: StageManifest, stage: int, engine_path: Path | None
 
     Raises RuleError, ConfigError.
     """
-    known = {s.config.name: Rule(s.config, s.path, s.text, s.engine) for s in manifest.rules}
+    known_rules = {s.config.name: Rule(s.config, s.path, s.text, s.engine) for s in manifest.rules}
     if anew and engine_path is not None:
-        known |= {rule.name: rule for rule in RuleSet.load(engine_path) if rule.name in known}
-    rules = RuleSet(tuple(known[name] for name in manifest.plan[stage]))
+        known_rules |= {rule.name: rule for rule in RuleSet.load(engine_path) if rule.name in known_rules}
+    rules = RuleSet(tuple(known_rules[name] for name in manifest.plan[stage]))
     rules.validate()
     return rules
 
@@ -120,8 +120,8 @@ def write_stage(store: SegmentStore, folder: str, manifest: StageManifest, resul
 
 def tables_of(results: Sequence[MergeResult]) -> tuple[StageTable, ...]:
     """Return the output of a stage's units, by table."""
-    found: dict[TableId, list[ChangesetFile]] = {}
+    files: dict[TableId, list[ChangesetFile]] = {}
     for part in (part for result in results for part in result.parts):
         if part.file:
-            found.setdefault(part.source, []).append(part.file)
-    return tuple(StageTable(schema_=t.schema, table=t.table, files=tuple(files)) for t, files in sorted(found.items()))
+            files.setdefault(part.source, []).append(part.file)
+    return tuple(StageTable(schema_=t.schema, table=t.table, files=tuple(files)) for t, files in sorted(files.items()))

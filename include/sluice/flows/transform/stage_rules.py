@@ -50,10 +50,16 @@ class StageRules:
         cls, rules: RuleSet, pipeline: PipelineConfig, rules_path: Path | None, resolver: ConnectionResolver | None
     ) -> StageRules:
         """Build the rules of a stage, with the connections of lookups resolved. Raises ConfigError."""
-        wanted = {lookup.connection for rule in rules for lookup in rule.config.lookups.values() if lookup.connection}
-        if wanted and resolver is None:
-            raise ConfigError(f"lookups need the connection {min(wanted)!r}, and no connection resolver was given")
-        endpoints = ResolvedConnections.of(resolver, wanted) if resolver is not None else ResolvedConnections({})
+        wanted_connections = {
+            lookup.connection for rule in rules for lookup in rule.config.lookups.values() if lookup.connection
+        }
+        if wanted_connections and resolver is None:
+            raise ConfigError(
+                f"lookups need the connection {min(wanted_connections)!r}, and no connection resolver was given"
+            )
+        endpoints = (
+            ResolvedConnections.of(resolver, wanted_connections) if resolver is not None else ResolvedConnections({})
+        )
         return cls(rules, Masking(pipeline.masked), endpoints, str(rules_path.parent.resolve()) if rules_path else "")
 
     def concerning(self, table: TableId) -> bool:
@@ -168,14 +174,14 @@ def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tupl
         kept[file.by] = kept.get(file.by, 0) + file.rows
     totals: dict[str, RuleCount] = {}
     for count in counts:
-        known = totals.get(count.name, RuleCount(count.name, 0, 0, 0.0))
+        known_total = totals.get(count.name, RuleCount(count.name, 0, 0, 0.0))
         totals[count.name] = RuleCount(
             count.name,
-            known.rows_in + count.rows_in,
-            known.rows_out + count.rows_out,
-            known.seconds + count.seconds,
-            known.errors + count.errors,
-            None if known.changed is None or count.changed is None else known.changed + count.changed,
+            known_total.rows_in + count.rows_in,
+            known_total.rows_out + count.rows_out,
+            known_total.seconds + count.seconds,
+            known_total.errors + count.errors,
+            None if known_total.changed is None or count.changed is None else known_total.changed + count.changed,
         )
     return tuple(
         RuleTotal(

@@ -78,14 +78,14 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
         totals: dict[str, RuleTotal] = {}
         for stage in range(len(record.stages), wanted + 1):
             totals = _run_stage(runtime, state, batch, stage)
-        mine = totals.get(rule) or RuleTotal(name=rule, rows_in=0, rows_out=0, seconds=0.0)
+        own_total = totals.get(rule) or RuleTotal(name=rule, rows_in=0, rows_out=0, seconds=0.0)
         seconds = time.monotonic() - started
         outcome = RuleOutcome(
             batch=batch,
             rule=rule,
-            rows_in=mine.rows_in,
-            rows_out=mine.rows_out,
-            errors=mine.errors,
+            rows_in=own_total.rows_in,
+            rows_out=own_total.rows_out,
+            errors=own_total.errors,
             seconds=seconds,
             rules=tuple(totals.values()),
         )
@@ -138,14 +138,14 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
             _log.info("batch_rules_changed", pipeline=runtime.name, batch=batch, rule=first)
             results, spark = work.results(anew=True)
         totals = work.record(results, spark)
-        mine = next((total for total in totals if total.name == first), None)
+        own_total = next((total for total in totals if total.name == first), None)
         trace.passed(
             record,
             rules=totals,
-            rows_in=mine and mine.rows_in,
-            rows_out=mine and mine.rows_out,
-            errors=mine and mine.errors,
-            dead_letters=mine and mine.dead_letters,
+            rows_in=own_total and own_total.rows_in,
+            rows_out=own_total and own_total.rows_out,
+            errors=own_total and own_total.errors,
+            dead_letters=own_total and own_total.dead_letters,
         )
     log_totals(runtime.name, batch, totals)
     return {total.name: total for total in totals}
@@ -177,8 +177,8 @@ class _Stage:
         """True if the rule files are others than when the batch was merged: a batch that was merged ahead need not fail
         with what is fixed by now.
         """
-        found = (rules_of_stage(self.before, self.stage, self.runtime.rules_path, anew=anew) for anew in (False, True))
-        stored, now = ([(rule.config, rule.text) for rule in rules] for rules in found)
+        rules = (rules_of_stage(self.before, self.stage, self.runtime.rules_path, anew=anew) for anew in (False, True))
+        stored, now = ([(rule.config, rule.text) for rule in rules] for rules in rules)
         return now != stored
 
     def results(self, *, anew: bool) -> tuple[list[MergeResult], RuleCount | None]:
@@ -192,7 +192,7 @@ class _Stage:
         tables, framed = self.before.tables, None
         if rules.rules[0].kind is RuleKind.SPARK:
             rule = rules.rules[0]
-            made = run_frames(
+            frames = run_frames(
                 runtime.runner,
                 self.store,
                 self.before,
@@ -202,7 +202,7 @@ class _Stage:
                 lookups=ruling.reader(rule),
             )
             ruling = replace(ruling, rules=RuleSet(rules.rules[1:]))
-            tables, framed = made.untouched, (rule, made)
+            tables, framed = frames.untouched, (rule, frames)
         mapping = runtime.pipeline.mapping if self.is_last else None
         units = plan_stage(
             self.store,
@@ -233,8 +233,8 @@ class _Stage:
         counts = [count for result in results for count in result.rules]
         if spark is not None:  # the unit's count of rows that do not match the rule belongs to it
             results = [replace(r, rules=tuple(c for c in r.rules if c.name != spark.name)) for r in results]
-            mine = [count for count in counts if count.name == spark.name]
-            counts = [spark, *mine, *(count for count in counts if count.name != spark.name)]
+            own_counts = [count for count in counts if count.name == spark.name]
+            counts = [spark, *own_counts, *(count for count in counts if count.name != spark.name)]
         totals = rule_totals(counts, letters)
         if self.is_last:
             self._record_changeset(results, totals[:1] if spark is not None else ())
@@ -245,10 +245,13 @@ class _Stage:
     def _record_changeset(self, results: list[MergeResult], spark: Sequence[RuleTotal]) -> None:
         before = self.before
         letters_before = (before.dead_letters, before.dead_letter_rows)
-        done = write_changeset_manifest(
+        changeset_manifest = write_changeset_manifest(
             self.store, self.manifest, self.attempt, results, (*before.totals, *spark), letters_before
         )
-        kept = self.state.batches.merged(self.batch, done.path, under=self.watch.pause_state).changeset or done.path
+        kept = (
+            self.state.batches.merged(self.batch, changeset_manifest.path, under=self.watch.pause_state).changeset
+            or changeset_manifest.path
+        )
         forget_attempts(self.store, self.batch, read_changeset(self.store, kept).manifest.dead_letters)
 
     def _record_stage(

@@ -265,10 +265,10 @@ def _partition(r: Reader, verb: str) -> s.PartitionAction:
     if verb == "exchange":
         name = r.identifier()
         r.expect("WITH", "TABLE")
-        other = r.table()
+        other_table = r.table()
         if not r.accept("WITH", "VALIDATION"):
             r.accept("WITHOUT", "VALIDATION")
-        return s.PartitionAction(verb, (name,), other)
+        return s.PartitionAction(verb, (name,), other_table)
     if verb in {"drop", "truncate"}:
         names = [r.identifier()]
         while r.sees(",") and r.peek(1).kind in {Kind.WORD, Kind.NAME}:

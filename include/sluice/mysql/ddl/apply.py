@@ -73,11 +73,11 @@ def _written_keys(statement: s.CreateTable, flavour: Flavour) -> list[s.IndexSpe
 
 def like(model: TableDefinition, table: TableId, flavour: Flavour) -> TableDefinition:
     """CREATE TABLE … LIKE. Raises DecodeError."""
-    made = replace(model, table=table)
+    definition = replace(model, table=table)
     if not any(index.kind == "hash" for index in model.indexes):
-        return made
+        return definition
     indexes = (replace(i, kind="index" if i.kind == "hash" else i.kind) for i in model.indexes)
-    return in_order(replace(made, indexes=tuple(indexes)), flavour)
+    return in_order(replace(definition, indexes=tuple(indexes)), flavour)
 
 
 def alter_table(
@@ -125,14 +125,14 @@ def alter_table(
             continue
         change = changes.get(key)
         if change is not None:
-            made = _column(change.column, default, flavour, timestamps_explicit)
-            became[key] = (made.name, True)
+            definition = _column(change.column, default, flavour, timestamps_explicit)
+            became[key] = (definition.name, True)
             if change.place is None:
-                columns.append(made)
+                columns.append(definition)
             continue
-        made = replace(column, name=renamed.get(key, column.name))
-        became[key] = (made.name, False)
-        columns.append(_altered(made, key, actions, flavour, in_key=key in primary))
+        definition = replace(column, name=renamed.get(key, column.name))
+        became[key] = (definition.name, False)
+        columns.append(_altered(definition, key, actions, flavour, in_key=key in primary))
     for action in actions:
         if isinstance(action, s.AddColumn):
             if action.if_not_exists and action.column.name.lower() in known:
@@ -405,10 +405,10 @@ def _column_keys(column: s.ColumnSpec, flavour: Flavour) -> list[s.IndexSpec]:
 
 def _marked_whole(default: str | None) -> str | None:
     """Mark a statement's own number as complete, though a server might print as many digits (:func:`may_be_cut`)."""
-    found = _NUMBER.fullmatch(default or "")
-    if found is None or not may_be_cut(found[2]):
+    match = _NUMBER.fullmatch(default or "")
+    if match is None or not may_be_cut(match[2]):
         return default
-    return found[1] + found[2] + ("0" if "." in found[2] else ".0") + (found[3] or "") + found[1]
+    return match[1] + match[2] + ("0" if "." in match[2] else ".0") + (match[3] or "") + match[1]
 
 
 def _column(

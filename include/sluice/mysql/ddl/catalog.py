@@ -161,9 +161,9 @@ class SchemaState:
     def database(self, name: str) -> DatabaseDefinition:
         """Return a database, with the server's defaults if it is not in the history."""
         key = name.lower() if self.flavour.lower_case_names else name
-        found = self.databases.get(key)
-        if found is not None:
-            return found
+        database = self.databases.get(key)
+        if database is not None:
+            return database
         collation = self.server_collation
         return DatabaseDefinition(name, self.flavour.collations.charset_of.get(collation, ""), collation)
 
@@ -192,12 +192,12 @@ class SchemaState:
         """Return the named tables and databases as they are now, and those of them that are gone; None: all there
         is.
         """
-        wanted = (
+        wanted_names = (
             set(names)
             if names is not None
             else {*self.tables, *self.unknown, *self.others, *(TableId(d, "") for d in self.databases)}
         )
-        tables = sorted(wanted)
+        tables = sorted(wanted_names)
         return {
             "databases": [
                 [d.name, d.charset, d.collation] for n in tables if not n.table and (d := self.databases.get(n.schema))
@@ -328,8 +328,8 @@ class _Step:
                 for table in statement.tables:
                     self._drop_table(table, surely=not statement.if_exists)
         elif isinstance(statement, s.TruncateTable):
-            found = self.state.find(statement.table)
-            self._changed(statement.table, K.TRUNCATE_TABLE, before=found, after=found)
+            definition = self.state.find(statement.table)
+            self._changed(statement.table, K.TRUNCATE_TABLE, before=definition, after=definition)
         elif isinstance(statement, s.CreateDatabase | s.AlterDatabase):
             self._database(statement)
         elif isinstance(statement, s.DropDatabase):
@@ -376,33 +376,33 @@ class _Step:
     def _create_table(self, statement: s.CreateTable) -> None:
         if statement.temporary:
             return
-        known = self.state.find(statement.table)
-        if known is not None and statement.if_not_exists and not statement.replace:
-            self._changed(statement.table, K.NOTHING, before=known, after=known)
+        known_definition = self.state.find(statement.table)
+        if known_definition is not None and statement.if_not_exists and not statement.replace:
+            self._changed(statement.table, K.NOTHING, before=known_definition, after=known_definition)
             return
         try:
             if statement.like is not None:
-                made = self._like(statement.like, statement.table)
+                definition = self._like(statement.like, statement.table)
             elif statement.select:
                 raise DecodeError("the columns come from a query")
             else:
                 database = self.state.database(statement.table.schema)
-                made = create_table(statement, database, self._flavour, timestamps_explicit=self._explicit)
+                definition = create_table(statement, database, self._flavour, timestamps_explicit=self._explicit)
         except (DecodeError, UnsupportedType) as error:
             self._lose(statement.table, error.message, K.CREATE_TABLE)
             return
-        self.state.put(made)
-        self._changed(statement.table, K.CREATE_TABLE, before=known, after=self.state.find(statement.table))
+        self.state.put(definition)
+        self._changed(statement.table, K.CREATE_TABLE, before=known_definition, after=self.state.find(statement.table))
 
-    def _like(self, other: TableId, table: TableId) -> TableDefinition:
+    def _like(self, other_table: TableId, table: TableId) -> TableDefinition:
         """Return the definition of a new table that is like another. Raises DecodeError."""
-        model = self.state.find(other)
+        model = self.state.find(other_table)
         if model is not None:
             return like(model, table, self._flavour)
-        made = self.ask(table) if self.state.why_unknown(other) is None else None
-        if made is None:
-            raise DecodeError(f"the definition of {other} is not known")
-        return made
+        definition = self.ask(table) if self.state.why_unknown(other_table) is None else None
+        if definition is None:
+            raise DecodeError(f"the definition of {other_table} is not known")
+        return definition
 
     def _alter_table(self, statement: s.AlterTable) -> None:
         before = self.state.find(statement.table)
@@ -453,17 +453,17 @@ class _Step:
         self._changed(statement.table, K.UNKNOWN, reason=reason)
 
     def _partition_neighbour(self, table: TableId, action: s.PartitionAction) -> None:
-        other = action.other
-        assert other is not None
-        found, model = self.state.find(other), self.state.find(table)
+        other_table = action.other
+        assert other_table is not None
+        definition, model = self.state.find(other_table), self.state.find(table)
         if action.what == "exchange":
-            self._changed(other, K.ROWS_REPLACED, before=found, after=found)
+            self._changed(other_table, K.ROWS_REPLACED, before=definition, after=definition)
         elif action.what == "convert out" and model is not None:
-            self.state.put(like(model, other, self._flavour))
-            self._changed(other, K.CREATE_TABLE, K.ROWS_REPLACED, after=self.state.find(other))
+            self.state.put(like(model, other_table, self._flavour))
+            self._changed(other_table, K.CREATE_TABLE, K.ROWS_REPLACED, after=self.state.find(other_table))
         elif action.what == "convert in":
-            self.state.forget(other)
-            self._changed(other, K.DROP_TABLE, before=found)
+            self.state.forget(other_table)
+            self._changed(other_table, K.DROP_TABLE, before=definition)
 
     def _rename(self, old: TableId, new: TableId) -> None:
         if self.state.drop_other(old):
@@ -522,8 +522,8 @@ class _Step:
         lowered = name.lower() if self.state.flavour.lower_case_names else name
         for table in [t for t in (*self.state.tables, *self.state.unknown) if t.schema == lowered]:
             self._drop_table(table, surely=True)
-        for other in [other for other in self.state.others if other.schema == lowered]:
-            self.state.drop_other(other)
+        for other_table in [other_table for other_table in self.state.others if other_table.schema == lowered]:
+            self.state.drop_other(other_table)
         self.state.databases.pop(lowered, None)
         self.state.touched.add(TableId(lowered, ""))
         self._changed(TableId(name, ""), K.DROP_DATABASE)

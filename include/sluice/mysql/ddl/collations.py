@@ -28,9 +28,9 @@ class Collations:
     def charset(self, name: str) -> str:
         """Return the server's own spelling of a charset. Raises UnsupportedType."""
         lowered = name.lower()
-        for known in (lowered, "utf8mb3" if lowered == "utf8" else "utf8" if lowered == "utf8mb3" else lowered):
-            if known in self.default_of:
-                return known
+        for known_charset in (lowered, "utf8mb3" if lowered == "utf8" else "utf8" if lowered == "utf8mb3" else lowered):
+            if known_charset in self.default_of:
+                return known_charset
         raise UnsupportedType(f"charset {name!r} is not one the server lists")
 
     def collation(self, name: str, charset: str | None = None) -> str:
@@ -46,9 +46,9 @@ class Collations:
             names.append("utf8_" + lowered[8:])
         if charset:
             names.append(f"{charset}_{lowered}")
-        for known in names:
-            if known in self.charset_of:
-                return known
+        for known_collation in names:
+            if known_collation in self.charset_of:
+                return known_collation
         raise UnsupportedType(f"collation {name!r} is not one the server lists")
 
     def resolve(self, charset: str | None, collation: str | None, otherwise: tuple[str, str]) -> tuple[str, str]:

@@ -47,7 +47,7 @@ def kept_indexes(
     gone = {a.name.lower() for a in actions if isinstance(a, s.DropIndex)}
     constraints = {a.name.lower() for a in actions if isinstance(a, s.DropConstraint)}
     renamed = {a.old.lower(): a.new for a in actions if isinstance(a, s.RenameIndex)}
-    kept = []
+    kept_indexes = []
     for index in table.indexes:
         name = index.name.lower()
         if name in gone or (name in constraints and index.unique):
@@ -64,8 +64,8 @@ def kept_indexes(
                 ))
         if parts:
             kind = "index" if index.kind == "hash" else index.kind  # an ALTER TABLE forgets that USING HASH was written
-            kept.append(replace(index, name=renamed.get(name, index.name), columns=tuple(parts), kind=kind))
-    return kept
+            kept_indexes.append(replace(index, name=renamed.get(name, index.name), columns=tuple(parts), kind=kind))
+    return kept_indexes
 
 
 def _kept_prefix(prefix: int, old: ColumnDefinition, new: ColumnDefinition, flavour: Flavour) -> int:
@@ -162,22 +162,22 @@ def _needed(indexes: Sequence[IndexDefinition]) -> list[IndexDefinition]:
     """
     redundant: set[int] = set()
     for number, index in enumerate(indexes):
-        for earlier, other in enumerate(indexes[:number]):
-            if earlier in redundant or not _begins(index, other):
+        for earlier, other_index in enumerate(indexes[:number]):
+            if earlier in redundant or not _begins(index, other_index):
                 continue
-            shorter = index.generated and len(index.columns) < len(other.columns)
-            redundant.add(number if not other.generated or shorter else earlier)
+            shorter = index.generated and len(index.columns) < len(other_index.columns)
+            redundant.add(number if not other_index.generated or shorter else earlier)
             break
     return [index for number, index in enumerate(indexes) if number not in redundant]
 
 
-def _begins(one: IndexDefinition, other: IndexDefinition) -> bool:
+def _begins(index: IndexDefinition, other_index: IndexDefinition) -> bool:
     """Return True if one of the two was made for a foreign key and the other one begins with it."""
-    if not one.generated or (other.generated and len(one.columns) > len(other.columns)):
-        one, other = other, one
-    if not one.generated or len(one.columns) > len(other.columns):
+    if not index.generated or (other_index.generated and len(index.columns) > len(other_index.columns)):
+        index, other_index = other_index, index
+    if not index.generated or len(index.columns) > len(other_index.columns):
         return False
-    pairs = zip(one.columns, other.columns, strict=False)
+    pairs = zip(index.columns, other_index.columns, strict=False)
     return all(a[0].lower() == b[0].lower() and a[1] == b[1] for a, b in pairs)
 
 
@@ -273,11 +273,11 @@ def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, fla
         wanted = min(prefix * width, most)
         return (wanted if unique else min(wanted, limit)) // width
     if family in _STRINGS:
-        whole = column.arguments[0] if column.arguments else 1
-        wanted = prefix if prefix and prefix < whole else whole
+        argument = column.arguments[0] if column.arguments else 1
+        wanted = prefix if prefix and prefix < argument else argument
         if not unique and wanted * width > limit:
             wanted = limit // width
-        return 0 if wanted == whole else wanted
+        return 0 if wanted == argument else wanted
     return 0
 
 

@@ -35,16 +35,16 @@ class NamesReader(Reader):
     def table(self, schema: str | None = None) -> TableId:
         """Parse the name of a table and note where it stands."""
         start = self.peek().start
-        found = super().table(schema)
-        self.places[start] = (self.peek(-1).end, found)
-        return found
+        table = super().table(schema)
+        self.places[start] = (self.peek(-1).end, table)
+        return table
 
     def database(self) -> str:
         """Parse the name of a database and note where it stands."""
         start = self.peek().start
-        found = super().database()
-        self.schemas[start] = (self.peek(-1).end, found)
-        return found
+        database = super().database()
+        self.schemas[start] = (self.peek(-1).end, database)
+        return database
 
     def note_charset(self, start: int, end: int, name: str) -> None:
         """Note where a character set is named."""

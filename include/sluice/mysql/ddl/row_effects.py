@@ -91,11 +91,11 @@ def row_effects(change: TableChange, statement: Ran, *, mariadb: bool) -> tuple[
         names = names_of(parsed)
         parts = column_changes(change.before, change.after, names.renamed, names.dropped)
         conditions = Conditions.of(change, statement.mode, ignore=parsed.ignore, mariadb=mariadb)
-    found = []
+    row_effects = []
     for old, new in _pairs(parts):
         steps, unknown = column_effect(old, new, conditions)
-        found.append(ColumnEffect(change.table, old, new, steps, unknown))
-    return tuple(found)
+        row_effects.append(ColumnEffect(change.table, old, new, steps, unknown))
+    return tuple(row_effects)
 
 
 def column_effect(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> tuple[tuple[Step, ...], str]:
@@ -122,7 +122,7 @@ class _UnknownError(Exception):
 
 
 def _pairs(parts: Sequence[ColumnChange]) -> list[tuple[ColumnDefinition, ColumnDefinition]]:
-    found = {(one.old, one.new): None for one in parts if one.old is not None and one.new is not None}
+    found = {(part.old, part.new): None for part in parts if part.old is not None and part.new is not None}
     return [(old, new) for old, new in found if old is not None and new is not None and old != new]
 
 

@@ -130,9 +130,9 @@ class Reader:
 
     def own_table(self) -> TableId:
         """Read the table that the statement makes or alters. Raises DecodeError."""
-        found = self.table()
-        self.own_schema = found.schema
-        return found
+        table = self.table()
+        self.own_schema = table.schema
+        return table
 
     def parent_table(self) -> TableId:
         """Read the table that a foreign key refers to. Raises DecodeError.

@@ -75,44 +75,44 @@ def replay(
         ConfigError: there is no such letter. LeaseHeld: a load of the target is under way. Fenced: a newer process took
             over.
     """
-    wanted = chosen(runtime, ids)
-    waiting = [one for one in wanted if one.waiting]
-    done = [
+    wanted_letters = chosen(runtime, ids)
+    waiting = [one for one in wanted_letters if one.waiting]
+    outcomes = [
         ReplayOutcome(one.id, name, "settled", f"was {outcome} before")
-        for one in wanted
+        for one in wanted_letters
         for name, outcome in one.settled.items()
         if target in {None, name} and ids
     ]
     with runtime.state() as state:
         for config in runtime.pipeline.targets:
-            mine = [one for one in waiting if config.name in one.waiting and target in {None, config.name}]
-            if not mine:
+            own_letters = [one for one in waiting if config.name in one.waiting and target in {None, config.name}]
+            if not own_letters:
                 continue
             with state.consumer(config.name) as lease:
                 loader = runtime.open_target(config.name)
                 check = CheckpointCheck(runtime, state, config.name, loader)
                 if dry_run:
                     checkpoint = check.read()
-                    held = checkpoint.batch if checkpoint else 0
+                    held_batch = checkpoint.batch if checkpoint else 0
                 else:
-                    held = check.take_over(lease)
+                    held_batch = check.take_over(lease)
                 work = _Replay(
                     runtime=runtime,
                     state=state,
                     loader=loader,
                     target=config.name,
                     epoch=lease.epoch,
-                    held=held,
+                    held=held_batch,
                     dry_run=dry_run,
                 )
-                done += work.letters(mine, by=by)
-        if not dry_run and done:
+                outcomes += work.letters(own_letters, by=by)
+        if not dry_run and outcomes:
             counts: dict[str, int] = {}
-            for outcome in done:
+            for outcome in outcomes:
                 counts[outcome.outcome] = counts.get(outcome.outcome, 0) + 1
             state.audit.note(by=by, what="replay dead letters", details=counts)
             _log.info("dead_letters_replayed", pipeline=runtime.name, **counts)
-    return done
+    return outcomes
 
 
 def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> list[DeadLetter]:
@@ -120,13 +120,13 @@ def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> li
 
     Raises ConfigError: there is no such letter.
     """
-    found = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
-    settle(runtime.store, [(one, t, "discarded") for one in found for t in one.waiting], by=by, reason=reason)
+    letters = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
+    settle(runtime.store, [(one, t, "discarded") for one in letters for t in one.waiting], by=by, reason=reason)
     with runtime.state() as state:
         state.audit.note(
-            by=by, what="discard dead letters", details={"ids": [one.id for one in found], "reason": reason}
+            by=by, what="discard dead letters", details={"ids": [one.id for one in letters], "reason": reason}
         )
-    return found
+    return letters
 
 
 @dataclass(kw_only=True)
@@ -148,20 +148,20 @@ class _Replay:
 
         Failed ones are tried again after others succeeded: they may refer to their rows.
         """
-        done: list[ReplayOutcome] = []
+        letters: list[ReplayOutcome] = []
         keeping = keeping_digests(self.loader)
         if keeping is not None and waiting and not self.dry_run:
             keeping.digest_store().forget((), "dead letters were replayed")
         while waiting:
             outcomes = []
-            for one in waiting:
-                outcomes.append((one, self.letter(one)))
+            for letter in waiting:
+                outcomes.append((letter, self.letter(letter)))
                 if not self.dry_run and outcomes[-1][1].outcome in {"replayed", "superseded"}:
-                    settle(self.runtime.store, [(one, self.target, outcomes[-1][1].outcome)], by=by)
+                    settle(self.runtime.store, [(letter, self.target, outcomes[-1][1].outcome)], by=by)
             went = not self.dry_run and any(outcome.outcome == "replayed" for _, outcome in outcomes)
-            waiting = [one for one, outcome in outcomes if outcome.outcome == "failed"] if went else []
-            done += [outcome for one, outcome in outcomes if one not in waiting]
-        return done
+            waiting = [letter for letter, outcome in outcomes if outcome.outcome == "failed"] if went else []
+            letters += [outcome for letter, outcome in outcomes if letter not in waiting]
+        return letters
 
     def letter(self, one: DeadLetter) -> ReplayOutcome:
         """Replay one letter. An error of the letter itself becomes its outcome."""
@@ -187,29 +187,31 @@ class _Replay:
             return ReplayOutcome(one.id, self.target, "failed", str(error))
         return ReplayOutcome(one.id, self.target, "replayed" if written else "superseded")
 
-    def _rows(self, one: DeadLetter, table: TableId, rows: pa.Table) -> int:
+    def _rows(self, letter: DeadLetter, table: TableId, rows: pa.Table) -> int:
         """Replay the rows that nothing newer replaced. Return how many were written, or would be in a dry run."""
-        if one.stage == "load":
-            return self._write(one, table, rows)
-        fresh = self._fresh(one, table, rows, at_target=False)
+        if letter.stage == "load":
+            return self._write(letter, table, rows)
+        fresh = self._fresh(letter, table, rows, at_target=False)
         if not fresh.num_rows:
             return 0
         written = 0
-        for place, mapped in self._transformed(one, table, fresh):
-            written += self._write(one, place, mapped)
+        for place, mapped in self._transformed(letter, table, fresh):
+            written += self._write(letter, place, mapped)
         return max(written, int(fresh.num_rows))  # a rule may leave rows out, which counts as delivered, too
 
-    def _fresh(self, one: DeadLetter, table: TableId, rows: pa.Table, *, at_target: bool) -> pa.Table:
+    def _fresh(self, letter: DeadLetter, table: TableId, rows: pa.Table, *, at_target: bool) -> pa.Table:
         """Return the rows that are not out of date. Raises Unproven if that cannot be known."""
         afterwards = LaterBatches(self.runtime, self.state, self.target, self.held)
-        return rows.filter(pc.invert(afterwards.overtaken(rows, table, one.batch, self.own, at_target=at_target)))
+        return rows.filter(pc.invert(afterwards.overtaken(rows, table, letter.batch, self.own, at_target=at_target)))
 
-    def _transformed(self, one: DeadLetter, table: TableId, rows: pa.Table) -> Iterator[tuple[TableId, pa.Table]]:
+    def _transformed(self, letter: DeadLetter, table: TableId, rows: pa.Table) -> Iterator[tuple[TableId, pa.Table]]:
         """Apply the current rules, from the stage in which the row was rejected, and then the current mapping."""
         path = self.runtime.rules_path
         stages = stages_of(RuleSet.of(path))
-        begun = next((i for i, stage in enumerate(stages) if one.by in {rule.name for rule in stage}), one.stage_number)
-        rules = RuleSet(tuple(rule for stage in stages[begun if one.stage == "rule" else 0 :] for rule in stage))
+        begun = next(
+            (i for i, stage in enumerate(stages) if letter.by in {rule.name for rule in stage}), letter.stage_number
+        )
+        rules = RuleSet(tuple(rule for stage in stages[begun if letter.stage == "rule" else 0 :] for rule in stage))
         frames = [r.name for r in rules.matching(table) if r.kind is RuleKind.SPARK]
         if frames:
             raise RuleError(
@@ -225,37 +227,37 @@ class _Replay:
         hides = ruling.hides(rows, table)
         routes = Routes.of(self.runtime.pipeline)
         if not self.dry_run:
-            self._copy_files(one, ruled, tagged, table, routes)
+            self._copy_files(letter, ruled, tagged, table, routes)
         for place, out in ruled.tables.items():
             if out.num_rows:
                 route = routes.route(place)
                 yield route.target, route.apply(without_origin(tagged_as_made(out) if hides else out))
 
-    def _copy_files(self, one: DeadLetter, ruled: Ruled, rows: pa.Table, table: TableId, routes: Routes) -> None:
+    def _copy_files(self, letter: DeadLetter, ruled: Ruled, rows: pa.Table, table: TableId, routes: Routes) -> None:
         """Copy the files that the rows name. Raises FileMissing if one is not there and its row may not go without."""
         connections = connections_for_files(self.runtime.pipeline.mapping, self.runtime.resolver)
-        FileWork(connections, self.runtime.store, one.batch, f"replay-{one.id}", rejects=False).copy(
+        FileWork(connections, self.runtime.store, letter.batch, f"replay-{letter.id}", rejects=False).copy(
             ruled, rows, table, routes
         )
 
-    def _write(self, one: DeadLetter, table: TableId, rows: pa.Table) -> int:
-        fresh = self._fresh(one, table, rows, at_target=True)
+    def _write(self, letter: DeadLetter, table: TableId, rows: pa.Table) -> int:
+        fresh = self._fresh(letter, table, rows, at_target=True)
         if not fresh.num_rows or self.dry_run:
             return int(fresh.num_rows)
         lines = self.runtime.pipeline.mapping
         promised = [line.unique for line in lines if line.to == str(table) or line.to.endswith(".*") or "\\" in line.to]
         plan = replace(_planned(table, fresh), promised=tuple(key for keys in promised for key in keys))
-        given = BatchInput(
-            one.batch,
+        given_batch = BatchInput(
+            letter.batch,
             NOWHERE,  # the checkpoint stays where it is
             self.held,
             MemoryReader(),
             (TableInput(plan, (RowsInMemory(table, fresh),)),),
             facts=NoFacts(self.runtime.document_name),
-            replay=f"dead letter {one.id} {table}"[:200],
+            replay=f"dead letter {letter.id} {table}"[:200],
         )
         with self.loader.open(self.epoch) as session:
-            writer = session.begin(given)
+            writer = session.begin(given_batch)
             writer.prepare()
             writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
         return int(fresh.num_rows)

@@ -121,18 +121,18 @@ def letters(runtime: Runtime, *, everything: bool = False) -> list[DeadLetter]:
     settled = _settlements(store)
     masking = Masking(runtime.pipeline.masked)
     targets = tuple(t.name for t in runtime.pipeline.targets)
-    found: dict[tuple[str, str], DeadLetter] = {}
+    letters: dict[tuple[str, str], DeadLetter] = {}
     paths = _files(store)
     skips = [path for path in paths if path.endswith("/skipped.json")]
     segments = {file for path in skips for file in _skipped_files(store, path)}
     for path in skips:
         letter = _read_skipped(store, path, settled)
-        found[letter.stage, letter.id] = letter
+        letters[letter.stage, letter.id] = letter
     for path in paths:
         if path.endswith(".parquet") and path not in segments and not _is_orphan(runtime, path):
             for letter in _read_rows(store, path, targets, settled, masking):
-                found[letter.stage, letter.id] = letter
-    ordered = sorted(found.values(), key=lambda letter: (letter.batch, letter.seq, letter.id))
+                letters[letter.stage, letter.id] = letter
+    ordered = sorted(letters.values(), key=lambda letter: (letter.batch, letter.seq, letter.id))
     return [letter for letter in ordered if everything or letter.waiting]
 
 
@@ -157,13 +157,15 @@ def chosen(runtime: Runtime, ids: Sequence[str]) -> list[DeadLetter]:
 
 
 def _named(name: str, wanted: str, every: Sequence[DeadLetter]) -> DeadLetter:
-    found = [one for one in every if one.id.startswith(wanted)]
-    if len(found) != 1:
+    letters = [one for one in every if one.id.startswith(wanted)]
+    if len(letters) != 1:
         raise ConfigError(
-            f"there is no dead letter {wanted!r}" if not found else f"{len(found)} dead letters begin with {wanted!r}",
+            f"there is no dead letter {wanted!r}"
+            if not letters
+            else f"{len(letters)} dead letters begin with {wanted!r}",
             hint=f"`sluice dead-letters list {name} --all` lists them",
         )
-    return found[0]
+    return letters[0]
 
 
 def contents(runtime: Runtime, one: DeadLetter) -> dict[str, Any]:
@@ -232,13 +234,13 @@ def prune_letters(runtime: Runtime, *, older_than_s: float, dry_run: bool = Fals
     every = letters(runtime, everything=True)
     waiting = {one.path for one in every if one.waiting}
     limit = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - older_than_s))
-    done = sorted({one.path for one in every if one.path not in waiting and one.at < limit})
+    paths = sorted({one.path for one in every if one.path not in waiting and one.at < limit})
     if not dry_run:
-        for path in done:
+        for path in paths:
             for file in _skipped_files(runtime.store, path) if path.endswith("/skipped.json") else ():
                 runtime.store.delete(file)
             runtime.store.delete(path)  # last: it names the others
-    return len(done)
+    return len(paths)
 
 
 def _skipped_files(store: SegmentStore, path: str) -> list[str]:
@@ -252,11 +254,11 @@ def _files(store: SegmentStore) -> list[str]:
 
 
 def _settlements(store: SegmentStore) -> dict[tuple[str, str], dict[str, str]]:
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    settlements: dict[tuple[str, str], dict[str, str]] = {}
     for path in sorted(store.list_files(f"{FOLDER}/{SETTLED}")):
         for entry in json.loads(store.read_bytes(path))["letters"]:
-            found.setdefault((entry["stage"], entry["id"]), {})[entry["target"]] = entry["outcome"]
-    return found
+            settlements.setdefault((entry["stage"], entry["id"]), {})[entry["target"]] = entry["outcome"]
+    return settlements
 
 
 def _is_orphan(runtime: Runtime, path: str) -> bool:

@@ -33,8 +33,8 @@ def rows_of(
 ) -> dict[TableId, int]:
     """Return the captured tables that the source has (or those of ``tables``), with its estimate of their rows."""
     there = captured_tables(pipeline, source)
-    wanted = None if tables is None else set(tables)
-    return {table: rows for table, rows in there.items() if wanted is None or table in wanted}
+    wanted_tables = None if tables is None else set(tables)
+    return {table: rows for table, rows in there.items() if wanted_tables is None or table in wanted_tables}
 
 
 def cost_of(tables: dict[TableId, int]) -> str:
@@ -67,11 +67,11 @@ def replacement(
     Nothing stays in a table that the target does not have. A kind of target that removes no ranges of keys keeps such
     rows; where it removes listed keys, a verification with repair does it afterwards.
     """
-    wanted = list(tables)
+    wanted_tables = list(tables)
     routes, dialect, keyless = Routes.of(runtime.pipeline), source.identity.dialect, source.keyless()
     captured = captured_tables(runtime.pipeline, source)
-    reasons = why_not(runtime.pipeline, runtime.rules_path, wanted, captured, keyless)
-    there = source.tables(lambda table: table in set(wanted))
+    reasons = why_not(runtime.pipeline, runtime.rules_path, wanted_tables, captured, keyless)
+    there = source.tables(lambda table: table in set(wanted_tables))
     steps, left, after = [], [], []
     for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
         if runtime.pipeline.target(name).changes == "all":
@@ -88,11 +88,11 @@ def replacement(
         for one in there:
             table, route, key = one.id, routes.route(one.id), () if one.id in keyless else one.schema.primary_key
             plan = key_plan(table, one.schema.arrow_schema, key, route, dialect)
-            kept = reasons.get(table, "") or kept_on_purpose(runtime.pipeline, name, others, route.target)
-            reason = kept or refuses(target, plan, listed=False)
+            kept_reason = reasons.get(table, "") or kept_on_purpose(runtime.pipeline, name, others, route.target)
+            reason = kept_reason or refuses(target, plan, listed=False)
             if reason and route.target not in lacked():
                 why, stay = why or reason, [*stay, table]
-                repairable &= not kept and bool(key) and not refuses(target, plan, listed=True)
+                repairable &= not kept_reason and bool(key) and not refuses(target, plan, listed=True)
         if not stay:
             steps.append(f"rows that the source does not have are removed at {name}")
             continue
@@ -110,8 +110,8 @@ def _lacked(target: Target, tables: Iterable[SourceTable], routes: Routes, diale
     with suppress(SluiceError):
         schema = target.schema()
         if schema is not None:
-            found = schema.compare([plan_of(table, routes.route(table.id), dialect) for table in tables])
-            return {finding.table for finding in found if finding.absent and not finding.column}
+            findings = schema.compare([plan_of(table, routes.route(table.id), dialect) for table in tables])
+            return {finding.table for finding in findings if finding.absent and not finding.column}
     return ()
 
 
@@ -126,14 +126,14 @@ def copy(
     replace_rows: bool = True,
 ) -> None:
     """Record a dump of ``tables`` (None: all that are captured). The running pipeline reads it by itself."""
-    found = rows_of(runtime.pipeline, source, tables)
-    if found:
+    rows = rows_of(runtime.pipeline, source, tables)
+    if rows:
         dump_tables(
             runtime.pipeline,
             runtime.rules_path,
             state,
             source,
-            found,
+            rows,
             DumpOrder(POSITION_LOST, id_, targets),
             replace_rows=replace_rows,
         )

@@ -104,29 +104,29 @@ def _elsewhere(runtime: Runtime, state: PipelineState, position: Offset) -> Meas
     """
     cursor = Cursor(position, BatchNumber(0))  # only its position matters; a lost state is written first
     try:
-        found = relocated(runtime, cursor, runtime.member(state))
+        relocation = relocated(runtime, cursor, runtime.member(state))
     except SluiceError:
         return None
-    if found.position.log_epoch == position.log_epoch:
+    if relocation.position.log_epoch == position.log_epoch:
         return None
     return Measure(
         SUBJECT,
         (
-            f"another server answers at {found.where}, and it has every transaction that was read: the log is read on "
-            "there",
-            f"captured position: {position} -> {found.position}, the same place by GTIDs; nothing is read twice or "
-            "left out",
+            f"another server answers at {relocation.where}, and it has every transaction that was read: the log is "
+            "read on there",
+            f"captured position: {position} -> {relocation.position}, the same place by GTIDs; nothing is read twice "
+            "or left out",
         ),
-        partial(_gone_over, runtime, state, found),
+        partial(_gone_over, runtime, state, relocation),
         cost="seconds",
     )
 
 
-def _gone_over(runtime: Runtime, state: PipelineState, found: Relocation) -> None:
+def _gone_over(runtime: Runtime, state: PipelineState, relocation: Relocation) -> None:
     with state.replicator() as lease:
         cursor = state.cursor()
         if cursor is not None:
-            fail_over(runtime, state, lease, cursor, found, by=who(), reason="another server answers")
+            fail_over(runtime, state, lease, cursor, relocation, by=who(), reason="another server answers")
 
 
 def _readable_head(source: SourceSession) -> Offset | None:

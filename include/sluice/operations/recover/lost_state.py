@@ -71,14 +71,14 @@ def _holders(runtime: Runtime, state: PipelineState, *, search: bool) -> dict[st
     Of a group that is the one that ZooKeeper names; ``search``: the one that was written last, as ZooKeeper does not
     say it. Raises TargetUnavailable: all targets have to answer.
     """
-    found = {}
+    holders = {}
     for config in runtime.pipeline.targets:
         if search and config.connections:
-            found[config.name] = _written_last(runtime, state, config.name)
+            holders[config.name] = _written_last(runtime, state, config.name)
         else:
             server = runtime.target_member(state, config.name)
-            found[config.name] = (server, checkpoints_of(runtime.open_target(config.name, server), state).read())
-    return found
+            holders[config.name] = (server, checkpoints_of(runtime.open_target(config.name, server), state).read())
+    return holders
 
 
 def _written_last(runtime: Runtime, state: PipelineState, target: str) -> tuple[str, Checkpoint | None]:
@@ -105,11 +105,15 @@ def _written_last(runtime: Runtime, state: PipelineState, target: str) -> tuple[
 def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored: list[int]) -> str:
     """Return why ZooKeeper's state cannot be right, "" if it can."""
     cursor = state.cursor()
-    known = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
+    known_checkpoints = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
     if cursor is None:
-        return "ZooKeeper has no state of this pipeline" if stored or any(c.batch for c in known.values()) else ""
+        return (
+            "ZooKeeper has no state of this pipeline"
+            if stored or any(c.batch for c in known_checkpoints.values())
+            else ""
+        )
     identity = state.identity()
-    for name, checkpoint in known.items():
+    for name, checkpoint in known_checkpoints.items():
         if (
             checkpoint.identity == identity
             and not checkpoint.edited
@@ -133,8 +137,8 @@ def look_at_zookeeper(
     """
     cursor, stored = state.cursor(), runtime.store.batches()
     holders = _holders(runtime, state, search=cursor is None)
-    held = {name: checkpoint for name, (_, checkpoint) in holders.items()}
-    why = is_lost(state, held, stored)
+    held_checkpoints = {name: checkpoint for name, (_, checkpoint) in holders.items()}
+    why = is_lost(state, held_checkpoints, stored)
     if not why:
         found = (
             f"captured to {cursor.position}, next batch {cursor.next_batch}"
@@ -145,30 +149,37 @@ def look_at_zookeeper(
     finding = StoreFinding(SUBJECT, "loss", f"{why}; {state.home}")
     if cursor is not None:  # it is older than what the targets hold, and may name another server
         holders = _holders(runtime, state, search=True)
-        held = {name: checkpoint for name, (_, checkpoint) in holders.items()}
-    edited = [name for name, checkpoint in held.items() if checkpoint is not None and checkpoint.edited]
-    held |= dict.fromkeys(edited)  # an edited checkpoint was never written, so it tells nothing
-    silent = [name for name, checkpoint in held.items() if checkpoint is None]
+        held_checkpoints = {name: checkpoint for name, (_, checkpoint) in holders.items()}
+    edited = [name for name, checkpoint in held_checkpoints.items() if checkpoint is not None and checkpoint.edited]
+    held_checkpoints |= dict.fromkeys(edited)  # an edited checkpoint was never written, so it tells nothing
+    silent = [name for name, checkpoint in held_checkpoints.items() if checkpoint is None]
     if cursor is not None:  # the older state still has them
         for name in list(silent):
             process = state.acks.get(name)
             if process is not None:
-                held[name] = Checkpoint(0, process.batch, process.position, process.identity)
+                held_checkpoints[name] = Checkpoint(0, process.batch, process.position, process.identity)
                 silent.remove(name)
     questions = [
         _unknown(name, edited=name in edited) for name in silent if answers.get(name) not in {REDELIVER, DELIVERED}
     ]
     if questions:
         return [finding], [], questions, None
-    wanted = rebuilt(runtime, state, held, {name: answers[name] for name in silent})
-    wanted.rewound += edited
-    wanted.anew += [name for name in edited if answers.get(name) == REDELIVER]
-    wanted.member = _member(runtime, wanted.position)
-    wanted.servers = {one.name: holders[one.name][0] for one in runtime.pipeline.targets if one.connections}
+    wanted_rebuilt = rebuilt(runtime, state, held_checkpoints, {name: answers[name] for name in silent})
+    wanted_rebuilt.rewound += edited
+    wanted_rebuilt.anew += [name for name in edited if answers.get(name) == REDELIVER]
+    wanted_rebuilt.member = _member(runtime, wanted_rebuilt.position)
+    wanted_rebuilt.servers = {
+        target.name: holders[target.name][0] for target in runtime.pipeline.targets if target.connections
+    }
     measure = Measure(
-        SUBJECT, tuple(_steps(wanted)), partial(_write, runtime, state, wanted), cost="seconds", lost=_LOST, after=""
+        SUBJECT,
+        tuple(_steps(wanted_rebuilt)),
+        partial(_write, runtime, state, wanted_rebuilt),
+        cost="seconds",
+        lost=_LOST,
+        after="",
     )
-    return [finding], [measure], [], wanted
+    return [finding], [measure], [], wanted_rebuilt
 
 
 def _member(runtime: Runtime, position: Offset) -> str:
@@ -221,38 +232,40 @@ def rebuilt(
     store = runtime.store
     files = store.list_files("")
     epochs = [int(found) for path in files for found in _EPOCH.findall(path)]
-    known = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
+    known_checkpoints = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
     manifests = _manifests(store, files)
-    ends = {name: _end_of(checkpoint, manifests) for name, checkpoint in known.items()}
-    lowest = _lowest(runtime.name, state, [checkpoint.batch for checkpoint in known.values()], manifests, silent)
+    ends = {name: _end_of(checkpoint, manifests) for name, checkpoint in known_checkpoints.items()}
+    lowest = _lowest(
+        runtime.name, state, [checkpoint.batch for checkpoint in known_checkpoints.values()], manifests, silent
+    )
     chain: list[SegmentManifest] = []
     while (following := manifests.get(lowest + len(chain) + 1)) is not None and _follows(following, chain):
         chain.append(following)
     top = lowest + len(chain)
-    at_lowest = [end for name, end in ends.items() if known[name].batch == lowest]
+    at_lowest = [end for name, end in ends.items() if known_checkpoints[name].batch == lowest]
     position = chain[-1].last if chain else at_lowest[0]
-    identities = {checkpoint.identity for checkpoint in known.values() if checkpoint.identity}
-    made = RebuiltState(
+    identities = {checkpoint.identity for checkpoint in known_checkpoints.values() if checkpoint.identity}
+    rebuilt = RebuiltState(
         position=position,
         next_batch=top + 1,
         batches=[record_of(store, manifest, "recovered") for manifest in chain],
-        epoch=max([0, *epochs, *(c.epoch for c in known.values()), state.highest_epoch()]),
+        epoch=max([0, *epochs, *(c.epoch for c in known_checkpoints.values()), state.highest_epoch()]),
         identity=identities.pop() if len(identities) == 1 else uuid.uuid4().hex,
     )
     at = {lowest + 1 + n: manifest for n, manifest in enumerate(chain)}
-    for name, checkpoint in known.items():
+    for name, checkpoint in known_checkpoints.items():
         end = ends[name]
         if checkpoint.batch > top or (checkpoint.batch in at and not at[checkpoint.batch].last.is_at(end)):
-            made.ahead[name] = checkpoint
-            made.acknowledged[name] = (top, position)
+            rebuilt.ahead[name] = checkpoint
+            rebuilt.acknowledged[name] = (top, position)
         else:
-            made.acknowledged[name] = (checkpoint.batch, end)
-        if name in made.ahead or checkpoint.identity not in {"", made.identity}:
-            made.rewound.append(name)
+            rebuilt.acknowledged[name] = (checkpoint.batch, end)
+        if name in rebuilt.ahead or checkpoint.identity not in {"", rebuilt.identity}:
+            rebuilt.rewound.append(name)
     for name, answer in silent.items():
         first = chain[0].first if chain else position
-        made.acknowledged[name] = (lowest, first) if answer == REDELIVER else (top, position)
-    return made
+        rebuilt.acknowledged[name] = (lowest, first) if answer == REDELIVER else (top, position)
+    return rebuilt
 
 
 def _manifests(store: SegmentStore, files: list[str]) -> dict[int, SegmentManifest]:
@@ -262,9 +275,9 @@ def _manifests(store: SegmentStore, files: list[str]) -> dict[int, SegmentManife
     """
     paths: dict[int, list[str]] = {}
     for path in files:
-        found = re.fullmatch(r"batch=(\d+)/manifest-e\d+\.json", path)
-        if found:
-            paths.setdefault(int(found[1]), []).append(path)
+        match = re.fullmatch(r"batch=(\d+)/manifest-e\d+\.json", path)
+        if match:
+            paths.setdefault(int(match[1]), []).append(path)
     manifests: dict[int, SegmentManifest] = {}
     for number, names in paths.items():
         try:
@@ -325,49 +338,58 @@ def _lowest(
     return lowest
 
 
-def _steps(wanted: RebuiltState) -> list[str]:
+def _steps(goal: RebuiltState) -> list[str]:
     steps = [
-        f"the state is written anew: captured to {wanted.position}, next batch {wanted.next_batch}; epochs begin "
-        f"above {wanted.epoch}",
-        f"{len(wanted.batches)} stored batches that a target lacks are known again"
-        if wanted.batches
+        f"the state is written anew: captured to {goal.position}, next batch {goal.next_batch}; epochs "
+        f"begin above {goal.epoch}",
+        f"{len(goal.batches)} stored batches that a target lacks are known again"
+        if goal.batches
         else "no stored batch is needed: every target has what is stored, or the log is read from where the targets "
         "are",
     ]
-    if wanted.member:
-        steps.append(f"{wanted.member} of the source group is read, whose log this is")
-    for name, (batch, position) in wanted.acknowledged.items():
-        if name in wanted.ahead:
+    if goal.member:
+        steps.append(f"{goal.member} of the source group is read, whose log this is")
+    for name, (batch, position) in goal.acknowledged.items():
+        if name in goal.ahead:
             steps.append(
-                f"target {name} holds batch {wanted.ahead[name].batch}, of which the segments are gone: it counts as "
-                f"holding batch {batch}, and the log from there is read again; a table without a key may get rows twice"
+                f"target {name} holds batch {goal.ahead[name].batch}, of which the segments are gone: it "
+                f"counts as holding batch {batch}, and the log from there is read again; a table "
+                "without a key may get rows twice"
             )
         else:
             steps.append(f"target {name} counts as holding batch {batch}, up to {position}")
-        if name in wanted.servers:
-            steps.append(f"target {name} is written at {wanted.servers[name]}, which was written last")
+        if name in goal.servers:
+            steps.append(f"target {name} is written at {goal.servers[name]}, which was written last")
     return steps
 
 
-def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None:
+def _write(runtime: Runtime, state: PipelineState, wanted_state: RebuiltState) -> None:
     """Write the rebuilt state.
 
     The targets' checkpoints move first: until the state is written, ZooKeeper is as lost as before.
     """
-    state.raise_epochs(wanted.epoch)
+    state.raise_epochs(wanted_state.epoch)
     with ExitStack() as opened:
         lease = opened.enter_context(state.replicator())
-        for name, (batch, position) in wanted.acknowledged.items():
-            if name not in wanted.rewound:
+        for name, (batch, position) in wanted_state.acknowledged.items():
+            if name not in wanted_state.rewound:
                 continue
-            loader = runtime.open_target(name, wanted.servers.get(name, ""))
-            with state.consumer(name, above=wanted.epoch) as own:
-                held = Checkpoint(own.epoch, batch, position, wanted.identity)
-                checkpoints_of(loader, state).rewind(held, anew=name in wanted.ahead or name in wanted.anew)
+            loader = runtime.open_target(name, wanted_state.servers.get(name, ""))
+            with state.consumer(name, above=wanted_state.epoch) as own:
+                held_checkpoint = Checkpoint(own.epoch, batch, position, wanted_state.identity)
+                checkpoints_of(loader, state).rewind(
+                    held_checkpoint, anew=name in wanted_state.ahead or name in wanted_state.anew
+                )
         now_ms = int(time.time() * 1000)
-        chosen = [state.target_member(name).chosen(server, now_ms) for name, server in wanted.servers.items()]
-        if wanted.member:
-            chosen.append(state.member.chosen(wanted.member, now_ms))
+        chosen = [state.target_member(name).chosen(server, now_ms) for name, server in wanted_state.servers.items()]
+        if wanted_state.member:
+            chosen.append(state.member.chosen(wanted_state.member, now_ms))
         state.rebuild(
-            lease, wanted.position, wanted.batches, wanted.acknowledged, wanted.next_batch, wanted.identity, also=chosen
+            lease,
+            wanted_state.position,
+            wanted_state.batches,
+            wanted_state.acknowledged,
+            wanted_state.next_batch,
+            wanted_state.identity,
+            also=chosen,
         )

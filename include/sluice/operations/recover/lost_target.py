@@ -83,9 +83,9 @@ def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
         return []
     check = CheckpointCheck(runtime, state, target)
     checkpoint = check.checkpoints.read()
-    held = checkpoint.batch if checkpoint else process.began
+    held_batch = checkpoint.batch if checkpoint else process.began
     found = []
-    for number in range(held + 1, process.batch + 1):
+    for number in range(held_batch + 1, process.batch + 1):
         try:
             batch = known_again(runtime.state, runtime.store, target, number)
         except SegmentError:
@@ -136,7 +136,7 @@ def _copy(runtime: Runtime, state: PipelineState, target: str, by: str) -> None:
     Until the sides agree nothing is loaded, so that a crash repeats it all.
     """
     copies = [found for found in planned_copies(runtime)[0] if found.target == target]
-    statements = [r.statement for found in copies for r in found.remarks if r.severity == "error" and r.statement]
+    statements = [r.statement for copy in copies for r in copy.remarks if r.severity == "error" and r.statement]
     apply_missing(runtime, [(target, statement) for statement in dict.fromkeys(statements)])
     cursor = state.cursor()
     number = cursor.next_batch if cursor else 0

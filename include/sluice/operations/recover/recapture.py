@@ -69,7 +69,7 @@ def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batc
             at_us = record.first_commit_time_us or time.time_ns() // 1000
             writer.finish(record.first, record.last, changes=0, first_commit_time_us=at_us, last_commit_time_us=at_us)
             manifest = writer.seal(placer.plan)
-    made = Batch(
+    batch = Batch(
         number=record.number,
         epoch=lease.epoch,
         claim=record.claim,
@@ -79,13 +79,13 @@ def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batc
         changes=manifest.changes,
         size_bytes=manifest.size_bytes,
     )
-    kept = state.recaptured(lease, made)
-    if kept is None:
+    kept_batch = state.recaptured(lease, batch)
+    if kept_batch is None:
         raise OutOfOrder(
             f"batch {record.number} changed while it was captured again", where=f"pipeline {pipeline.pipeline}"
         )
     _log.info("batch_recaptured", pipeline=runtime.name, batch=record.number, changes=manifest.changes)
-    return kept
+    return kept_batch
 
 
 def _read(
@@ -135,15 +135,15 @@ def placed_tables(store: SegmentStore, state: PipelineState, record: Batch) -> t
         return _of_dumps([d for d in dumps if not d.targets or d.targets == record.targets])
     copied = {file.table_id for file in manifest.files if file.reads or file.place is not None}
     keyless = {file.table_id for file in manifest.files if file.table_id in copied and not file.primary_key}
-    replaced = {TableId(found.schema_, found.table) for found in manifest.replaces}
-    held = {_table(name) for name in manifest.held}
-    whole = keyless | replaced | held
-    return copied - whole, whole
+    replaced = {TableId(replace.schema_, replace.table) for replace in manifest.replaces}
+    held_tables = {_table(name) for name in manifest.held}
+    tables = keyless | replaced | held_tables
+    return copied - tables, tables
 
 
 def _of_dumps(dumps: list[Dump]) -> tuple[set[TableId], set[TableId]]:
-    whole = {request.table for dump in dumps for request in dump.tables if request.replace or request.keyless}
-    return {request.table for dump in dumps for request in dump.tables} - whole, whole
+    tables = {request.table for dump in dumps for request in dump.tables if request.replace or request.keyless}
+    return {request.table for dump in dumps for request in dump.tables} - tables, tables
 
 
 def _table(name: str) -> TableId:

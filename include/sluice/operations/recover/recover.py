@@ -44,16 +44,16 @@ def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: b
             return plan
         plan.require_answers()
         state.pause_switch.set(open_=None, by=by, reason="recover")  # processes at work start again
-        done: list[Measure] = []
-        left = plan
+        measures: list[Measure] = []
+        remaining_plan = plan
         for _ in range(_LOOKS):
-            if not left.measures or left.measures[0] in done:
+            if not remaining_plan.measures or remaining_plan.measures[0] in measures:
                 break
-            _do(runtime.name, state, left.measures[0], by)
-            done.append(left.measures[0])
-            left = look(runtime, state, answers, by=by).answered(answers)
-            left.require_answers()
-        return RecoveryPlan(plan.pipeline, plan.findings, tuple(done))
+            _do(runtime.name, state, remaining_plan.measures[0], by)
+            measures.append(remaining_plan.measures[0])
+            remaining_plan = look(runtime, state, answers, by=by).answered(answers)
+            remaining_plan.require_answers()
+        return RecoveryPlan(plan.pipeline, plan.findings, tuple(measures))
 
 
 def _do(name: str, state: PipelineState, measure: Measure, by: str) -> None:
@@ -100,8 +100,8 @@ def _segments(
 ) -> tuple[Sequence[StoreFinding], Sequence[Measure], Sequence[Question]]:
     if cursor is None:
         return (), (), ()
-    known: Sequence[Batch] = [batch for batch in map(state.batches.get, state.undelivered()) if batch]
-    records = known if rebuilt is None else rebuilt.batches
+    known_batches: Sequence[Batch] = [batch for batch in map(state.batches.get, state.undelivered()) if batch]
+    records = known_batches if rebuilt is None else rebuilt.batches
     try:
         return *look_at_segments(runtime, state, cursor, records), ()
     except SluiceError as error:

@@ -108,15 +108,15 @@ def _captured_again(runtime: Runtime, state: PipelineState, records: Sequence[Ba
         "number, same content"
         for record in records
     ]
-    plain, whole = _placed(runtime.store, state, records)
+    plain, tables = _placed(runtime.store, state, records)
     removal = Replacement(())
     cost = f"{len(records)} batches, {sum(record.changes for record in records):,} changes are read from the log"
-    if plain | whole:
+    if plain | tables:
         steps.append("rows that dumps placed in them are not in the log: their tables are copied anew")
         with runtime.source.open() as source:
-            cost += f"; {cost_of(rows_of(runtime.pipeline, source, plain | whole))}"
+            cost += f"; {cost_of(rows_of(runtime.pipeline, source, plain | tables))}"
             removal = (
-                replacement(runtime, source, rows_of(runtime.pipeline, source, whole)) if whole else Replacement(())
+                replacement(runtime, source, rows_of(runtime.pipeline, source, tables)) if tables else Replacement(())
             )
         steps += removal.steps
     act = partial(_capture_again, runtime, state, records)
@@ -124,13 +124,13 @@ def _captured_again(runtime: Runtime, state: PipelineState, records: Sequence[Ba
 
 
 def _capture_again(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) -> None:
-    plain, whole = _placed(runtime.store, state, records)
+    plain, tables = _placed(runtime.store, state, records)
     name = f"recover-{records[0].number:010d}-{records[-1].number:010d}"
     targets = records[0].targets if len({record.targets for record in records}) == 1 else ()
-    if plain | whole:  # recorded first: a batch that was captured again no longer says what it lacks
+    if plain | tables:  # recorded first: a batch that was captured again no longer says what it lacks
         with runtime.source.open() as source:
             copy(runtime, state, source, plain, f"{name}-rows", targets=targets, replace_rows=False)
-            copy(runtime, state, source, whole, f"{name}-tables", targets=targets)
+            copy(runtime, state, source, tables, f"{name}-tables", targets=targets)
     for record in records:
         with state.replicator() as lease:
             recapture(runtime, state, lease, record)
@@ -138,12 +138,12 @@ def _capture_again(runtime: Runtime, state: PipelineState, records: Sequence[Bat
 
 def _placed(store: SegmentStore, state: PipelineState, records: Sequence[Batch]) -> tuple[set[TableId], set[TableId]]:
     plain: set[TableId] = set()
-    whole: set[TableId] = set()
+    tables: set[TableId] = set()
     for record in records:
         copied, replaced = placed_tables(store, state, record)
         plain |= copied
-        whole |= replaced
-    return plain - whole, whole
+        tables |= replaced
+    return plain - tables, tables
 
 
 # -- the log is gone, too ----------------------------------------------------------------------------------------------
@@ -179,13 +179,13 @@ def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch
 
 def _tables(store: SegmentStore, records: Sequence[Batch]) -> set[TableId] | None:
     """Return the tables in the batches' manifests; None if one cannot be read."""
-    found: set[TableId] = set()
+    tables: set[TableId] = set()
     for record in records:
         try:
-            found |= {file.table_id for file in store.read_manifest(record.manifest).files}
+            tables |= {file.table_id for file in store.read_manifest(record.manifest).files}
         except SluiceError:
             return None
-    return found
+    return tables
 
 
 def _lost_for_streams(runtime: Runtime, records: Sequence[Batch]) -> tuple[str, ...]:

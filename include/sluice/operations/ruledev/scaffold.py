@@ -250,10 +250,10 @@ def new_rule(kind: str, name: str, folder: Path, *, table: str, own: bool = Fals
         entry["task"] = "own"
     text = _CHANGES.format(name=name, table=table if re.fullmatch(r"\w+\.\w+", table) else "shop.customers")
     files[changes_file(folder, name)] = text if kind in list(RuleKind) else re.sub(r"\n    expect:.*", "", text)
-    there = [path for path in files if path.exists()]
-    if there:
+    paths = [path for path in files if path.exists()]
+    if paths:
         raise ConfigError(
-            f"there is a file {there[0].name} already", where=str(there[0]), hint="choose another name, or remove it"
+            f"there is a file {paths[0].name} already", where=str(paths[0]), hint="choose another name, or remove it"
         )
     text = _with_entry(engine_path, entry)
     for path, content in files.items():

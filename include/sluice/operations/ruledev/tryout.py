@@ -373,15 +373,15 @@ def _row(rows: pa.Table, hide: frozenset[str], *, made: bool = False) -> dict[st
 
     ``made``: also hides columns that no source has, as they may hold a masked column's value.
     """
-    found = {}
+    row = {}
     for column in rows.schema:
         if column.name in META_COLUMNS:
             continue
         name = true_name(column)
         secret = name in hide or (made and not declared_type(column) and not is_key(column))
         value = to_python(rows[column.name])[0]
-        found[name] = SHOWN if secret and value is not None else value
-    return found
+        row[name] = SHOWN if secret and value is not None else value
+    return row
 
 
 def _before(item: pa.Table, hide: frozenset[str]) -> dict[str, Any] | None:

@@ -120,9 +120,9 @@ class DigestReport:
     @property
     def outcome(self) -> str:
         """Equal; different; or incomplete, if nothing differs and something is unknown."""
-        if any(one.differs for one in self.tables):
+        if any(table.differs for table in self.tables):
             return DIFFERENT
-        return EQUAL if self.tables and all(one.is_equal for one in self.tables) else "incomplete"
+        return EQUAL if self.tables and all(table.is_equal for table in self.tables) else "incomplete"
 
     def to_json(self) -> dict[str, Any]:
         """Return what commands print."""
@@ -130,7 +130,7 @@ class DigestReport:
             "pipeline": self.pipeline,
             "outcome": self.outcome,
             "ms": round(self.ms, 1),
-            "tables": [one.to_json() for one in self.tables],
+            "tables": [table.to_json() for table in self.tables],
         }
 
 
@@ -142,16 +142,16 @@ def read_digests(runtime: Runtime, *, tables: Sequence[str] = (), targets: Seque
     """
     began = time.perf_counter()
     require_digests(runtime)
-    found: list[TableDigest] = []
+    digests: list[TableDigest] = []
     names = tables or _captured(runtime)
     keeping = {config.name: store for config, _, store in _keeping(runtime, targets)}
     for config in [runtime.pipeline.target(name) for name in targets] or runtime.pipeline.targets:
         if config.name in keeping:
-            found += _kept(runtime, config, keeping[config.name], names, whole=not tables)
+            digests += _kept(runtime, config, keeping[config.name], names, whole=not tables)
             continue
         why = target_refuses(config, runtime.open_target(config.name)) or "it keeps no digests"
-        found += [TableDigest(table=name, target=config.name, state=UNKNOWN, why=why) for name in names]
-    return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
+        digests += [TableDigest(table=name, target=config.name, state=UNKNOWN, why=why) for name in names]
+    return DigestReport(pipeline=runtime.name, tables=tuple(digests), ms=(time.perf_counter() - began) * 1000)
 
 
 def _captured(runtime: Runtime) -> list[str]:
@@ -175,42 +175,44 @@ def _keeping(runtime: Runtime, names: Sequence[str]) -> Iterator[tuple[TargetCon
 def _kept(
     runtime: Runtime, config: TargetConfig, store: DigestStore, tables: Sequence[str], *, whole: bool
 ) -> list[TableDigest]:
-    kept, sweep_it = store.read(), f"`sluice verify sweep {runtime.name}` reads it"
-    known = {one.table: one for one in kept.tables} if kept else {}
+    kept_digests, sweep_it = store.read(), f"`sluice verify sweep {runtime.name}` reads it"
+    known_tables = {table.table: table for table in kept_digests.tables} if kept_digests else {}
     found = []
-    for name in dict.fromkeys([*tables, *(known if whole else ())]):
-        one = known.get(name)
-        if kept is None or one is None:
+    for name in dict.fromkeys([*tables, *(known_tables if whole else ())]):
+        digest = known_tables.get(name)
+        if kept_digests is None or digest is None:
             why = f"no digest is kept of it: {sweep_it}, or says why none can be kept"
             found.append(TableDigest(table=name, target=config.name, state=UNKNOWN, why=why))
             continue
-        found.append(_told(one, config.name, kept, sweep_it))
+        found.append(_told(digest, config.name, kept_digests, sweep_it))
     return found
 
 
-def _told(one: KeptDigest, target: str, kept: KeptDigests, sweep_it: str) -> TableDigest:
+def _told(digest: KeptDigest, target: str, kept: KeptDigests, sweep_it: str) -> TableDigest:
     why, state = f"{kept.why}; {sweep_it}" if kept.why else "", UNKNOWN
-    if not why and one.source.why:
-        why = f"the digest of the source is not known: {one.source.why}; {sweep_it}"
-    if not why and one.target.why:
-        why = f"the digest of the target is not known: {one.target.why}; {sweep_it}"
+    if not why and digest.source.why:
+        why = f"the digest of the source is not known: {digest.source.why}; {sweep_it}"
+    if not why and digest.target.why:
+        why = f"the digest of the target is not known: {digest.target.why}; {sweep_it}"
     if not why:
-        if one.source.digest == one.target.digest:
+        if digest.source.digest == digest.target.digest:
             state = EQUAL
-        elif one.touched <= one.exact_at:
+        elif digest.touched <= digest.exact_at:
             state = DIFFERENT
         else:
-            why = f"it differed after batch {one.exact_at}, and rows of it that changed since may be right; {sweep_it}"
+            why = (
+                f"it differed after batch {digest.exact_at}, and rows of it that changed since may be right; {sweep_it}"
+            )
     return TableDigest(
-        table=one.table,
+        table=digest.table,
         target=target,
         state=state,
         why=why,
         batch=kept.batch,
         position=kept.position,
-        source=None if one.source.why or kept.why else one.source.digest,
-        at_target=None if one.target.why or kept.why else one.target.digest,
-        read_ms=one.read_ms,
+        source=None if digest.source.why or kept.why else digest.source.digest,
+        at_target=None if digest.target.why or kept.why else digest.target.digest,
+        read_ms=digest.read_ms,
     )
 
 
@@ -242,7 +244,7 @@ def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None
     """
     began = time.perf_counter()
     require_digests(runtime)
-    found: list[TableDigest] = []
+    digests: list[TableDigest] = []
     with runtime.state() as state, ExitStack() as stack:
         cursor = require_cursor(runtime, state)
         source = stack.enter_context(runtime.source.open())
@@ -264,8 +266,8 @@ def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None
                 made=ExpectedRows(runtime, source.identity.dialect),
                 told=told,
             )
-            found += side.sweep(names)
-    return DigestReport(pipeline=runtime.name, tables=tuple(found), ms=(time.perf_counter() - began) * 1000)
+            digests += side.sweep(names)
+    return DigestReport(pipeline=runtime.name, tables=tuple(digests), ms=(time.perf_counter() - began) * 1000)
 
 
 def not_covered(runtime: Runtime) -> list[tuple[str, TableId, str]]:
@@ -273,14 +275,14 @@ def not_covered(runtime: Runtime) -> list[tuple[str, TableId, str]]:
     found: list[tuple[str, TableId, str]] = []
     with runtime.source.open() as source:
         captured, marking = captured_tables(runtime.pipeline, source), source.choose_marking()
-        made = ExpectedRows(runtime, source.identity.dialect)
+        expected = ExpectedRows(runtime, source.identity.dialect)
         opened = [(config, runtime.open_target(config.name)) for config in runtime.pipeline.targets]
         with runtime.source.open_chunks(marking, f"{owner_label()}:digest") as reader:
             for table in captured:
                 schema = reader.schema(table)
                 for config, target in opened:
                     if not target_refuses(config, target):
-                        why, _, _ = covered(runtime, target, captured, made, reader, schema)
+                        why, _, _ = covered(runtime, target, captured, expected, reader, schema)
                         found += [(config.name, table, why)] if why else []
     return found
 
@@ -333,14 +335,16 @@ class _Side:
 
     def sweep(self, names: Sequence[TableId]) -> list[TableDigest]:
         """Read the tables that were not read for longest."""
-        kept = self.store.read()
-        known = {one.table: one for one in kept.tables} if kept else {}
+        kept_digests = self.store.read()
+        known_tables = {table.table: table for table in kept_digests.tables} if kept_digests else {}
         most, read, found = math.ceil(self.asked.share * len(names)), 0, []
-        oldest = sorted((one.read_ms if (one := known.get(str(table))) else 0, str(table), table) for table in names)
+        oldest = sorted(
+            (one.read_ms if (one := known_tables.get(str(table))) else 0, str(table), table) for table in names
+        )
         for _, name, table in oldest:
             if read == most:
                 break
-            about = known[name].target.digest.rows if name in known else 0
+            about = known_tables[name].target.digest.rows if name in known_tables else 0
             self.told(Progress(name, self.config.name, 0, about, "sweeping"))
             found.append(self._table(table))
             read += bool(found[-1].read_ms)
@@ -394,32 +398,32 @@ class _Side:
         for _ in range(_READINGS):
             newest = log.newest()
             chunk = Chunk(ChunkId("digest", 0, next(self._numbers)))
-            seen = reader.snapshot_digest(TableRequest(schema.table), chunk, columns)
-            batch = log.wait_for(seen.end)
-            found = self._as_of(schema, seen, log.visible(seen.low, newest), batch)
-            if found is None:
+            seen_snapshot_digest = reader.snapshot_digest(TableRequest(schema.table), chunk, columns)
+            batch = log.wait_for(seen_snapshot_digest.end)
+            digest = self._as_of(schema, seen_snapshot_digest, log.visible(seen_snapshot_digest.low, newest), batch)
+            if digest is None:
                 continue
-            before = self.store.set_source(table, found, batch, lambda after, upto: self._since(table, after, upto))
-            if before.why or before.digest == found:
+            before = self.store.set_source(table, digest, batch, lambda after, upto: self._since(table, after, upto))
+            if before.why or before.digest == digest:
                 return ""
             return (
-                f"the source has {found.rows} rows with the checksum {found.checksum:016x} after batch {batch}, and by "
-                f"its log {before.digest.rows} with {before.digest.checksum:016x}: a change is not in the log that was "
-                "captured"
+                f"the source has {digest.rows} rows with the checksum {digest.checksum:016x} after batch {batch}, and "
+                f"by its log {before.digest.rows} with {before.digest.checksum:016x}: a change is not in the log that "
+                "was captured"
             )
         raise ConfigError(
             f"{table} was changed at the source each of {_READINGS} times while its snapshot was opened",
             hint=f"`sluice verify sweep {self.runtime.name} --table {table}` when less is written",
         )
 
-    def _as_of(self, schema: TableSchema, seen: SnapshotDigest, visible: int, batch: int) -> RangeDigest | None:
+    def _as_of(self, schema: TableSchema, seen_digest: SnapshotDigest, visible: int, batch: int) -> RangeDigest | None:
         """Return the digest at the end of ``batch`` from one that a snapshot saw, with the changes that it did not see.
 
         ``visible``: the last batch that it saw in whole. None: a change may have been seen, or not.
         """
         source = self.runtime.source
         assert isinstance(source, DigestsLog), "it was asked for"
-        found = seen.digest
+        digest = seen_digest.digest
         for number in range(visible + 1, batch + 1):
             manifest = kept_manifest(self.state, self.runtime.store, number)
             if manifest is None:
@@ -433,36 +437,38 @@ class _Side:
                 if file.schema_version != schema.version:
                     return None
                 rows = read_file(self.runtime.store, file)
-                after, odd = self._unseen(seen, rows)
+                after, odd = self._unseen(seen_digest, rows)
                 if odd.any():
                     return None
                 more = source.log_digest(schema, rows.filter(after))
                 if isinstance(more, str):
                     return None
-                found = found.plus(more.rows, more.checksum)
-        return found
+                digest = digest.plus(more.rows, more.checksum)
+        return digest
 
-    def _unseen(self, seen: SnapshotDigest, rows: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _unseen(self, seen_digest: SnapshotDigest, rows: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return masks of the changes that a snapshot did not see, and of those of which that cannot be told."""
         source = self.runtime.source
-        behind_end = source.after_low(Marking.SNAPSHOT, seen.end, rows)
+        behind_end = source.after_low(Marking.SNAPSHOT, seen_digest.end, rows)
         if self.marking is Marking.SNAPSHOT:
-            after = source.after_low(self.marking, seen.low, rows)
+            after = source.after_low(self.marking, seen_digest.low, rows)
             return after, np.zeros(len(after), bool)
-        low = (Marking.SNAPSHOT, seen.start) if self.marking is Marking.TABLE else (self.marking, seen.low)
+        low = (
+            (Marking.SNAPSHOT, seen_digest.start) if self.marking is Marking.TABLE else (self.marking, seen_digest.low)
+        )
         after = source.after_low(*low, rows)
         return after & behind_end, after & ~behind_end
 
     def _since(self, table: str, after: int, upto: int) -> LogDelta:
         """Return what batches ``after`` < n <= ``upto`` do to the digest of the source's table."""
-        found = LogDelta()
+        delta = LogDelta()
         for number in range(after + 1, upto + 1):
             manifest = kept_manifest(self.state, self.runtime.store, number)
             if manifest is None:
                 return LogDelta(gap=f"batch {number} is no longer stored")
             again, every = redefined(manifest)
-            found += deltas_of(manifest).get(table, LogDelta()) + LogDelta(gap=again.get(table, every))
-        return found
+            delta += deltas_of(manifest).get(table, LogDelta()) + LogDelta(gap=again.get(table, every))
+        return delta
 
 
 def _behind_our_back(reading: DigestReading, pipeline: str, target: str) -> Sequence[str]:

@@ -104,11 +104,11 @@ class ExpectedRows:
                 found: dict[TableId, list[pa.Table]] = {}
                 for place, part in tables.items():
                     ruled = self._stepped(step, place, part, source, is_frame=is_frame)
-                    for made, out in ruled.tables.items():
-                        gone = ruled.cleared.get(made)
+                    for table, out in ruled.tables.items():
+                        gone = ruled.cleared.get(table)
                         if gone is not None and pc.any(gone).as_py():
-                            cleared.append((made, out.filter(gone)))
-                        found.setdefault(made, []).append(out if gone is None else out.filter(pc.invert(gone)))
+                            cleared.append((table, out.filter(gone)))
+                        found.setdefault(table, []).append(out if gone is None else out.filter(pc.invert(gone)))
                 tables = {
                     place: pa.concat_tables([part for part in parts if part.num_rows] or parts[:1])
                     for place, parts in found.items()
@@ -190,8 +190,8 @@ def _alike(one: Sequence[Loaded], other: Sequence[Loaded]) -> bool:
 def _single(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the numbers that occur once."""
     values, counts = np.unique(numbers, return_counts=True)
-    found: np.ndarray[tuple[int], np.dtype[np.int64]] = values[counts == 1]
-    return found
+    value: np.ndarray[tuple[int], np.dtype[np.int64]] = values[counts == 1]
+    return value
 
 
 def _only(loaded: Loaded, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:

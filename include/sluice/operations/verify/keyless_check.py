@@ -50,12 +50,12 @@ class KeylessCheck:
 
     def run(self) -> RowCounts:
         """Compare again until no difference is left that the log may explain, a limited number of times."""
-        found = RowCounts()
+        counts = RowCounts()
         for number in range(1, LOOKS + 1):
-            found = self._look(number)
-            if not found.undecided:
+            counts = self._look(number)
+            if not counts.undecided:
                 break
-        return found
+        return counts
 
     def _look(self, number: int) -> RowCounts:
         plan = self.made.plan(self.schema)
@@ -78,9 +78,9 @@ class KeylessCheck:
                 yield from map(self._as_loaded, self._changed_in(batch))
 
         try:
-            found = self.comparer.count(plan, rows(), changed, whole=self.whole, shown=self.shown, most=self.most)
+            counts = self.comparer.count(plan, rows(), changed, whole=self.whole, shown=self.shown, most=self.most)
             if self.log.still_holds(held):
-                return found
+                return counts
         except _NotKnownError:
             pass
         return RowCounts(rows=0, undecided=1)

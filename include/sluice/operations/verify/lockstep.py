@@ -74,19 +74,21 @@ def in_lockstep(
         most_ahead: items that ``first`` may be ahead of ``second``.
     """
     with ExitStack() as stack:
-        mine, theirs = (ThreadPoolExecutor(lanes, thread_name_prefix=f"verify-{side}") for side in ("source", "target"))
-        for pool in (mine, theirs):
+        own_executor, other_executor = (
+            ThreadPoolExecutor(lanes, thread_name_prefix=f"verify-{side}") for side in ("source", "target")
+        )
+        for pool in (own_executor, other_executor):
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
 
         def begun() -> Iterator[tuple[_T, Future[_Mine]]]:
             for item in items:
-                yield item, mine.submit(first, item)
+                yield item, own_executor.submit(first, item)
 
         under_way: deque[tuple[_T, _Mine, Future[_Theirs]]] = deque()
         for item, future in stack.enter_context(closing(ahead(begun(), most_ahead))):
             said = future.result()
             between(said)
-            under_way.append((item, said, theirs.submit(second, item)))
+            under_way.append((item, said, other_executor.submit(second, item)))
             if len(under_way) > lanes:
                 item, said, answer = under_way.popleft()
                 yield item, said, answer.result()

@@ -114,11 +114,11 @@ class LogWindow:
         If another process took the target over since, it may have been any captured batch.
         """
         newest = self.newest()
-        held = self.checkpoints.read() if self.checkpoints is not None else None
-        if held is None or held.epoch != self._epoch_of_loads:
-            self._epoch_of_loads = held.epoch if held is not None else -1
+        held_checkpoint = self.checkpoints.read() if self.checkpoints is not None else None
+        if held_checkpoint is None or held_checkpoint.epoch != self._epoch_of_loads:
+            self._epoch_of_loads = held_checkpoint.epoch if held_checkpoint is not None else -1
             return newest
-        return min(newest, held.batch + 1)
+        return min(newest, held_checkpoint.batch + 1)
 
     def visible(self, low: str, newest: int) -> int:
         """Return the last batch that was completely visible after the low watermark; ``newest`` was asked before it."""
@@ -142,8 +142,8 @@ class LogWindow:
 
         Raises Paused, or OutOfOrder if nothing moves.
         """
-        held, batch = self._held
-        if held is not None and held.has_reached(place):
+        held_offset, batch = self._held
+        if held_offset is not None and held_offset.has_reached(place):
             return batch
         reached: Cursor | None = None
         said, since = None, time.monotonic()
@@ -235,9 +235,9 @@ class LogWindow:
         until = time.monotonic() + within_s
         while True:
             newest, process = self.newest(), self.state.acks.get(self.target)
-            held = process.batch if process else 0
-            if held >= newest or time.monotonic() > until:
-                return held
+            held_batch = process.batch if process else 0
+            if held_batch >= newest or time.monotonic() > until:
+                return held_batch
             time.sleep(LOOK_EVERY_S / 5)
 
     def as_logged(

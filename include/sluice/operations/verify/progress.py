@@ -35,14 +35,14 @@ class Pace:
         """Format the progress of a table at a target, with its rate since the first call for it."""
         now = self.clock()
         spent = now - self._began.setdefault((progress.table, progress.target, progress.doing), now)
-        said = (
+        words = (
             f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about "
             f"{progress.of_about:,} rows"
         )
         if spent <= _FIRST_S or not progress.rows:
-            return said
+            return words
         rate = progress.rows / spent
-        return f"{said}, {rate:,.0f} rows/s, {max(progress.of_about - progress.rows, 0) / rate:.0f} s left"
+        return f"{words}, {rate:,.0f} rows/s, {max(progress.of_about - progress.rows, 0) / rate:.0f} s left"
 
 
 __all__ = ["Pace", "Progress", "Told"]

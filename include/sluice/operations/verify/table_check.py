@@ -115,8 +115,8 @@ class SeenKeys:
         if not len(self._sorted):
             return np.zeros(len(wanted), np.bool_)
         at = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._sorted[at] == wanted
-        return found
+        mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._sorted[at] == wanted
+        return mask
 
 
 FEW_ROWS = 4_000
@@ -202,12 +202,12 @@ class Found:
 
     def add(self, odd: Iterable[DifferingRow]) -> None:
         """Add rows that differ, each once."""
-        for one in odd:
-            setattr(self, one.kind, getattr(self, one.kind) + 1)
+        for row in odd:
+            setattr(self, row.kind, getattr(self, row.kind) + 1)
             if len(self.odd) < self.most:
-                self.odd.append(one)
+                self.odd.append(row)
             if self.keys is not None:
-                self.keys.add([one.key])
+                self.keys.add([row.key])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,17 +281,17 @@ class RowComparer:
         is a range.
         """
         keys: list[Key] | None = None
-        found: dict[Key, DifferingRow] = {}
+        rows: dict[Key, DifferingRow] = {}
         differs = RangeDifferences()
         for one in loaded:
             if one.cleared:
-                found |= self._uncleared(pieces, one)
+                rows |= self._uncleared(pieces, one)
                 continue
             differs = self.comparer.compare(one.plan, one.rows, item, values=values)
             if (differs.missing or differs.different) and keys is None:
                 keys = self.keys(pieces)
-            found |= _by_key(differs, self.literals(differs.extra), one, keys or [])
-        return found, differs
+            rows |= _by_key(differs, self.literals(differs.extra), one, keys or [])
+        return rows, differs
 
     def _uncleared(self, pieces: Sequence[pa.Table], loaded: Loaded) -> dict[Key, DifferingRow]:
         """Return the keys that the target holds although the rules give nothing for them, as far as no rule changed
@@ -359,12 +359,12 @@ class TableCheck:
         Ranges are taken some at a time, so that memory stays bounded even if every row differs.
         """
         way = self.way
-        whole = self._sampled(self._cut(SourceRange(), way.digest_rows if way.digested else way.range_rows))
+        ranges = self._sampled(self._cut(SourceRange(), way.digest_rows if way.digested else way.range_rows))
         suspects: dict[Key, None] = {}
         while True:
             cut = self.found.ranges
             some = itertools.islice(
-                whole, DIGESTS_AT_A_TIME if way.digested else self.spread_ranges or RANGES_AT_A_TIME
+                ranges, DIGESTS_AT_A_TIME if way.digested else self.spread_ranges or RANGES_AT_A_TIME
             )
             todo = deque(self._not_equal(some) if way.digested else some)
             if self.found.ranges == cut:
@@ -448,14 +448,14 @@ class TableCheck:
         return Chunk(ChunkId("verify", 0, next(self._numbers)), after=source_range.after, upto=source_range.upto)
 
     # -- checksums -----------------------------------------------------------------------------------------------------
-    def _not_equal(self, whole: Iterator[SourceRange]) -> Iterator[SourceRange]:
+    def _not_equal(self, ranges: Iterator[SourceRange]) -> Iterator[SourceRange]:
         """Yield small ranges whose checksums differ."""
         todo: list[tuple[SourceRange, int]] = []
-        for source_range, mine, equal in self._digests(whole):
+        for source_range, own_digest, equal in self._digests(ranges):
             if equal:
-                self._count(mine.rows)
+                self._count(own_digest.rows)
             else:
-                todo.append((source_range, mine.rows))
+                todo.append((source_range, own_digest.rows))
         while todo:
             most = self._few_rows
             few = [source_range for source_range, rows in todo if rows <= most]
@@ -467,11 +467,11 @@ class TableCheck:
                 for source_range, rows in many
                 for part in self._cut(source_range, max(-(-rows // CUTS), most // 2))
             )
-            for source_range, mine, equal in self._digests(parts):
+            for source_range, own_digest, equal in self._digests(parts):
                 if equal:
-                    self._count(mine.rows)
+                    self._count(own_digest.rows)
                 else:
-                    todo.append((source_range, mine.rows))
+                    todo.append((source_range, own_digest.rows))
 
     def _digests(self, source_ranges: Iterator[SourceRange]) -> Iterator[tuple[SourceRange, RangeDigest, bool]]:
         """Yield the digests of both sides and whether they are equal.
@@ -488,11 +488,11 @@ class TableCheck:
             try:
                 if shared:
                     assert isinstance(reader, SharedDigestReader)
-                    found = reader.shared_digest(request, self._chunk(source_range), columns)
+                    digest = reader.shared_digest(request, self._chunk(source_range), columns)
                 else:
                     assert isinstance(reader, DigestReader)
-                    found = reader.digest(request, self._chunk(source_range), columns)
-                return found, reader.end_of_log()
+                    digest = reader.digest(request, self._chunk(source_range), columns)
+                return digest, reader.end_of_log()
             finally:
                 free.put(reader)
 
@@ -511,8 +511,8 @@ class TableCheck:
         if self.reader in lanes:
             source_ranges = iter(list(source_ranges))
         both = in_lockstep(source_ranges, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
-        for source_range, (mine, _), theirs in both:
-            yield source_range, mine, theirs == mine
+        for source_range, (own_digest, _), other_digest in both:
+            yield source_range, own_digest, other_digest == own_digest
 
     def _count(self, rows: int) -> None:
         self.found.rows += rows
@@ -604,14 +604,14 @@ class TableCheck:
 def _by_key(
     differs: RangeDifferences, extra: Iterable[Key], loaded: Loaded, keys: Sequence[Key]
 ) -> dict[Key, DifferingRow]:
-    found = {key: DifferingRow(key, "extra") for key in extra}
+    rows = {key: DifferingRow(key, "extra") for key in extra}
     for number in differs.missing:
         key = keys[int(loaded.origin[number])]
-        found[key] = DifferingRow(key, "missing")
-    for one in differs.different:
-        key = keys[int(loaded.origin[one.row])]
-        found[key] = DifferingRow(key, "different", one.columns, one.values)
-    return found
+        rows[key] = DifferingRow(key, "missing")
+    for difference in differs.different:
+        key = keys[int(loaded.origin[difference.row])]
+        rows[key] = DifferingRow(key, "different", difference.columns, difference.values)
+    return rows
 
 
 __all__ = ["ComparisonPlan", "DifferingRow", "Found", "RangeFound", "RowComparer", "SourceRange", "TableCheck"]

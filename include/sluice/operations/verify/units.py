@@ -57,7 +57,7 @@ def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
     target: Target = pickle.loads(unit.target)  # noqa: S301 - what this program pickled
     comparer = comparer_of(target)
     assert comparer is not None
-    found = []
+    verify_unit = []
     with unit.made.runtime.source.open_chunks(unit.marking, "verify") as reader:
         reader.schema(unit.way.request.table)
         row_comparer = RowComparer(comparer, unit.made, unit.texts, unit.way)
@@ -65,11 +65,11 @@ def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
             chunk = Chunk(ChunkId("verify", 0, number), after=source_range.after, upto=source_range.upto)
             pieces = list(reader.rows(unit.way.request, chunk))
             item = row_comparer.key_range(source_range) if unit.way.ranged else None
-            odd, told = row_comparer.compared(pieces, unit.made(unit.way.schema, pieces), item, values=False)
+            odd, differences = row_comparer.compared(pieces, unit.made(unit.way.schema, pieces), item, values=False)
             rows = sum(piece.num_rows for piece in pieces)
-            suspects = None if told.more or len(odd) > MOST_SUSPECTS else tuple(odd)
-            found.append(RangeFound(source_range, rows, suspects, row_comparer.hashes(pieces)))
-    return found
+            suspects = None if differences.more or len(odd) > MOST_SUSPECTS else tuple(odd)
+            verify_unit.append(RangeFound(source_range, rows, suspects, row_comparer.hashes(pieces)))
+    return verify_unit
 
 
 @dataclass(frozen=True)

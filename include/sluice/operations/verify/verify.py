@@ -133,7 +133,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
                 hint=f"targets of type {', '.join(comparable_kinds())} can be verified, where `changes` is latest",
             )
         tables = source.tables(lambda table: table in names)
-        one = _Verification(
+        verification = _Verification(
             runtime=runtime,
             state=state,
             source=source,
@@ -150,20 +150,22 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         )
         results, repairs = [], []
         for config, target in opened:
-            found, repair = one.target(config, target)
-            results += found
+            table_results, repair = verification.target(config, target)
+            results += table_results
             repairs += [repair] if repair else []
         if not asked.tables:
-            gone = lost_tables(runtime, state, source, cursor.position, [config.name for config in configs])
+            removed_lost_tables = lost_tables(
+                runtime, state, source, cursor.position, [config.name for config in configs]
+            )
             results += [
                 TableResult(
                     table=str(lost.table), target=lost.target, skipped=f"{lost.why}; it was never dropped in the log"
                 )
-                for lost in gone
+                for lost in removed_lost_tables
                 if lost.missing
             ]
-        made = VerifyResult(
-            id=one.id,
+        result = VerifyResult(
+            id=verification.id,
             pipeline=runtime.name,
             by=asked.by or owner_label(),
             began_ms=began,
@@ -173,45 +175,54 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             repair=tuple(repairs),
             tables=tuple(results),
         )
-    keep(runtime.store, made)
+    keep(runtime.store, result)
     with runtime.state() as state:
-        _complete(state, made)
+        _complete(state, result)
     _log.info(
         "verification_completed",
         pipeline=runtime.name,
-        verification=made.id,
-        outcome=made.outcome,
-        rows=made.rows,
-        differ=made.differing,
+        verification=result.id,
+        outcome=result.outcome,
+        rows=result.rows,
+        differ=result.differing,
     )
-    return made
+    return result
 
 
-def _swept(runtime: Runtime, asked: VerifySpec, told: Told) -> dict[str, dict[str, TableDigest]]:
+def _swept(runtime: Runtime, requested_spec: VerifySpec, told: Told) -> dict[str, dict[str, TableDigest]]:
     """Sweep; return the answers by target and table. Raises ConfigError and what :func:`sweep` raises."""
-    if asked.where:
+    if requested_spec.where:
         raise ConfigError(
             "digests are of whole tables, and know no condition",
             hint=f"`sluice verify {runtime.name} --method compare` with the condition",
         )
-    spec = SweepSpec(tables=asked.tables, targets=asked.targets, share=asked.sample, patience_s=asked.patience_s)
-    found: dict[str, dict[str, TableDigest]] = {}
-    for one in sweep(runtime, spec, told).tables:
-        found.setdefault(one.target, {})[one.table] = one
-    return found
+    spec = SweepSpec(
+        tables=requested_spec.tables,
+        targets=requested_spec.targets,
+        share=requested_spec.sample,
+        patience_s=requested_spec.patience_s,
+    )
+    digests: dict[str, dict[str, TableDigest]] = {}
+    for table in sweep(runtime, spec, told).tables:
+        digests.setdefault(table.target, {})[table.table] = table
+    return digests
 
 
-def _by_digests(told: TableDigest) -> TableResult:
-    assert told.at_target is not None, "it is equal"
-    rows = told.at_target.rows
-    return TableResult(table=told.table, target=told.target, way="digests", rows=rows, equal=rows)
+def _by_digests(digest: TableDigest) -> TableResult:
+    assert digest.at_target is not None, "it is equal"
+    rows = digest.at_target.rows
+    return TableResult(table=digest.table, target=digest.target, way="digests", rows=rows, equal=rows)
 
 
 def _complete(state: PipelineState, result: VerifyResult) -> None:
     """Mark the tables as complete that a verification compared whole and found equal, or made equal."""
     if result.sample < 1 or result.where:
         return
-    equal = {(one.table, one.target) for one in result.tables if not (one.skipped or one.undecided or one.differing)}
+    equal = {
+        (table.table, table.target)
+        for table in result.tables
+        if not (table.skipped or table.undecided or table.differing)
+    }
     state.incomplete.complete(lambda one: (str(one.source), one.target) in equal and one.since_ms <= result.began_ms)
 
 
@@ -226,9 +237,9 @@ def _conditioned(source: SourceSession, table: TableId, condition: str) -> Table
 
     Raises ConfigError, also if the server rejects the condition.
     """
-    there = source.chunk_table(table)
-    request = TableRequest(table, where=there.condition(condition))
-    return replace(request, estimate=there.estimate(request, ChunkKey((), "")))
+    chunk_table = source.chunk_table(table)
+    request = TableRequest(table, where=chunk_table.condition(condition))
+    return replace(request, estimate=chunk_table.estimate(request, ChunkKey((), "")))
 
 
 def _comparer(config: TargetConfig, target: Target) -> Comparer | None:
@@ -272,10 +283,10 @@ class _Verification:
             why, names = _unreadable(config), [str(table.id) for table in self.sizes]
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
         CheckpointCheck(self.runtime, self.state, config.name, target).read()
-        made = ExpectedRows(self.runtime, self.source.identity.dialect, tuple(self.captured))
-        side = _Side(self, config, target, comparer, made, other_writers(target))
-        told = self.swept.get(config.name)
-        sizes = [one for one in self.sizes if told is None or str(one.id) in told]
+        expected = ExpectedRows(self.runtime, self.source.identity.dialect, tuple(self.captured))
+        side = _Side(self, config, target, comparer, expected, other_writers(target))
+        digests = self.swept.get(config.name)
+        sizes = [size for size in self.sizes if digests is None or str(size.id) in digests]
         checked = [side.table(table) for table in sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.differing]
         repair = side.repair(wanted) if self.asked.repair and wanted else ""
@@ -304,7 +315,7 @@ class _Side:
 
     def table(self, size: SourceTable) -> _Checked:
         """Compare one table. What makes it impossible is in the result."""
-        whole, table = self.whole, size.id
+        verification, table = self.whole, size.id
         began = time.monotonic()
         digest = self._digest(table)
         if digest is not None and digest.is_equal:
@@ -322,7 +333,9 @@ class _Side:
                 raise ConfigError(error.message, hint=hint) from error
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
         except TerminalError as error:
-            _log.warning("table_verification_failed", pipeline=whole.runtime.name, table=str(table), error=str(error))
+            _log.warning(
+                "table_verification_failed", pipeline=verification.runtime.name, table=str(table), error=str(error)
+            )
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
 
     def _digest(self, table: TableId) -> TableDigest | None:
@@ -341,13 +354,15 @@ class _Side:
         return ""
 
     def _checked(self, size: SourceTable, began: float) -> _Checked:
-        whole, table = self.whole, size.id
+        verification, table = self.whole, size.id
         with self._reader() as reader, ExitStack() as more:
-            if table in whole.keyless:
+            if table in verification.keyless:
                 return self._counted(reader, size, began)
             way, note, may_replace = self._way(reader, size)
             spread = self._spread(way, size)
-            check = self._check(reader, way, of_about=way.request.estimate or size.rows, keeps=whole.asked.repair)
+            check = self._check(
+                reader, way, of_about=way.request.estimate or size.rows, keeps=verification.asked.repair
+            )
             if spread is not None:
                 check.spread, check.spread_ranges = spread, spread.ranges
             if size.rows > way.digest_rows:
@@ -368,10 +383,18 @@ class _Side:
         return _Checked(result, check, may_replace)
 
     def _log(self) -> LogWindow:
-        one = self.whole
-        checkpoints = checkpoints_of(self.target, one.state)
-        patience_s = one.asked.patience_s + one.runtime.commit_every.get(self.config.name, 0.0)
-        return LogWindow(one.runtime, one.state, self.config.name, one.marking, patience_s, one.log_epoch, checkpoints)
+        verification = self.whole
+        checkpoints = checkpoints_of(self.target, verification.state)
+        patience_s = verification.asked.patience_s + verification.runtime.commit_every.get(self.config.name, 0.0)
+        return LogWindow(
+            verification.runtime,
+            verification.state,
+            self.config.name,
+            verification.marking,
+            patience_s,
+            verification.log_epoch,
+            checkpoints,
+        )
 
     def _reader(self) -> AbstractContextManager[ChunkReader]:
         return self.whole.runtime.source.open_chunks(self.whole.marking, f"{owner_label()}:verify")
@@ -397,17 +420,17 @@ class _Side:
 
     def _counted(self, reader: ChunkReader, size: SourceTable, began: float) -> _Checked:
         """Compare a table without a key. Raises TerminalError."""
-        whole, table, counter = self.whole, size.id, row_counter(self.target, self.comparer)
-        runtime, schema = whole.runtime, reader.schema(table)
-        why = why_not(runtime.pipeline, runtime.rules_path, [table], whole.captured, ()).get(table, "")
+        verification, table, counter = self.whole, size.id, row_counter(self.target, self.comparer)
+        runtime, schema = verification.runtime, reader.schema(table)
+        why = why_not(runtime.pipeline, runtime.rules_path, [table], verification.captured, ()).get(table, "")
         if why or counter is None:
             why = why or f"a target of type {self.config.type} does not count rows"
             raise ConfigError(f"{table} has no primary key, and {why}", hint="give it a primary key")
-        request = replace(whole.conditioned.get(table) or TableRequest(table), keyless=True)
+        request = replace(verification.conditioned.get(table) or TableRequest(table), keyless=True)
         names = [column.name for column in schema.columns]
         hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
         route = self.made.routes.route(table)
-        shown = [name for n in names if n not in hidden and (name := route.target_name(n)) is not None]
+        shown_names = [name for n in names if n not in hidden and (name := route.target_name(n)) is not None]
         log = self._log()
         check = KeylessCheck(
             reader=reader,
@@ -417,42 +440,42 @@ class _Side:
             request=request,
             schema=schema,
             whole=not request.where,
-            shown=shown[:SHOWN_COLUMNS],
-            most=whole.asked.most,
+            shown=shown_names[:SHOWN_COLUMNS],
+            most=verification.asked.most,
         )
         rows = 0
 
         def told(more: int) -> None:
             nonlocal rows
             rows += more
-            whole.told(Progress(str(table), self.config.name, rows, request.estimate or size.rows))
+            verification.told(Progress(str(table), self.config.name, rows, request.estimate or size.rows))
 
         check.told = told
-        found = check.run()
-        differing = found.missing + found.extra
+        counts = check.run()
+        differing = counts.missing + counts.extra
         notes = ["it has no key: rows are counted by all of their values"]
         if request.where:
             notes.append(
                 "rows that only the target has were not looked for: the condition is one on rows of the source: "
                 f"{request.where}"
             )
-        if found.more:
+        if counts.more:
             notes.append("more rows differ than were counted")
-        if differing and whole.asked.repair:
+        if differing and verification.asked.repair:
             again = f"`sluice dump start {runtime.name} --table {table} --replace`"
             notes.append(f"it is not repaired, as nothing tells its rows apart: {again} copies it whole")
         result = TableResult(
             table=str(table),
             target=self.config.name,
             way="counts",
-            rows=found.rows,
-            equal=max(found.rows - found.missing - found.undecided, 0),
-            missing=found.missing,
-            extra=found.extra,
-            undecided=found.undecided,
+            rows=counts.rows,
+            equal=max(counts.rows - counts.missing - counts.undecided, 0),
+            missing=counts.missing,
+            extra=counts.extra,
+            undecided=counts.undecided,
             ranges=1,
             ranges_compared=1,
-            differences=tuple(_of_count(one) for one in found.first),
+            differences=tuple(_of_count(one) for one in counts.first),
             note="; ".join(notes),
             seconds=round(time.monotonic() - began, 3),
         )
@@ -468,10 +491,10 @@ class _Side:
         keeps: bool = False,
     ) -> TableCheck:
         """Return the check of a table. ``keeps``: keep the keys of all rows that differ."""
-        whole = self.whole
+        verification = self.whole
         log = self._log()
-        texts = whole.runtime.source.keys
-        found = Found(most=whole.asked.most, keys=KeySpool() if keeps else None)
+        texts = verification.runtime.source.keys
+        found = Found(most=verification.asked.most, keys=KeySpool() if keeps else None)
         check = TableCheck(
             reader=reader,
             comparer=self.comparer,
@@ -479,12 +502,12 @@ class _Side:
             made=self.made,
             texts=texts,
             way=way,
-            values=whole.asked.values,
+            values=verification.asked.values,
             found=found,
         )
 
         def told(rows: int) -> None:
-            whole.told(Progress(str(way.request.table), self.config.name, check.found.rows, of_about, doing))
+            verification.told(Progress(str(way.request.table), self.config.name, check.found.rows, of_about, doing))
 
         check.told = told
         return check
@@ -492,11 +515,11 @@ class _Side:
     # -- how -----------------------------------------------------------------------------------------------------------
     def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[ComparisonPlan, str, bool]:
         """Return the way a table is compared, a note, and True if a repair may delete rows. Raises TerminalError."""
-        whole, table = self.whole, size.id
-        there = whole.source.chunk_table(table)
-        request = whole.conditioned.get(table) or TableRequest(table)
-        key = there.key(request)
-        if not key.columns or there.has_prefix_key(key):
+        verification, table = self.whole, size.id
+        chunk_table = verification.source.chunk_table(table)
+        request = verification.conditioned.get(table) or TableRequest(table)
+        key = chunk_table.key(request)
+        if not key.columns or chunk_table.has_prefix_key(key):
             raise ConfigError(
                 f"the key of {table} is a prefix of a column", hint="give it a primary key of whole columns"
             )
@@ -521,13 +544,13 @@ class _Side:
             digest_plan=digest_plan,
             shared=shared,
             range_rows=rows,
-            digest_rows=whole.runtime.pipeline.dump.chunk_rows,
+            digest_rows=verification.runtime.pipeline.dump.chunk_rows,
             sample=self._sample(table),
             lists=lists,
         )
         if why and table not in self.made.clears:
             return way, f"rows that only the target has were not looked for: {why}", False
-        stays = kept_on_purpose(whole.runtime.pipeline, self.config.name, self.others, route.target)
+        stays = kept_on_purpose(verification.runtime.pipeline, self.config.name, self.others, route.target)
         if lists and not stays:
             stays = refuses(self.target, self._key_plan(schema, key.names, route), listed=True)
         notes = [f"a repair removes no rows: {stays}"] if stays else []
@@ -552,8 +575,10 @@ class _Side:
 
     def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:
         """Return why a range of the source's keys is no range at the target, "" if it is one."""
-        whole, table = self.whole, schema.table
-        why = why_not(whole.runtime.pipeline, whole.runtime.rules_path, [table], whole.captured, ()).get(table, "")
+        verification, table = self.whole, schema.table
+        why = why_not(
+            verification.runtime.pipeline, verification.runtime.rules_path, [table], verification.captured, ()
+        ).get(table, "")
         if why:
             return why
         reconciler = self.target.reconciler()
@@ -567,8 +592,8 @@ class _Side:
     # -- repair --------------------------------------------------------------------------------------------------------
     def repair(self, wanted: Sequence[_Checked]) -> str:
         """Copy exactly the keys that differ, as a dump; look at them again. Returns the dump's id."""
-        whole, runtime = self.whole, self.whole.runtime
-        dump, by = new_id(), whole.asked.by or owner_label()
+        verification, runtime = self.whole, self.whole.runtime
+        dump, by = new_id(), verification.asked.by or owner_label()
         requests, counts = [], {}
         for ordinal, one in enumerate(wanted):
             assert one.check is not None
@@ -578,12 +603,14 @@ class _Side:
             write_key_pieces(runtime.store, path, keys.pieces(KEYS_A_LOOK))
             requests.append(replace(way.request, where="", key_file=path, estimate=len(keys), replace=one.replace))
             counts[str(way.request.table)] = len(keys)
-            whole.told(Progress(str(way.request.table), self.config.name, 0, len(keys), "repairing"))
+            verification.told(Progress(str(way.request.table), self.config.name, 0, len(keys), "repairing"))
         targets = (self.config.name,) if len(runtime.pipeline.targets) > 1 else ()
         order = DumpOrder(REASON, dump, targets, by=by)
-        recorded = record_dump(runtime.pipeline, whole.state, whole.source, requests, order, note=f"verify {whole.id}")
-        details = {"verify": whole.id, "dump": recorded.id, "target": self.config.name, "rows": counts}
-        whole.state.audit.note(by=by, what="repair", details=details)
+        recorded = record_dump(
+            runtime.pipeline, verification.state, verification.source, requests, order, note=f"verify {verification.id}"
+        )
+        details = {"verify": verification.id, "dump": recorded.id, "target": self.config.name, "rows": counts}
+        verification.state.audit.note(by=by, what="repair", details=details)
         stop = threading.Event()
         with self._log().while_it_moves(stop, f"the rows of repair {recorded.id}"):
             work(replace(runtime, _state=None), recorded.id, stop=stop, why_stop="the pipeline stands still")
@@ -617,20 +644,22 @@ class _Side:
         secret = {(route.target_name(name) or name).casefold() for name in hidden}
         every = bool(hidden) and self.made.is_ruled(table)  # a rule may have copied masked values into any column
 
-        def key(one: DifferingRow) -> tuple[str, ...]:
-            texts = runtime.source.keys.shown(one.key)
+        def key(row: DifferingRow) -> tuple[str, ...]:
+            texts = runtime.source.keys.shown(row.key)
             return tuple(SHOWN if n in hidden else text for n, text in zip(way.key.names, texts, strict=True))
 
-        def values(one: DifferingRow) -> tuple[tuple[str | None, str | None], ...]:
-            pairs = zip(one.columns, one.values, strict=True) if one.values else ()
+        def values(row: DifferingRow) -> tuple[tuple[str | None, str | None], ...]:
+            pairs = zip(row.columns, row.values, strict=True) if row.values else ()
             return tuple((SHOWN, SHOWN) if every or name.casefold() in secret else pair for name, pair in pairs)
 
         return tuple(Difference(key=key(one), kind=one.kind, columns=one.columns, values=values(one)) for one in odd)
 
 
-def _of_count(one: RowCount) -> Difference:
-    key = tuple("NULL" if value is None else value for value in one.values)
-    return Difference(key=key, kind="missing" if one.here > one.there else "extra", copies=abs(one.here - one.there))
+def _of_count(count: RowCount) -> Difference:
+    key = tuple("NULL" if value is None else value for value in count.values)
+    return Difference(
+        key=key, kind="missing" if count.here > count.there else "extra", copies=abs(count.here - count.there)
+    )
 
 
 def _counts(found: Found, rows: int, undecided: int) -> dict[str, int]:

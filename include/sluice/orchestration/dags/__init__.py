@@ -52,14 +52,14 @@ def all_dags(folder: str | Path | None = None, *families: str) -> dict[str, DAG]
             f"there is no family of DAGs {unknown[0]!r}", hint=f"write some of {', '.join(FAMILIES)}, or none for all"
         )
     where = (Path(folder) if folder is not None else pipelines_folder()).resolve()
-    wanted = families or tuple(FAMILIES)
+    wanted_families = families or tuple(FAMILIES)
     only: str | None = get_parsing_context().dag_id
-    for family in wanted:
+    for family in wanted_families:
         if only is not None and only.startswith(FAMILIES[family]):
             built = _build(family, where, only)
             if only in built:
                 return built
-    return {dag_id: dag for family in wanted for dag_id, dag in _build(family, where, None).items()}
+    return {dag_id: dag for family in wanted_families for dag_id, dag in _build(family, where, None).items()}
 
 
 def _build(family: str, folder: Path, only: str | None) -> dict[str, DAG]:

@@ -174,11 +174,11 @@ class PlanDumpOperator(SluiceOperator):
         recorded = as_text(asked.get("dump")).strip()
         name = recorded or _dump_id(run)
         with runtime.state() as state:
-            known = state.dumps.ids()
-            dump = state.dumps.get(name) if name in known else None
+            known_ids = state.dumps.ids()
+            dump = state.dumps.get(name) if name in known_ids else None
         if recorded and dump is None:
             raise AirflowFailException(
-                f"there is no dump {recorded!r} to go on with; the newest are: {', '.join(known[-5:]) or 'none'} "
+                f"there is no dump {recorded!r} to go on with; the newest are: {', '.join(known_ids[-5:]) or 'none'} "
                 "(empty: a new one)"
             )
         if dump is None:
@@ -279,9 +279,13 @@ class ReadDumpOperator(SluiceOperator):
                     "nothing to read now: waiting for the sync DAG to place chunks, or for the end of a pause"
                 )
                 self.wait(DumpTrigger(self.pipeline, name, list(tables)))
-        seen = one_view(open_runtime(self.pipeline), name)
-        mine = [t for i, t in enumerate(seen.tables) if i in tables]
-        return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
+        seen_view = one_view(open_runtime(self.pipeline), name)
+        own_views = [t for i, t in enumerate(seen_view.tables) if i in tables]
+        return {
+            "rows": sum(t.rows for t in own_views),
+            "overtaken": sum(t.overtaken for t in own_views),
+            "state": seen_view.state,
+        }
 
     def on_kill(self) -> None:
         """Stop reading when Airflow ends the task: running chunks end, and the dump then shows that it has no
@@ -303,12 +307,12 @@ class PlacedOperator(SluiceOperator):
         run: Any = context["dag_run"]
         name = as_text(context["params"].get("dump")) or _dump_id(run)
         try:
-            seen = one_view(open_runtime(self.pipeline), name)
+            seen_view = one_view(open_runtime(self.pipeline), name)
         except ConfigError:  # a dry run has recorded nothing
             return {"rows": 0}
-        RunNote(context).write(progress_note(seen), last=True)
-        self.log.info("done %s", seen.to_json())
-        return {"dump": seen.id, "state": seen.state, "rows": seen.rows}
+        RunNote(context).write(progress_note(seen_view), last=True)
+        self.log.info("done %s", seen_view.to_json())
+        return {"dump": seen_view.id, "state": seen_view.state, "rows": seen_view.rows}
 
 
 class _Live:

@@ -39,10 +39,10 @@ def place_of(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[st
     Raises ConfigError for an executor that this Airflow does not have: Airflow itself would leave the whole DAG as it
     was.
     """
-    found = pipeline.workers.place(stage, subject)
-    if "executor" in found:
-        _require_executor(found["executor"], f"{stage}.{subject}" if subject else stage)
-    return dict(found)
+    place = pipeline.workers.place(stage, subject)
+    if "executor" in place:
+        _require_executor(place["executor"], f"{stage}.{subject}" if subject else stage)
+    return dict(place)
 
 
 def bulk_place(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[str, Any]:

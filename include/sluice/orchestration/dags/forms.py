@@ -92,13 +92,13 @@ def require_known(run: Any, fields: Iterable[str]) -> None:
     """Raise ConfigError for a field of a run's ``conf`` that its form does not have: a misspelt one would be
     ignored.
     """
-    known = list(fields)
+    known_fields = list(fields)
     given = getattr(run, "conf", None)
     for name in given if isinstance(given, Mapping) else ():
-        if name not in known:
+        if name not in known_fields:
             raise ConfigError(
-                f"there is no field {shown(str(name))!r} in the form of {run.dag_id}{meant(str(name), known)}",
-                hint=f"its fields are: {', '.join(known)}",
+                f"there is no field {shown(str(name))!r} in the form of {run.dag_id}{meant(str(name), known_fields)}",
+                hint=f"its fields are: {', '.join(known_fields)}",
             )
 
 

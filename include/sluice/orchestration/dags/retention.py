@@ -114,11 +114,11 @@ class MaintainTargetsOperator(SluiceOperator):
 
 def loaded(folder: Path) -> dict[Path, PipelineConfig | None]:
     """Load the pipeline files, each once. None stands for an invalid one, whose sync DAG shows the error."""
-    found: dict[Path, PipelineConfig | None] = dict.fromkeys(yaml_files(folder))
-    for path in found:
+    pipelines: dict[Path, PipelineConfig | None] = dict.fromkeys(yaml_files(folder))
+    for path in pipelines:
         with suppress(SluiceError):
-            found[path] = load_pipeline(path)
-    return found
+            pipelines[path] = load_pipeline(path)
+    return pipelines
 
 
 def has_files(pipeline: PipelineConfig) -> bool:
@@ -150,9 +150,9 @@ class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
             }
             ages_of |= {d: (asked_before, None) for tag in ASKED_RUNS for d in tagged_dags(api, tag)}
             if is_dry(context):
-                found = {d: count_runs(api, d, before=at, idle_before=idle or at) for d, (at, idle) in ages_of.items()}
-                self.log.info("dry run, would remove runs %s", some(found))
-                return some(found)
+                runs = {d: count_runs(api, d, before=at, idle_before=idle or at) for d, (at, idle) in ages_of.items()}
+                self.log.info("dry run, would remove runs %s", some(runs))
+                return some(runs)
             removed = {d: remove_runs(api, d, before=at, idle_before=idle) for d, (at, idle) in ages_of.items()}
         self.log.info("removed runs %s", some(removed))
         return some(removed)
@@ -180,25 +180,25 @@ class PruneLogsOperator(BaseOperator):  # type: ignore[misc]
             before_s = time.time() - keep.total_seconds()
             tasks = Path(conf.get("logging", "base_log_folder"))
             processor = Path(conf.get("logging", "dag_processor_child_process_log_directory"))
-            found = [
+            logs = [
                 *task_logs(tasks, self.dags, before_s=before_s),
                 *processor_logs(processor, self.files, before_s=before_s),
             ]
             if not is_dry(context):
-                found = [one for one in found if self._removed(one)]
+                logs = [logs for logs in logs if self._removed(logs)]
         word = "would remove" if is_dry(context) else "removed"
-        for one in found[:MOST_LINES]:
+        for one in logs[:MOST_LINES]:
             at = datetime.fromtimestamp(one.written_s, UTC).isoformat(timespec="seconds")
             self.log.info("%s %s: %s files, %s bytes, last written %s", word, one.path, one.files, one.size_bytes, at)
-        if found[MOST_LINES:]:
-            self.log.info("%s %s more folders", word, len(found) - MOST_LINES)
+        if logs[MOST_LINES:]:
+            self.log.info("%s %s more folders", word, len(logs) - MOST_LINES)
         self.log.info(
             "rows of Airflow's own audit log are removed by: %s", db_clean(self.dags, datetime.now(UTC) - keep)
         )
         return {
-            "folders": len(found),
-            "files": sum(o.files for o in found),
-            "size_bytes": sum(o.size_bytes for o in found),
+            "folders": len(logs),
+            "files": sum(o.files for o in logs),
+            "size_bytes": sum(o.size_bytes for o in logs),
         }
 
     def _removed(self, logs: OldLogs) -> bool:

@@ -193,9 +193,9 @@ def result_note(result: VerifyResult, page: str = "") -> str:
         place = f"{table.table} at {table.target}"
         lines += [f"- {place} was not compared: {table.skipped}"] if table.skipped else []
         lines += [f"- {place}: {table.note}"] if table.note else []
-        for one in table.differences[:NOTED_DIFFERENCES]:
-            columns = f" in {', '.join(one.columns)}" if one.columns else ""
-            lines.append(f"- {place}: `({', '.join(one.key)})` {one.kind}{columns}")
+        for difference in table.differences[:NOTED_DIFFERENCES]:
+            columns = f" in {', '.join(difference.columns)}" if difference.columns else ""
+            lines.append(f"- {place}: `({', '.join(difference.key)})` {difference.kind}{columns}")
     return "\n".join(lines)
 
 

@@ -222,7 +222,9 @@ def _dump_plan(runtime: Runtime, order: orders.Dump) -> Steps:
         dry_run=True,
     )
     words = "replaced: about {} rows are copied, and rows that the source does not have go" if order.replace else ""
-    steps = [f"{one.table}: {(words or 'about {} rows are copied').format(f'{one.estimate:,}')}" for one in dump.tables]
+    steps = [
+        f"{table.table}: {(words or 'about {} rows are copied').format(f'{table.estimate:,}')}" for table in dump.tables
+    ]
     return [*(steps or ["no table has rows to copy"]), *([dump.note] if dump.note else [])]
 
 
@@ -257,8 +259,8 @@ def _settled_dump(
     def plan(runtime: Runtime, order: orders.OneDump) -> Steps:
         from sluice.flows.dump.progress import one_view
 
-        seen = one_view(runtime, order.dump)
-        return (f"dump {seen.id} ({seen.state}, {seen.rows:,} rows placed): {steps}",)
+        seen_view = one_view(runtime, order.dump)
+        return (f"dump {seen_view.id} ({seen_view.state}, {seen_view.rows:,} rows placed): {steps}",)
 
     def do(runtime: Runtime, order: orders.OneDump, by: str) -> Steps:
         from sluice.flows.dump import progress
@@ -273,15 +275,17 @@ def _tune_plan(runtime: Runtime, order: orders.Tune) -> Steps:
     from sluice.flows.dump.progress import one_view
     from sluice.flows.dump.start import sensible
 
-    seen, wanted = one_view(runtime, order.dump), sensible(order.changes)
-    return [f"dump {seen.id}: {name} {getattr(seen.tuning, name)} -> {value}" for name, value in wanted.items()]
+    seen_view, wanted = one_view(runtime, order.dump), sensible(order.changes)
+    return [
+        f"dump {seen_view.id}: {name} {getattr(seen_view.tuning, name)} -> {value}" for name, value in wanted.items()
+    ]
 
 
 def _tune(runtime: Runtime, order: orders.Tune, by: str) -> Steps:
     from sluice.flows.dump import progress
 
-    seen = progress.tune(runtime, order.dump, by=by, **order.changes)
-    return (f"dump {seen.id} goes on with the new pace",)
+    seen_view = progress.tune(runtime, order.dump, by=by, **order.changes)
+    return (f"dump {seen_view.id} goes on with the new pace",)
 
 
 # -- dead letters ------------------------------------------------------------------------------------------------------
@@ -290,13 +294,13 @@ def _tune(runtime: Runtime, order: orders.Tune, by: str) -> Steps:
 def _replay(runtime: Runtime, order: orders.Letters, by: str, *, dry_run: bool = False) -> Told:
     from sluice.operations.deadletters.replay import replay
 
-    done = replay(runtime, order.ids, target=order.target or None, by=by, dry_run=dry_run)
+    outcomes = replay(runtime, order.ids, target=order.target or None, by=by, dry_run=dry_run)
     told = {"replayed": "would be written" if dry_run else "was written", "superseded": _SUPERSEDED}
     lines = [
         f"{one.id} at {one.target}: {told.get(one.outcome, one.outcome)}" + (f": {one.why}" if one.why else "")
-        for one in done
+        for one in outcomes
     ]
-    return Told(lines or ("no dead letter waits",), {"outcomes": [one.to_json() for one in done]})
+    return Told(lines or ("no dead letter waits",), {"outcomes": [one.to_json() for one in outcomes]})
 
 
 _SUPERSEDED = "superseded: the target has a newer row, and keeps it"
@@ -305,17 +309,17 @@ _SUPERSEDED = "superseded: the target has a newer row, and keeps it"
 def _discard_plan(runtime: Runtime, order: orders.Discard) -> Told:
     from sluice.operations.deadletters.store import chosen
 
-    found = [one for one in chosen(runtime, order.ids) if one.waiting]
-    steps = [f"{one.id}: {one.op} {one.table} is not delivered to {', '.join(one.waiting)}" for one in found]
-    return Told(steps or ["none of them waits"], {"letters": [one.to_json() for one in found]})
+    letters = [one for one in chosen(runtime, order.ids) if one.waiting]
+    steps = [f"{one.id}: {one.op} {one.table} is not delivered to {', '.join(one.waiting)}" for one in letters]
+    return Told(steps or ["none of them waits"], {"letters": [one.to_json() for one in letters]})
 
 
 def _discard(runtime: Runtime, order: orders.Discard, by: str) -> Told:
     from sluice.operations.deadletters.replay import discard
 
-    found = discard(runtime, order.ids, by=by, reason=order.reason)
-    steps = f"{len(found)} dead letters are discarded; they stay in the store until retention removes them"
-    return Told((steps,), {"letters": [one.to_json() for one in found]})
+    letters = discard(runtime, order.ids, by=by, reason=order.reason)
+    steps = f"{len(letters)} dead letters are discarded; they stay in the store until retention removes them"
+    return Told((steps,), {"letters": [one.to_json() for one in letters]})
 
 
 # -- verifications -----------------------------------------------------------------------------------------------------
@@ -325,7 +329,7 @@ def _verify_plan(runtime: Runtime, order: orders.Verify) -> Steps:
     for name in order.targets:
         runtime.pipeline.target(name)  # raises if there is none
     tables = ", ".join(order.tables) or "all captured tables"
-    targets = ", ".join(order.targets or [one.name for one in runtime.pipeline.targets])
+    targets = ", ".join(order.targets or [target.name for target in runtime.pipeline.targets])
     share = order.sample if order.sample is not None else 100 * runtime.pipeline.verify.share
     if (order.method or runtime.pipeline.verify.method) is VerifyMethod.SWEEP:
         from sluice.flows.log_digests import require_digests

@@ -64,10 +64,10 @@ def _asked(served: Served, name: str, call: Callable[..., dict[str, Any]]) -> di
     from sluice.orchestration.connections import from_airflow
 
     ask = partial(call, name, folder=channels_folder(), pipelines_folder=served.folder, resolver=cache(from_airflow))
-    found = refused(partial(server_questions.ask, f"the channel {name}", ask))
-    if isinstance(found, NoAnswer):
-        raise HTTPException(503, shown(str(found)))
-    return found.value
+    answer = refused(partial(server_questions.ask, f"the channel {name}", ask))
+    if isinstance(answer, NoAnswer):
+        raise HTTPException(503, shown(str(answer)))
+    return answer.value
 
 
 __all__ = ["add_channels"]

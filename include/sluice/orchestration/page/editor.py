@@ -162,10 +162,10 @@ def _add_choices(app: FastAPI, served: Served) -> None:
             sources.kind_of(type, "this draft")
             sources.load_kind(type)
             call = partial(source_tables, type, connection, cache(from_airflow))
-            found = server_questions.ask(f"the tables of {connection}", call)
-            if isinstance(found, NoAnswer):
-                raise HTTPException(503, shown(str(found)))
-            return found.value
+            answer = server_questions.ask(f"the tables of {connection}", call)
+            if isinstance(answer, NoAnswer):
+                raise HTTPException(503, shown(str(answer)))
+            return answer.value
 
         return JSONResponse({"tables": await served.looking.run(partial(refused, look))})
 
@@ -320,14 +320,14 @@ _WORDS = {
 
 def _of_environment(user: BaseUser) -> dict[str, str]:
     """Return the connections of the environment that the user may see, with their types."""
-    found = {}
+    environment = {}
     for name, value in os.environ.items():
         if name.startswith(_NAME):
             with suppress(SluiceError, HTTPException):
                 connection = name.removeprefix(_NAME).lower()
                 _require_connection(user, connection)
-                found[connection] = parse_connection(connection, value).kind
-    return found
+                environment[connection] = parse_connection(connection, value).kind
+    return environment
 
 
 def _described(connection: str, type_: str) -> dict[str, Any]:
@@ -359,17 +359,17 @@ def _field(text: str, path: Sequence[str | int]) -> str:
 def _problems(path: Path | None, text: str) -> dict[str, Any]:
     file = path.name if path is not None else "the new file"
     found = text_problems(text, file, PipelineConfig)
-    said: dict[str, Any] = {
+    problems: dict[str, Any] = {
         "problems": [{"line": line, "why": shown(why), "field": _field(text, at)} for line, why, at in found]
     }
     if path is not None:
         old = read_text(path)
-        said |= {
+        problems |= {
             "diff": diff(old, text, file),
             "effects": effects(old, text) if not found else [],
             "version": version_of(old),
         }
-    return said
+    return problems
 
 
 def _checked(user: BaseUser, order: Text, path: Path | None) -> list[dict[str, Any]]:
@@ -378,7 +378,7 @@ def _checked(user: BaseUser, order: Text, path: Path | None) -> list[dict[str, A
         raise HTTPException(403, f"you may not ask about {pipeline.pipeline}: that needs the right to edit its DAG")
     _require_rights(user, pipeline, load_pipeline(path) if path is not None else None)
     findings = [Finding("ok", "file", "", "the file is valid", part="pipeline")]
-    parts = ["zookeeper", "source", "store", *(f"target {one.name}" for one in pipeline.targets)]
+    parts = ["zookeeper", "source", "store", *(f"target {target.name}" for target in pipeline.targets)]
     parts += ["rules"] if pipeline.rules else []
     for target in pipeline.targets:
         options = _options_of(target.type)
@@ -389,7 +389,7 @@ def _checked(user: BaseUser, order: Text, path: Path | None) -> list[dict[str, A
             findings.append(Finding("error", "options", "", str(error), part=f"target {target.name}"))
     later = f"a worker asks it once the file is saved: Check of the page, or `sluice check {pipeline.pipeline}`"
     findings += [Finding("not asked", "", "", later, part=part) for part in parts]
-    return [_lined(order.text, one.to_json()) for one in findings]
+    return [_lined(order.text, finding.to_json()) for finding in findings]
 
 
 def _lined(text: str, finding: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ async def failed_tasks(airflow: AirflowSelf, dag_id: str, window: int) -> list[d
     A run is open until a later one succeeded. ``window``: runs that are open at a time.
     """
     tasks = [one for one in await _tasks(airflow, dag_id, window) if one["state"] in _SHOWN]
-    return list(await asyncio.gather(*(_described(airflow, dag_id, one) for one in tasks[:MOST])))
+    return list(await asyncio.gather(*(_described(airflow, dag_id, task) for task in tasks[:MOST])))
 
 
 async def clear_failed(airflow: AirflowSelf, dag_id: str, window: int) -> list[str]:
@@ -102,8 +102,8 @@ async def _message(airflow: AirflowSelf, dag_id: str, run: str, task: str, attem
     failed = next((line for line in lines if line.get("error_detail")), None)
     message = str(failed["error_detail"][0].get("exc_value", "")) if failed else ""
     for line in lines:
-        found = _STARTS_IN.search(str(line.get("reason") or ""))
-        if found and line.get("timestamp"):
+        match = _STARTS_IN.search(str(line.get("reason") or ""))
+        if match and line.get("timestamp"):
             said = datetime.fromisoformat(str(line["timestamp"]).replace("Z", "+00:00"))
-            return message, (said + timedelta(seconds=float(found[1]))).isoformat()
+            return message, (said + timedelta(seconds=float(match[1]))).isoformat()
     return message, None

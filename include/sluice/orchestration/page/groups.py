@@ -47,8 +47,8 @@ def add_groups(app: FastAPI, served: Served) -> None:
         heads = await served.own.run(partial(served.readable, user))
         found = await served.own.run(partial(_groups_of, served.folder, heads))
         named = {line["pipeline"] for one in found for line in one["pipelines"]}
-        wanted = {path: head for path, head in heads.items() if head["pipeline"] in named}
-        statuses = {one["pipeline"]: one for one in await served.statuses(wanted, listed=True)}
+        wanted_heads = {path: head for path, head in heads.items() if head["pipeline"] in named}
+        statuses = {one["pipeline"]: one for one in await served.statuses(wanted_heads, listed=True)}
         shown_now = await served.own.run(lambda: [_shown(one, statuses, user) for one in found])
         return JSONResponse({"groups": shown_now})
 
@@ -61,13 +61,13 @@ def _groups_of(folder: Path, heads: dict[str, dict[str, Any]]) -> list[dict[str,
     found: dict[tuple[GroupKind, str], dict[str, Any]] = {}
     for path, pipeline in _valid(folder):
         for kind in GroupKind:
-            for name, mine in places(kind, pipeline).items():
+            for name, own_places in places(kind, pipeline).items():
                 group = found.setdefault((kind, name), {"kind": kind.value, "name": name, "hidden": 0, "pipelines": []})
                 if str(path) not in heads:
                     group["hidden"] += 1
                     continue
                 group["pipelines"] += [
-                    {"pipeline": one.pipeline, "target": one.target, "servers": list(one.servers)} for one in mine
+                    {"pipeline": one.pipeline, "target": one.target, "servers": list(one.servers)} for one in own_places
                 ]
     return [found[key] for key in sorted(found) if found[key]["pipelines"]]
 
@@ -77,9 +77,9 @@ def _shown(group: dict[str, Any], statuses: dict[str, dict[str, Any]], user: Bas
     lines = []
     for one in group["pipelines"]:
         status = statuses.get(one["pipeline"], {"state": "asked"})
-        said = in_words(status) if one["pipeline"] in statuses else {"text": "", "tone": "quiet"}
-        lines.append({**one, "server": _server(one["target"], status), "text": said["text"], "tone": said["tone"]})
-    may = not group["hidden"] and all(has(user, name, Right.ACT) for name in {one["pipeline"] for one in lines})
+        words = in_words(status) if one["pipeline"] in statuses else {"text": "", "tone": "quiet"}
+        lines.append({**one, "server": _server(one["target"], status), "text": words["text"], "tone": words["tone"]})
+    may = not group["hidden"] and all(has(user, name, Right.ACT) for name in {line["pipeline"] for line in lines})
     return {**group, "pipelines": lines, "may": {Right.ACT.value: may}}
 
 
@@ -94,16 +94,16 @@ def _add_move(app: FastAPI, served: Served, kind: GroupKind, model: type[orders.
     async def plan(group: str, user: User, order: Any) -> JSONResponse:
         moves = await _moved(served, kind, group, user, order, dry_run=True)
         stakes = Stakes("the batches that the plan names" if getattr(order, "rewind", False) else NOTHING)
-        details = {"moves": [one.to_json() for one in moves]}
-        made = Plan(f"{kind}-group", tuple(_steps(moves)), stakes, True, _command(kind, group, order), details)
-        return JSONResponse(made.to_json())
+        details = {"moves": [move.to_json() for move in moves]}
+        plan = Plan(f"{kind}-group", tuple(_steps(moves)), stakes, True, _command(kind, group, order), details)
+        return JSONResponse(plan.to_json())
 
     async def deed(group: str, user: User, order: Any) -> JSONResponse:
         if order.confirm != group:
             raise HTTPException(409, f"moving the {kind} group {shown(group)} puts data at stake: repeat the group's "
                                 "name in `confirm`")  # fmt: skip
         moves = await _moved(served, kind, group, user, order, dry_run=False)
-        details = {"moves": [one.to_json() for one in moves]}
+        details = {"moves": [move.to_json() for move in moves]}
         return JSONResponse({"action": f"{kind}-group", "steps": list(_steps(moves)), "run": None, "details": details})
 
     add_order(
@@ -138,27 +138,27 @@ def _allowed(folder: Path, kind: GroupKind, group: str, user: BaseUser, only: li
     """Return the pipelines that are moved, all of which the user may change. Raises a 403, 404 or 409 answer."""
     unknown = HTTPException(404, f"there is no {kind} group {shown(group)!r} with a pipeline that you may see")
     try:
-        names = [one.pipeline for one in members(kind, group, folder)]
+        names = [member.pipeline for member in members(kind, group, folder)]
     except ConfigError as error:
-        mine = (one for _, one in _valid(folder) if has(user, one.pipeline, Right.READ))
-        if not any(group in places(kind, one) for one in mine):
+        own_pipelines = (one for _, one in _valid(folder) if has(user, one.pipeline, Right.READ))
+        if not any(group in places(kind, one) for one in own_pipelines):
             raise unknown from None
         raise HTTPException(409, shown(str(error))) from None
-    seen = [name for name in names if has(user, name, Right.READ)]
-    if not seen:
+    seen_names = [name for name in names if has(user, name, Right.READ)]
+    if not seen_names:
         raise unknown
-    strangers = sorted(set(only) - set(seen))
+    strangers = sorted(set(only) - set(seen_names))
     if strangers:
         raise HTTPException(404, f"the {kind} group {shown(group)} has no pipeline {shown(strangers[0])!r} that you "
                             "may see")  # fmt: skip
-    wanted = [name for name in names if not only or name in only]
-    refused = [name for name in wanted if not has(user, name, Right.ACT)]
+    wanted_names = [name for name in names if not only or name in only]
+    refused = [name for name in wanted_names if not has(user, name, Right.ACT)]
     if refused:
-        named = [name for name in refused if name in seen]
+        named = [name for name in refused if name in seen_names]
         what = f": {', '.join(named)}" if named else ""
-        raise HTTPException(403, f"you may not change {len(refused)} of the {len(wanted)} pipelines of the group "
+        raise HTTPException(403, f"you may not change {len(refused)} of the {len(wanted_names)} pipelines of the group "
                             f"{shown(group)}{what}; `pipelines` names those that are to move")  # fmt: skip
-    return wanted
+    return wanted_names
 
 
 def _valid(folder: Path) -> Iterator[tuple[Path, PipelineConfig]]:
@@ -170,12 +170,12 @@ def _valid(folder: Path) -> Iterator[tuple[Path, PipelineConfig]]:
 
 def _steps(moves: list[GroupMove]) -> Iterator[str]:
     """Yield what was done, a sentence for each pipeline and step; first what is refused."""
-    for one in moves:
-        if one.error is not None:
-            hint = f" ({one.error.hint})" if one.error.hint else ""
-            yield f"{one.pipeline} is REFUSED, and stays where it is: {one.error.message}{hint}"
-    for one in moves:
-        yield from (f"{one.pipeline}: {step}" for step in one.steps)
+    for move in moves:
+        if move.error is not None:
+            hint = f" ({move.error.hint})" if move.error.hint else ""
+            yield f"{move.pipeline} is REFUSED, and stays where it is: {move.error.message}{hint}"
+    for move in moves:
+        yield from (f"{move.pipeline}: {step}" for step in move.steps)
 
 
 def _command(kind: GroupKind, group: str, order: orders.GroupOrder) -> str:

@@ -36,9 +36,9 @@ class SecureHeaders:
 
         async def with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                known = {name for name, _ in message["headers"]}
+                known_names = {name for name, _ in message["headers"]}
                 more = [*_HEADERS, (b"cache-control", b"no-store")]
-                message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in known)]
+                message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in known_names)]
             await send(message)
 
         await self._app(scope, receive, with_headers)

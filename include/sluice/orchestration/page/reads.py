@@ -79,14 +79,14 @@ def asked(path: Path, what: str, call: Callable[[Runtime], _T]) -> _T:
         raise HTTPException(503, shown(str(error))) from None
     name = f"{what} of {path.stem}"
     try:
-        found = server_questions.ask(name, partial(call, runtime))
+        answer = server_questions.ask(name, partial(call, runtime))
     except ConfigError as error:  # there is no such thing
         raise HTTPException(404, shown(str(error))) from None
     except SluiceError as error:
         raise HTTPException(503, shown(str(error))) from None
-    if isinstance(found, NoAnswer):
-        raise HTTPException(503, shown(str(found)))
-    return found.value
+    if isinstance(answer, NoAnswer):
+        raise HTTPException(503, shown(str(answer)))
+    return answer.value
 
 
 def audit(runtime: Runtime, most: int) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def dumps(runtime: Runtime) -> list[dict[str, Any]]:
     """Return all dumps that are known, newest first, each with the pace that its form would begin with."""
     from sluice.flows.dump.progress import views
 
-    return [one.to_json() for one in reversed(views(runtime))]
+    return [view.to_json() for view in reversed(views(runtime))]
 
 
 def dump(runtime: Runtime, name: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def dead_letters(
     from sluice.operations.deadletters.store import letters
 
     found = letters(runtime, everything=every)
-    wanted = [
+    wanted_letters = [
         one
         for one in reversed(found)
         if by in {"", one.by}
@@ -138,8 +138,8 @@ def dead_letters(
         and reason.lower() in one.reason.lower()
     ]
     return {
-        "letters": [one.to_json() for one in wanted[after : after + most]],
-        "count": len(wanted),
+        "letters": [one.to_json() for one in wanted_letters[after : after + most]],
+        "count": len(wanted_letters),
         "choices": {
             "by": sorted({one.by for one in found}),
             "target": sorted({name for one in found for name in one.targets}),
@@ -226,9 +226,9 @@ def curve(path: Path) -> dict[str, Any]:
     """Return the lag of the last hour, for a small curve, and keep it for :func:`kept_curve`. Raises an HTTP answer."""
     from sluice.operations.history import histories
 
-    found = asked(path, "the curve", lambda runtime: histories.curve(runtime.store))
-    _curves[path] = time.monotonic(), found
-    return found
+    curve = asked(path, "the curve", lambda runtime: histories.curve(runtime.store))
+    _curves[path] = time.monotonic(), curve
+    return curve
 
 
 def kept_curve(path: Path) -> dict[str, Any] | None:

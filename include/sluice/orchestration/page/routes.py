@@ -56,15 +56,15 @@ def add_routes(app: FastAPI, served: Served) -> None:
 
     @app.get(ROOT + "/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:
-        mine = [route for route in app.routes if getattr(route, "path", "").startswith(ROOT)]
-        return JSONResponse(get_openapi(title="Sluice", version="1", description=_ABOUT, routes=mine))
+        own_routes = [route for route in app.routes if getattr(route, "path", "").startswith(ROOT)]
+        return JSONResponse(get_openapi(title="Sluice", version="1", description=_ABOUT, routes=own_routes))
 
 
 def _add_lists(app: FastAPI, served: Served) -> None:
     async def one(pipeline: str, user: BaseUser) -> dict[str, Any]:
         heads = await served.own.run(partial(served.readable, user))
-        wanted = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
-        for found in await served.statuses(wanted):
+        wanted_heads = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
+        for found in await served.statuses(wanted_heads):
             return found
         raise HTTPException(404, f"there is no pipeline {shown(pipeline)!r} that you may see")
 
@@ -78,7 +78,7 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         """
         heads = await served.own.run(partial(served.readable, user))
         statuses = await served.statuses(heads, listed=True)
-        allowed = await served.own.run(lambda: [rights(user, one["pipeline"]) for one in statuses])
+        allowed = await served.own.run(lambda: [rights(user, status["pipeline"]) for status in statuses])
         lines = [summary(one, may) for one, may in zip(statuses, allowed, strict=True)]
         service = {"service": served.service()} if served.service is not None else {}
         return JSONResponse({
@@ -100,9 +100,9 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         """Return the status as `sluice status --json` prints it, with the state in words, what you may do, and the
         Airflow run of each batch. `pipeline` may be the id of its DAG.
         """
-        found = reads.with_runs(await one(pipeline, user))
-        may = await served.own.run(partial(rights, user, found["pipeline"]))
-        return JSONResponse({**found, **in_words(found), "may": may})
+        runs = reads.with_runs(await one(pipeline, user))
+        may = await served.own.run(partial(rights, user, runs["pipeline"]))
+        return JSONResponse({**runs, **in_words(runs), "may": may})
 
     @app.get(ROOT + "/pipelines/{pipeline}/batches", summary="Batches", tags=["pipelines"])
     async def batches(pipeline: str, user: User, run: Text = "") -> JSONResponse:
@@ -114,9 +114,9 @@ def _add_lists(app: FastAPI, served: Served) -> None:
             return JSONResponse(
                 await served.read(path, "the batches", lambda runtime: reads.batches_of_run(runtime, dag_id, run))
             )
-        found = reads.with_runs(await one(pipeline, user))
+        runs = reads.with_runs(await one(pipeline, user))
         return JSONResponse(
-            {name: found.get(name, []) for name in ("in_flight", "recent", "stages")} | {"window": found.get("window")}
+            {name: runs.get(name, []) for name in ("in_flight", "recent", "stages")} | {"window": runs.get("window")}
         )
 
     @app.get(ROOT + "/pipelines/{pipeline}/history", summary="History", tags=["pipelines"])
@@ -134,12 +134,12 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         """
         heads = await served.own.run(partial(served.readable, user))
         paths = {Path(path): head["pipeline"] for path, head in heads.items() if head["state"] != "invalid"}
-        kept = {path: one for path in paths if (one := reads.kept_curve(path)) is not None}
-        due = [path for path in paths if path not in kept]
+        kept_paths = {path: one for path in paths if (one := reads.kept_curve(path)) is not None}
+        due = [path for path in paths if path not in kept_paths]
         found = await asyncio.gather(
             *(served.curves.run(partial(reads.curve, path)) for path in due), return_exceptions=True
         )
-        newest = {**kept, **dict(zip(due, found, strict=True))}
+        newest = {**kept_paths, **dict(zip(due, found, strict=True))}
         pairs = ((name, newest[path]) for path, name in paths.items())
         return JSONResponse({
             "pipelines": {name: curve for name, curve in pairs if not isinstance(curve, BaseException)}
@@ -241,8 +241,8 @@ def _add_parts(app: FastAPI, served: Served) -> None:
         right to read the DAG `verify__PIPELINE`.
         """
         path = await served.own.run(partial(verified_file, served.folder, pipeline, user))
-        found = await served.read(path, "the verifications", reads.results)
-        return JSONResponse({"results": [one.to_json() if whole else one.summary(0) for one in reversed(found)]})
+        results = await served.read(path, "the verifications", reads.results)
+        return JSONResponse({"results": [one.to_json() if whole else one.summary(0) for one in reversed(results)]})
 
     @app.get(ROOT + "/pipelines/{pipeline}/verifications/{result}", summary="One verification", tags=["verifications"])
     async def verification(pipeline: str, result: str, user: User) -> JSONResponse:

@@ -83,10 +83,10 @@ def _in_a_line(text: str) -> str:
 def _weaker(status: Mapping[str, Any], tone: str, text: str) -> tuple[str, str]:
     """Add what is wrong although the pipeline goes on."""
     targets = list(status.get("targets") or ())
-    apart = [one["name"] for one in targets if one.get("quarantined")]
+    apart = [target["name"] for target in targets if target.get("quarantined")]
     if apart:
         return "bad", f"{text}; quarantined: {', '.join(apart)}"
-    late = [one["name"] for one in targets if one.get("alert_since")]
+    late = [target["name"] for target in targets if target.get("alert_since")]
     if late:
         return "bad", f"{text}; {', '.join(late)} lags more than alert_lag"
     if status.get("incomplete"):
@@ -110,9 +110,9 @@ def _failing(status: Mapping[str, Any]) -> str:
     failures = list(status.get("failures") or ())
     if not failures:
         return "stopped"
-    one = failures[0]
+    failure = failures[0]
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-    return f"stopped at {_part(str(one['part']))}{more}: {' '.join(str(one['error']).split())}"
+    return f"stopped at {_part(str(failure['part']))}{more}: {' '.join(str(failure['error']).split())}"
 
 
 def _part(part: str) -> str:

@@ -116,7 +116,7 @@ class MemoryStore:
             else:
                 before = definition_of(old)
                 columns = column_changes(before, new)
-                kinds = [one.kind for one in columns]
+                kinds = [column.kind for column in columns]
                 kinds += [ChangeKind.PRIMARY_KEY] if old.primary_key != schema.primary_key else []
                 change = TableChange(
                     schema.table, tuple(dict.fromkeys(kinds)) or (ChangeKind.NOTHING,), before, new, columns
@@ -165,17 +165,17 @@ class MemoryStore:
                 place = change.renamed_to or change.table
                 if place not in now:
                     continue
-                gone = {ChangeKind.TRUNCATE_TABLE, ChangeKind.CREATE_TABLE} & set(change.kinds)
-                if change.columns and not gone:
+                removed_kinds = {ChangeKind.TRUNCATE_TABLE, ChangeKind.CREATE_TABLE} & set(change.kinds)
+                if change.columns and not removed_kinds:
                     rows = _carried(rows, change, now[place], filled or {})
                 if old is not None and old.primary_key != now[place].primary_key:
                     rows = {self._new_key(now[place], row): row for row in rows.values()}
-                self.tables[place], self._rows[place] = now[place], {} if gone else rows
-            known = {change.table: self.tables.get(change.table) for change in changes} | now
+                self.tables[place], self._rows[place] = now[place], {} if removed_kinds else rows
+            known_tables = {change.table: self.tables.get(change.table) for change in changes} | now
             self._append(
                 Transaction(
                     (),
-                    {table: schema for table, schema in known.items() if schema is not None},
+                    {table: schema for table, schema in known_tables.items() if schema is not None},
                     self.clock(),
                     statement,
                     tuple(changes),
@@ -246,23 +246,23 @@ class MemoryStore:
     def replica(self, name: str) -> MemoryStore:
         """Return another member of this store's group, ``name``: what was committed here has the same names there."""
         with self.changed:
-            made = _STORES[name] = MemoryStore(name)
-            made.tables, made.log = dict(self.tables), list(self.log)
-            made._rows = {table: dict(rows) for table, rows in self._rows.items()}
-            return made
+            replica = _STORES[name] = MemoryStore(name)
+            replica.tables, replica.log = dict(self.tables), list(self.log)
+            replica._rows = {table: dict(rows) for table, rows in self._rows.items()}
+            return replica
 
     def follow(self, other: MemoryStore) -> None:
         """Take the transactions that a member of the group has and this store lacks."""
         with other.changed:
             log = list(other.log)
         with self.changed:
-            known = {transaction.gtid for transaction in self.log}
-            for one in log:
-                if one.gtid in known:
+            known_gtids = {transaction.gtid for transaction in self.log}
+            for transaction in log:
+                if transaction.gtid in known_gtids:
                     continue
-                for change in one.changes:
+                for change in transaction.changes:
                     self._write(change)
-                self._append(one)
+                self._append(transaction)
 
     def _write(self, change: RowChange) -> None:
         rows, schema = self._rows[change.table], self.tables[change.table]
@@ -294,8 +294,8 @@ class MemoryStore:
     def rows(self, table: TableId) -> list[Row]:
         """Return all rows now, in key order; for a table without a key, in the order they were written."""
         with self.changed:
-            found = self._rows[table]
-            return [found[key] for key in (sorted(found) if self.tables[table].primary_key else found)]
+            row = self._rows[table]
+            return [row[key] for key in (sorted(row) if self.tables[table].primary_key else row)]
 
     def position(self, transactions: int) -> Offset:
         """Return the offset after this number of transactions."""
@@ -328,8 +328,12 @@ def _carried(
     rows: Mapping[tuple[Any, ...], Row], change: TableChange, schema: TableSchema, filled: Mapping[str, Any]
 ) -> dict[tuple[Any, ...], Row]:
     """Return the rows under the columns of ``schema``; new columns have the values of ``filled``."""
-    olds = {one.new.name: one.old.name for one in change.columns if one.new is not None and one.old is not None}
-    new = {one.new.name for one in change.columns if one.new is not None and one.old is None}
+    olds = {
+        column.new.name: column.old.name
+        for column in change.columns
+        if column.new is not None and column.old is not None
+    }
+    new = {column.new.name for column in change.columns if column.new is not None and column.old is None}
     names = [column.name for column in schema.columns]
     return {
         place: {name: filled.get(name) if name in new else row.get(olds.get(name, name)) for name in names}

@@ -82,11 +82,11 @@ class MemoryKeyText:
         return [str(value) for value in read_key(key)]
 
 
-def _values(made: ColumnType, values: Sequence[Any]) -> pa.Array:
+def _values(column_type: ColumnType, values: Sequence[Any]) -> pa.Array:
     try:
-        return pa.array(values, made.arrow_type)
+        return pa.array(values, column_type.arrow_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise UnsupportedType(f"a key of type {made.arrow_type} is not understood: {error}") from error
+        raise UnsupportedType(f"a key of type {column_type.arrow_type} is not understood: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -351,9 +351,9 @@ class MemorySession:
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
         """Return the tables with their exact numbers of rows, by name; a store has no sizes (0 bytes)."""
         with self.store.changed:
-            found = sorted(table for table in self.store.tables if wants(table))
+            tables = sorted(table for table in self.store.tables if wants(table))
             selection = Selection.compile(self.source.pipeline.capture)
-            return [SourceTable(self.store.tables[t], len(self.store.rows(t)), 0).kept(selection) for t in found]
+            return [SourceTable(self.store.tables[t], len(self.store.rows(t)), 0).kept(selection) for t in tables]
 
     def table_rows(self) -> dict[TableId, int]:
         """Return the exact number of rows of every table."""
@@ -516,8 +516,10 @@ class _Reading:
         if token is not None and self.loads is not None:
             self.partner = self.partner.met(token, self.loads, captured=bool(self.changes))
             wanted = [] if self.loads.drops(token) else wanted
-        known = tuple(one for one in transaction.definitions if any(map(self.wanted.wants, one.tables)))
-        noted = bool(known) and self.wanted.ddl
+        known_definitions = tuple(
+            definition for definition in transaction.definitions if any(map(self.wanted.wants, definition.tables))
+        )
+        noted = bool(known_definitions) and self.wanted.ddl
         if wanted or noted:
             self.sink = self.sink or self._make()
             self.first_us = self.first_us or transaction.commit_time_us
@@ -527,7 +529,7 @@ class _Reading:
             self.changes += len(wanted)
             self.transactions += 1
         if noted and self.sink is not None:
-            table = next(table for table in known[0].tables if self.wanted.wants(table))
+            table = next(table for table in known_definitions[0].tables if self.wanted.wants(table))
             self.sink.note_ddl(
                 SchemaStatement(
                     position=self.store.position(self.at),
@@ -537,7 +539,7 @@ class _Reading:
                     seq=self.changes,
                     gtid=transaction.gtid,
                     commit_time_us=transaction.commit_time_us,
-                    changes=known,
+                    changes=known_definitions,
                 )
             )
             self.statements += 1

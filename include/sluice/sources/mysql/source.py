@@ -311,16 +311,16 @@ class MySQLSession:
         """Check the server's settings, the login's rights and the log at ``at``; in a channel the unique keys too."""
         info = self.info
         with self._asking():
-            found = preflight(
+            findings = preflight(
                 self.connection, info, self.source.pipeline, _read(at), self.source.server_id, two_way=self._two_way
             )
             if self._two_way:
-                found += unique_keys(self.connection, Selection.compile(self.source.pipeline.capture))
-            if not any(finding.setting == SETTING for finding in found):
+                findings += unique_keys(self.connection, Selection.compile(self.source.pipeline.capture))
+            if not any(finding.setting == SETTING for finding in findings):
                 can_without = info.is_mariadb or info.variables.get("gtid_mode", "").upper() == "ON"
                 watermarks = required_mark_table(self.source.pipeline, self.source.endpoint, can_without=can_without)
-                found += rights_findings(self.connection, self.source.pipeline, watermarks)
-            return found
+                findings += rights_findings(self.connection, self.source.pipeline, watermarks)
+            return findings
 
     def replication_findings(self) -> list[Finding]:
         """Return the replication filters that keep changes of captured tables out of this server."""
@@ -378,7 +378,9 @@ class MySQLSession:
         """
         info = self.info
         with self._asking():
-            raise_first([one for one in self.replication_findings() if one.severity == "error"], self.source.where)
+            raise_first(
+                [finding for finding in self.replication_findings() if finding.severity == "error"], self.source.where
+            )
             reached = Position.of(at)
             return relocate(self.connection, info, reached, patience_s=patience_s, where=self.source.where).as_offset()
 
@@ -399,11 +401,11 @@ class MySQLSession:
         Several readers share a long backlog of MySQL; MariaDB has one reader.
         """
         info, source = self.info, self.source
-        known = Position.of(start)
-        begin = dump_start(info, known)
+        known_position = Position.of(start)
+        begin = dump_start(info, known_position)
         goes_on = self.goes_on(start)
         stream, self._log, self._goes_on_since = self._log, None, None
-        if stream is not None and (begin != known or self._log_at != start):
+        if stream is not None and (begin != known_position or self._log_at != start):
             stream.close()
             stream = None
         if not goes_on:
@@ -562,12 +564,12 @@ class MySQLSchemaHistory:
     ) -> None:
         """Read the DDL statements between two offsets from the log and apply them."""
         info, names = self.session.info, self.session.collations
-        wanted = Selection.compile(self.session.source.pipeline.capture)
+        wanted_selection = Selection.compile(self.session.source.pipeline.capture)
         tracker = SchemaTracker(
             lambda: _own(definitions),
             lambda: names,
             lambda table, at: self.definition(table, at.as_offset()),
-            wanted.wants,
+            wanted_selection.wants,
         )
 
         def fold(statement: LoggedStatement) -> None:
@@ -594,13 +596,17 @@ class MySQLSchemaHistory:
 
     def parse(self, definitions: Definitions, table: TableId, sql: str) -> TableDefinition:
         """Parse the CREATE TABLE by the dialect and settings of ``definitions``. Raises ConfigError."""
-        known = _own(definitions)
+        known_state = _own(definitions)
         hint = "give the CREATE TABLE as SHOW CREATE TABLE printed it then"
         try:
-            statement = parse_statement(sql, table.schema, Dialect(known.flavour.mariadb, known.flavour.version))
+            statement = parse_statement(
+                sql, table.schema, Dialect(known_state.flavour.mariadb, known_state.flavour.version)
+            )
             if not isinstance(statement, CreateTable) or not statement.columns:
                 raise ConfigError("the statement is not a CREATE TABLE with columns", where=str(table), hint=hint)
-            return create_table(replace(statement, table=table), known.database(table.schema), known.flavour)
+            return create_table(
+                replace(statement, table=table), known_state.database(table.schema), known_state.flavour
+            )
         except (DecodeError, UnsupportedType) as error:
             raise ConfigError(
                 f"the CREATE TABLE is not understood: {error.message}", where=str(table), hint=hint

@@ -89,11 +89,13 @@ class SourceTable:
     def kept(self, selection: TableFilter) -> SourceTable:
         """Return the table as it is stored."""
         left_out = tuple(c.name for c in self.schema.columns if selection.skips(self.id, c.name))
-        gone = set(left_out) - set(self.schema.primary_key)
+        removed_primary_key = set(left_out) - set(self.schema.primary_key)
         if not left_out:
             return self
-        schema = replace(self.schema, columns=tuple(c for c in self.schema.columns if c.name not in gone))
-        unique = tuple(key for key in self.unique if not gone & {name for name, _ in key})
+        schema = replace(
+            self.schema, columns=tuple(c for c in self.schema.columns if c.name not in removed_primary_key)
+        )
+        unique = tuple(key for key in self.unique if not removed_primary_key & {name for name, _ in key})
         return replace(self, schema=schema, unique=unique, left_out=left_out)
 
     @property

@@ -264,7 +264,9 @@ def read_ddl_trigger(connection: Connection, publication: str, capture: CaptureC
     proven = len(owners) == 1 and (superuser or owners == {owner for _, owner in triggers.values()})
     ours = owners == {login} and installs
     stranger = "" if not owners or proven or ours else ", ".join(sorted(owners))
-    pinned = {name.lower(): value for name, _, value in (one.partition("=") for one in settings or ())} == _SETTINGS
+    pinned = {
+        name.lower(): value for name, _, value in (setting.partition("=") for setting in settings or ())
+    } == _SETTINGS
     revoked = [f"REVOKE ALL ON TABLE {SCHEMA}.{TABLE.table} FROM {role}" for role in writers]
     outdated = has_function and not (body == _BODY and definer and pinned)
     choice = _choice(capture)

@@ -41,12 +41,12 @@ class PostgreSQLSchemaHistory:
         Of a table that was altered since ``at``, the log shows the older definition at its first row, and it is taken
         from there.
         """
-        made = PostgreSQLDefinitions()
+        definitions = PostgreSQLDefinitions()
         for table in read_tables(self.connection, wanted.wants):
             if not table.partition:  # its changes come as those of the partitioned table
-                made.put_known(KnownTable.of(table))
-        made.touched.clear()
-        return made
+                definitions.put_known(KnownTable.of(table))
+        definitions.touched.clear()
+        return definitions
 
     def has(self, at: Offset) -> bool:
         """Return True if the slot still sends what comes after ``at``."""

@@ -70,8 +70,8 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
     """Ask the server for all of it. ``two_way``: it is a site of a channel."""
     selection = Selection.compile(pipeline.capture)
     publication = read_publication(connection, publication_name(pipeline), info.version_number)
-    tables = [one for one in read_tables(connection, selection.wants) if not one.partition]
-    logged = [one.id for one in tables if one.logged]
+    tables = [table for table in read_tables(connection, selection.wants) if not table.partition]
+    logged = [table.id for table in tables if table.logged]
     return Setup(
         info,
         read_slot(connection, slot_name(pipeline), info.version_number),
@@ -80,7 +80,7 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
         read_identities(connection),
         str(rows_of(connection, _LABELS)[0][0]),
         read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture),
-        [one for one in numbered_tables(connection) if selection.wants(one)] if two_way else (),
+        [table for table in numbered_tables(connection) if selection.wants(table)] if two_way else (),
         [pair for pair in cut_short_tables(connection) if selection.wants(pair[0])] if two_way else (),
         publication is not None or not missing_rights(connection, PUBLISHER, {Scope.CAPTURED_TABLES: logged}),
     )
@@ -88,31 +88,31 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
 
 def rights_findings(connection: Connection, pipeline: PipelineConfig) -> list[Finding]:
     """Return the rights on captured tables that the login lacks."""
-    tables = [one.id for one in read_tables(connection, Selection.compile(pipeline.capture).wants)]
+    tables = [table.id for table in read_tables(connection, Selection.compile(pipeline.capture).wants)]
     places: dict[Scope, Sequence[Place]] = {Scope.CAPTURED: list(by_schema(tables)), Scope.CAPTURED_TABLES: tables}
     return missing_rights(connection, SOURCE, places)
 
 
 def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
     """Return all findings, errors first. ``at``: the captured position, None before the first capture."""
-    found = server_findings(setup.info) + _origin_findings(setup.info, pipeline.source.origin)
-    if not any(one.severity == "error" for one in found):
-        found += _slot_findings(setup, pipeline, at)
-        found += _publication_findings(setup, pipeline, at)
-        found += _identity_findings(setup, pipeline, at)
-        found += _numbering_findings(setup.numbered)
-        found += _cut_short_findings(setup.cut_short)
-        found += ddl_findings(setup.ddl, publication_name(pipeline), wanted=pipeline.source.ddl)
-    return sorted(found, key=lambda one: one.severity != "error")
+    findings = server_findings(setup.info) + _origin_findings(setup.info, pipeline.source.origin)
+    if not any(one.severity == "error" for one in findings):
+        findings += _slot_findings(setup, pipeline, at)
+        findings += _publication_findings(setup, pipeline, at)
+        findings += _identity_findings(setup, pipeline, at)
+        findings += _numbering_findings(setup.numbered)
+        findings += _cut_short_findings(setup.cut_short)
+        findings += ddl_findings(setup.ddl, publication_name(pipeline), wanted=pipeline.source.ddl)
+    return sorted(findings, key=lambda one: one.severity != "error")
 
 
 def server_findings(info: ServerInfo) -> list[Finding]:
     """Return what of the server, and of the login, does not do."""
     if info.version_number < OLDEST:
         return [Finding("error", "server_version", info.version, "the log of versions before 14 lacks what is needed")]
-    found = []
+    server_findings = []
     if info.in_recovery:
-        found.append(
+        server_findings.append(
             Finding(
                 "error",
                 "pg_is_in_recovery",
@@ -123,7 +123,7 @@ def server_findings(info: ServerInfo) -> list[Finding]:
             )
         )
     if info.settings.get("wal_level") != "logical":
-        found.append(
+        server_findings.append(
             Finding(
                 "error",
                 "wal_level",
@@ -133,7 +133,7 @@ def server_findings(info: ServerInfo) -> list[Finding]:
             )
         )
     if info.settings.get("server_encoding") == "SQL_ASCII":
-        found.append(
+        server_findings.append(
             Finding(
                 "error",
                 "server_encoding",
@@ -143,7 +143,7 @@ def server_findings(info: ServerInfo) -> list[Finding]:
             )
         )
     if not info.replicates:
-        found.append(
+        server_findings.append(
             Finding(
                 "error",
                 "privileges",
@@ -153,7 +153,7 @@ def server_findings(info: ServerInfo) -> list[Finding]:
                 f"{quoted(info.user)})",
             )
         )
-    return found
+    return server_findings
 
 
 def _origin_findings(info: ServerInfo, origin: str) -> list[Finding]:
@@ -295,10 +295,10 @@ def _budget_findings(info: ServerInfo, slot: Slot, budget: int | None) -> list[F
     """Return a warning if the slot keeps more than its budget, or is lost before it is used up."""
     if budget is None:
         return []
-    found = []
+    budget_findings = []
     kept, limit = info.head - slot.restart, int(info.settings.get("max_slot_wal_keep_size", "-1")) * 2**20
     if kept > budget:
-        found.append(
+        budget_findings.append(
             Finding(
                 "warning",
                 "slot_budget",
@@ -310,7 +310,7 @@ def _budget_findings(info: ServerInfo, slot: Slot, budget: int | None) -> list[F
             )
         )
     if 0 < limit < budget:
-        found.append(
+        budget_findings.append(
             Finding(
                 "warning",
                 "max_slot_wal_keep_size",
@@ -319,7 +319,7 @@ def _budget_findings(info: ServerInfo, slot: Slot, budget: int | None) -> list[F
                 "lower source.slot_budget, or raise max_slot_wal_keep_size",
             )
         )
-    return found
+    return budget_findings
 
 
 def _numbering_findings(tables: Sequence[TableId]) -> list[Finding]:
@@ -361,18 +361,18 @@ def _cut_short_findings(tables: Sequence[tuple[TableId, TableId]]) -> list[Findi
 
 # -- the publication ---------------------------------------------------------------------------------------------------
 def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
-    name, found = publication_name(pipeline), setup.publication
-    if found is None:
+    name, publication = publication_name(pipeline), setup.publication
+    if publication is None:
         fix = _APPLY
         if not setup.may_publish:
             statement = publications.creation(
-                name, {one.id for one in setup.tables if one.logged}, _operations(pipeline)
+                name, {table.id for table in setup.tables if table.logged}, _operations(pipeline)
             )
             fix = f"by a role that owns these tables and has CREATE on the database: {statement}"
         return [Finding("error", "publication", name, "it says what the server sends, and there is none", fix)]
     findings = []
-    captured = {one.id for one in setup.tables if one.logged}
-    again = found.interrupted(at.publication) if at is not None else None
+    captured = {table.id for table in setup.tables if table.logged}
+    again = publication.interrupted(at.publication) if at is not None else None
     if again is not None:
         findings.append(
             Finding(
@@ -385,8 +385,8 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 LogPurged,
             )
         )
-    roots = [one.id for one in setup.tables if one.partitioned and not found.via_root]
-    lacking = sorted(captured - found.tables - set(roots))  # the server lists the partitions of these
+    roots = [table.id for table in setup.tables if table.partitioned and not publication.via_root]
+    lacking = sorted(captured - publication.tables - set(roots))  # the server lists the partitions of these
     if lacking:
         findings.append(
             Finding(
@@ -398,7 +398,7 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 "rows from before need a copy: `sluice dump start PIPELINE`",
             )
         )
-    if missing := sorted(_operations(pipeline) - found.operations):
+    if missing := sorted(_operations(pipeline) - publication.operations):
         findings.append(
             Finding(
                 "error",
@@ -408,7 +408,7 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 f"ALTER PUBLICATION {quoted(name)} SET (publish = 'insert, update, delete, truncate')",
             )
         )
-    if cut := sorted(captured & set(found.cut)):
+    if cut := sorted(captured & set(publication.cut)):
         findings.append(
             Finding(
                 "error",
@@ -418,7 +418,7 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 "take the column list or the WHERE away; rules and mapping of the pipeline leave rows and columns out",
             )
         )
-    if found.generated:
+    if publication.generated:
         findings.append(
             Finding(
                 "error",
@@ -446,7 +446,7 @@ def _identity_findings(setup: Setup, pipeline: PipelineConfig, at: Position | No
     published = setup.publication.operations if setup.publication is not None else _operations(pipeline)
     if not {"update", "delete"} & published:
         return []
-    version, captured = setup.info.version_number, [one for one in setup.tables if one.logged]
+    version, captured = setup.info.version_number, [table for table in setup.tables if table.logged]
     findings = []
     if refused := refusals(setup.identities, captured, version):
         reads = {Event.UPDATE, Event.DELETE} & set(pipeline.capture.events)
@@ -480,7 +480,7 @@ def _identity_findings(setup: Setup, pipeline: PipelineConfig, at: Position | No
 
 def _operations(pipeline: PipelineConfig) -> frozenset[str]:
     """Return the operations that a publication has to have."""
-    return frozenset("truncate" if one is Event.DDL else one.value for one in pipeline.capture.events)
+    return frozenset("truncate" if event is Event.DDL else event.value for event in pipeline.capture.events)
 
 
 def _some(tables: Sequence[object]) -> str:
@@ -498,7 +498,7 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
     if any(one.severity == "error" for one in unfit):
         return []
     statements = []
-    name, captured = publication_name(pipeline), {one.id for one in setup.tables if one.logged}
+    name, captured = publication_name(pipeline), {table.id for table in setup.tables if table.logged}
     if setup.publication is None:
         captured = captured if setup.may_publish else set()
         if captured:

@@ -108,12 +108,12 @@ def ancestors(endpoint: Endpoint, timeline: int) -> dict[int, int]:
 
 def parse_history(text: str) -> dict[int, int]:
     """Read a history file: a timeline, the LSN at which it was left, and why, a line each."""
-    found = {}
+    history = {}
     for line in text.splitlines():
         parts = line.split(maxsplit=2)
         if len(parts) >= 2 and parts[0].isdigit() and "/" in parts[1]:
-            found[int(parts[0])] = lsn_number(parts[1])
-    return found
+            history[int(parts[0])] = lsn_number(parts[1])
+    return history
 
 
 class PostgreSQLLogWatch:
@@ -377,9 +377,9 @@ class PostgreSQLSession:
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         """Check the server's settings, the login, the slot, the publication and the identities of captured tables."""
-        found = self._preflight(at)
+        findings = self._preflight(at)
         with self._asking():
-            return found + rights_findings(self.connection, self.source.pipeline)
+            return findings + rights_findings(self.connection, self.source.pipeline)
 
     def _preflight(self, at: Offset | None) -> list[Finding]:
         info = self.info
@@ -409,19 +409,19 @@ class PostgreSQLSession:
 
         Event triggers stop no capture: an unsafe one is no safer while nothing is read.
         """
-        found = [
+        findings = [
             replace(one, fix=SHOWN, severity="warning") if one.setting == DDL_SETTING else one
             for one in self._preflight(at)
         ]
-        raise_first(found, f"source {self.source.pipeline.source.connection} ({self.info.version})")
+        raise_first(findings, f"source {self.source.pipeline.source.connection} ({self.info.version})")
 
     def partial_tables(self) -> dict[TableId, str]:
         """See :meth:`sluice.sources.port.LogsPartialRows.partial_tables`."""
         with self._asking():
-            found = table_list.cut_short_tables(self.connection)
+            short_tables = table_list.cut_short_tables(self.connection)
         statements: dict[TableId, list[str]] = {}
-        for table, held in found:
-            statements.setdefault(table, []).append(whole_rows(held))
+        for table, held_table in short_tables:
+            statements.setdefault(table, []).append(whole_rows(held_table))
         return {table: "; ".join(some) for table, some in statements.items()}
 
     def missing(self) -> list[str]:
@@ -492,16 +492,16 @@ class PostgreSQLSession:
                 where=self.source.where,
             )
         with self._asking():
-            left = ancestors(self.source.endpoint, info.timeline)
-        if position.timeline not in left:
+            remaining_ancestors = ancestors(self.source.endpoint, info.timeline)
+        if position.timeline not in remaining_ancestors:
             raise LostPosition(
                 f"this server is on timeline {info.timeline}, which never was on timeline {position.timeline}",
                 where=self.source.where,
             )
-        if position.lsn > left[position.timeline]:
+        if position.lsn > remaining_ancestors[position.timeline]:
             raise LostPosition(
                 f"this server lacks transactions that were read: it left timeline {position.timeline} at "
-                f"{lsn_text(left[position.timeline])}, and {lsn_text(position.lsn)} was captured",
+                f"{lsn_text(remaining_ancestors[position.timeline])}, and {lsn_text(position.lsn)} was captured",
                 where=self.source.where,
                 hint="`sluice seek PIPELINE latest`, then, with the pipeline running, `sluice verify run PIPELINE "
                 "--repair`",

@@ -112,7 +112,7 @@ def _compile_for_transactions_in_progress(scanner: Scanner) -> None:
 
 
 def _tuple(values: list[Any]) -> bytes:
-    parts = [b"n" if one is None else b"t" + struct.pack(">I", len(one)) + one.encode() for one in values]
+    parts = [b"n" if value is None else b"t" + struct.pack(">I", len(value)) + value.encode() for value in values]
     return struct.pack(">H", len(values)) + b"".join(parts)
 
 

@@ -103,10 +103,10 @@ class ClickHouseCheckpoints(SwappedCheckpoints[Place, Record]):
             for owner, text in client.ask("reading checkpoints", statement, allow=_MISSING).rows:
                 if not text or json.loads(text).get("pipeline") == place.pipeline:
                     continue
-                held = record_of(text, place, owner)
+                held_record = record_of(text, place, owner)
                 forget = f"DELETE FROM {table} WHERE owner = {literal(owner)}"
-                idle = max(0.0, now - held.at)
-                found.append(OtherWriter(json.loads(text)["pipeline"], held.tables, idle, forget))
+                idle = max(0.0, now - held_record.at)
+                found.append(OtherWriter(json.loads(text)["pipeline"], held_record.tables, idle, forget))
         return tuple(found)
 
 
@@ -146,8 +146,8 @@ def _newest(client: Client, place: Place) -> tuple[int, str, str] | None:
         f"SELECT revision, nonce, record FROM {table_name(place.checkpoint_table)} "
         f"WHERE owner = {literal(place.owner)} ORDER BY revision DESC, at LIMIT 1 FORMAT JSONCompactEachRow"
     )
-    found = client.ask("reading the checkpoint", statement, allow=_MISSING)
-    for revision, nonce, text in found.rows:
+    reply = client.ask("reading the checkpoint", statement, allow=_MISSING)
+    for revision, nonce, text in reply.rows:
         return int(revision), nonce, text
     return None
 
@@ -193,8 +193,8 @@ def record_of(text: str, place: Place, owner: str) -> Record:
         data = json.loads(text)
         batch, number = map(int, data["statements"])
         tables, at = frozenset(map(str, data["tables"])), float(data["at"])
-        held = checkpoint_of(data, owner)
-        return Record(held, tables, at, int(data["term"]), (batch, number), int(data["delivery"]))
+        held_checkpoint = checkpoint_of(data, owner)
+        return Record(held_checkpoint, tables, at, int(data["term"]), (batch, number), int(data["delivery"]))
 
 
 def guarded(client: Client, place: Place, fence: Fence) -> Record:

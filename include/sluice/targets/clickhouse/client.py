@@ -103,8 +103,8 @@ class Client:
         return self.web.exchange(request, lambda answer, _: self._judged(answer, request, allow))
 
     def _judged(self, answer: Answer, request: Request, allow: Collection[int]) -> Reply | Again:
-        given = answer.headers.get("x-clickhouse-exception-code", "0")
-        code = int(given) if given.isdigit() else 0
+        given_header = answer.headers.get("x-clickhouse-exception-code", "0")
+        code = int(given_header) if given_header.isdigit() else 0
         if (answer.status // 100 == 2 and not code) or code in allow:
             return Reply(code, answer.body)
         said = "" if request.hidden else f": {self.place.receiver.scrubbed(shown(answer.text))}"

@@ -69,10 +69,10 @@ def unescaped(text: str) -> str:
 @lru_cache(4096)
 def held_type(declared: str) -> HeldType:
     """Read a type as the server, or a person, writes it."""
-    found = _TYPE.fullmatch(declared.strip())
-    if found is None:
+    match = _TYPE.fullmatch(declared.strip())
+    if match is None:
         return HeldType(declared, declared)
-    word, inside = found[1], found[2] or ""
+    word, inside = match[1], match[2] or ""
     if word in {"Nullable", "LowCardinality"}:
         inner = held_type(inside)
         return HeldType(
@@ -100,23 +100,23 @@ def declared_problem(declared: str) -> str:
     return ""
 
 
-def _range(made: ColumnType) -> tuple[int, int]:
-    if made.kind is K.YEAR:
+def _range(column_type: ColumnType) -> tuple[int, int]:
+    if column_type.kind is K.YEAR:
         return 0, 2155
-    if made.kind is K.BIT:
-        return 0, 2 ** (made.length or 1) - 1
-    bits = _WHOLE_BITS[made.kind]
-    return (0, 2**bits - 1) if made.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if column_type.kind is K.BIT:
+        return 0, 2 ** (column_type.length or 1) - 1
+    bits = _WHOLE_BITS[column_type.kind]
+    return (0, 2**bits - 1) if column_type.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _whole(made: ColumnType) -> str:
-    low, high = _range(made)
+def _whole(column_type: ColumnType) -> str:
+    low, high = _range(column_type)
     bits = next(bits for bits in (8, 16, 32, 64) if high < 2 ** (bits if low == 0 else bits - 1))
     return f"{'U' if low == 0 else ''}Int{bits}"
 
 
-def _moment(made: ColumnType) -> str:
-    return f"DateTime64({made.digits}, 'UTC')"
+def _moment(column_type: ColumnType) -> str:
+    return f"DateTime64({column_type.digits}, 'UTC')"
 
 
 def enum_type(labels: tuple[str, ...], there: Mapping[str, int] | None = None) -> str:
@@ -178,11 +178,11 @@ def takes(made: ColumnType, there: HeldType) -> bool:
                 (made.precision, made.scale) if kind is K.DECIMAL else (len(str(max(map(abs, _range(made))))), 0)
             )
             return scale >= fraction and precision - scale >= digits - fraction
-        found = re.fullmatch(r"(U?)Int(\d+)", word)
-        if found is None or kind is K.DECIMAL:
+        match = re.fullmatch(r"(U?)Int(\d+)", word)
+        if match is None or kind is K.DECIMAL:
             return False
-        bits, (low, high) = int(found[2]), _range(made)
-        least, most = (0, 2**bits - 1) if found[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        bits, (low, high) = int(match[2]), _range(made)
+        least, most = (0, 2**bits - 1) if match[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return least <= low and high <= most
     match kind:
         case K.FLOAT | K.DOUBLE:

@@ -55,17 +55,21 @@ class ClickHouseComparer(ComparesRowsOnly):
         with connected(self.place) as client:
             made, rows = self._made(client, plan), rows.combine_chunks()
             fields = made.fields(rows.schema)
-            mine = made.converted(rows, fields, np.ones(rows.num_rows, bool)).columns
-            key = [true_name(one) for one in made.key_fields(rows.schema)]
-            found = RangeDifferences()
+            own_columns = made.converted(rows, fields, np.ones(rows.num_rows, bool)).columns
+            key = [true_name(field) for field in made.key_fields(rows.schema)]
+            differences = RangeDifferences()
             if rows.num_rows:
-                types = {one: values.type for one, values in mine.items()}
-                there = made.held_rows(client, {one: mine[one] for one in key}, types)
-                odd = {one for one in mine if made.held.columns[one].type.word == "JSON"}
-                found = _compared({one: own for one, own in mine.items() if one not in odd}, there, key, values=values)
+                types = {one: values.type for one, values in own_columns.items()}
+                there = made.held_rows(client, {one: own_columns[one] for one in key}, types)
+                odd = {one for one in own_columns if made.held.columns[one].type.word == "JSON"}
+                differences = _compared(
+                    {one: own for one, own in own_columns.items() if one not in odd}, there, key, values=values
+                )
             if item is None or item.listed is None:
-                return found
-            return replace(found, extra=self._beyond(client, made, rows, item, {one: mine[one] for one in key}))
+                return differences
+            return replace(
+                differences, extra=self._beyond(client, made, rows, item, {one: own_columns[one] for one in key})
+            )
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -74,12 +78,12 @@ class ClickHouseComparer(ComparesRowsOnly):
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
         """See :meth:`sluice.targets.port.KeyLister.keys`."""
         with connected(self.place, slow=True) as client:
-            made = self._made(client, plan)
-            held, place = made.held, table_name(made.held.table)
+            rows = self._made(client, plan)
+            held_table, place = rows.held, table_name(rows.held.table)
             [[count]] = client.ask("counting rows", f"SELECT count() FROM {place} FORMAT JSONCompactEachRow").rows
             shares = -(-int(count) // _LISTED) or 1
             columns = ", ".join(
-                f"{read_expression(f't.{name(one)}', held.columns[one].type)} AS {name(one)}" for one in plan.key
+                f"{read_expression(f't.{name(one)}', held_table.columns[one].type)} AS {name(one)}" for one in plan.key
             )
             by = f"cityHash64({', '.join(f't.{name(one)}' for one in plan.key)})"
             for share in range(shares):
@@ -87,27 +91,27 @@ class ClickHouseComparer(ComparesRowsOnly):
                     f"SELECT {columns} FROM {place} AS t FINAL WHERE {by} % {shares} = {share} "
                     "SETTINGS output_format_arrow_string_as_string = 0 FORMAT ArrowStream"
                 )
-                there = client.ask(f"reading keys of {held.table}", statement).table.combine_chunks()
-                yield self._key_table(made, there)
+                combine_chunks = client.ask(f"reading keys of {held_table.table}", statement).table.combine_chunks()
+                yield self._key_table(rows, combine_chunks)
 
-    def _key_table(self, made: TableRows, there: pa.Table) -> pa.Table:
+    def _key_table(self, rows: TableRows, there: pa.Table) -> pa.Table:
         found = {}
         try:
-            for column in made.plan.key_columns:
+            for column in rows.plan.key_columns:
                 values = there[column.name]
-                one = values.chunk(0) if values.num_chunks else pa.array([], values.type)
-                found[column.name] = stored_key(one, column.sent_type)
+                chunk = values.chunk(0) if values.num_chunks else pa.array([], values.type)
+                found[column.name] = stored_key(chunk, column.sent_type)
         except (pa.ArrowException, ValueError) as error:
             raise LoadError(
-                f"keys of {made.plan.target} cannot be read back: {error!r}",
-                where=str(made.plan.target),
+                f"keys of {rows.plan.target} cannot be read back: {error!r}",
+                where=str(rows.plan.target),
                 hint="did another program write them?",
             ) from None
         return pa.table(found)
 
     def _made(self, client: Client, plan: PlannedTable) -> TableRows:
-        held = require(self.place, held_tables(client, [plan.target], every=False), plan)
-        return TableRows(self.place, plan, held, years_of(client))
+        held_table = require(self.place, held_tables(client, [plan.target], every=False), plan)
+        return TableRows(self.place, plan, held_table, years_of(client))
 
     def _beyond(
         self, client: Client, made: TableRows, rows: pa.Table, item: KeyRange, mine: Mapping[str, pa.Array]
@@ -140,7 +144,7 @@ def _compared(
         return _text(mine[one], number), _text(there[one], places[keys[number]])
 
     different = tuple(
-        RowDifference(number, tuple(names), tuple(pair(number, one) for one in names) if values else ())
+        RowDifference(number, tuple(names), tuple(pair(number, name) for name in names) if values else ())
         for number, names in sorted(odd.items())
     )
     return RangeDifferences(missing, different)

@@ -88,33 +88,33 @@ class HeldTables(OnlyColumns):
 
     def column(self, one: TableChange, name: str) -> str | None:
         """Return the name by the mapping; in a table of changes another one for a name that Sluice has."""
-        found = super().column(one, name)
-        return column_name(self._place, found) if found is not None else None
+        column = super().column(one, name)
+        return column_name(self._place, column) if column is not None else None
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the columns of a table; None if it is missing."""
-        found = self.held(table)
-        return {one.casefold(): one for one in found.columns} if found is not None else None
+        held_table = self.held(table)
+        return {column.casefold(): column for column in held_table.columns} if held_table is not None else None
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Return HAS if the column takes the values of the new type; UNSEEN if its rows were converted."""
-        found, new = self.held(table), part.new
-        made = self.change.meaning.types.get(new) if new is not None else None
-        if found is None or made is None or name not in found.columns:
+        held_table, new = self.held(table), part.new
+        column_type = self.change.meaning.types.get(new) if new is not None else None
+        if held_table is None or column_type is None or name not in held_table.columns:
             return Answer.UNSEEN
-        fits = takes(made, found.columns[name].type)
+        fits = takes(column_type, held_table.columns[name].type)
         return has(fits) if effect is None or not fits else Answer.UNSEEN
 
     def nullable(self, table: TableId, name: str) -> bool | None:
         """Return whether the column takes NULL. One that does suits a column that needs a value, too."""
-        found = self.held(table)
-        there = found.columns.get(name) if found is not None else None
-        return None if there is None or there.type.nullable else False
+        held_table = self.held(table)
+        column = held_table.columns.get(name) if held_table is not None else None
+        return None if column is None or column.type.nullable else False
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         """Return HAS if the table's key has these columns in this order."""
-        found = self.held(table)
-        return has(self._place.every or (found is not None and found.key == names))
+        held_table = self.held(table)
+        return has(self._place.every or (held_table is not None and held_table.key == names))
 
 
 def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> None:
@@ -123,20 +123,20 @@ def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> 
     batch, number = record.statements
     if batch == fence.batch and number > change.number:
         return
-    held = HeldTables(client, place, change)
+    held_tables = HeldTables(client, place, change)
     if change.check_only:
-        require_held(change, held)
+        require_held(change, held_tables)
         return
-    follower = _Follower(client, place, fence, change, record, held)
+    follower = _Follower(client, place, fence, change, record, held_tables)
     if place.every:
         for part in followed(change):
             follower.extend(part)
     else:
-        for step in list(steps_of(change, held)):
+        for step in list(steps_of(change, held_tables)):
             follower.step(step)
 
-    def done(found: Record | None) -> Record:
-        return replace(require_record(found, place, fence.epoch), statements=(fence.batch, change.number + 1))
+    def done(record: Record | None) -> Record:
+        return replace(require_record(record, place, fence.epoch), statements=(fence.batch, change.number + 1))
 
     change_record(CheckpointRows(client, place), done, place)
 
@@ -176,7 +176,7 @@ class _Follower:
             case CreateTable():
                 self._create(
                     step.table,
-                    self._types(step.table, step.one, [one.column for one in step.columns], step.key),
+                    self._types(step.table, step.one, [column.column for column in step.columns], step.key),
                     step.key,
                 )
             case AlterTable():
@@ -186,25 +186,35 @@ class _Follower:
         """Extend a table of changes: it keeps its name and all columns; a table or column with a new name is another
         one.
         """
-        one, after = part.one, part.one.after
-        called = one.renamed_to if K.RENAME_TABLE in part.kinds and one.renamed_to is not None else one.table
+        change, after = part.one, part.one.after
+        called = change.renamed_to if K.RENAME_TABLE in part.kinds and change.renamed_to is not None else change.table
         if after is None or called in self.change.not_captured or K.DROP_TABLE in part.kinds:
             return
         target = self.change.target(called)
-        there = self.held.held(target)
-        wanted = self._types(target, one, after.columns, ())
-        if there is None:
-            if called != one.table or part.cut_over or K.CREATE_TABLE in part.kinds:
-                self._create(target, wanted, CHANGE_KEY)
+        held_table = self.held.held(target)
+        wanted_types = self._types(target, change, after.columns, ())
+        if held_table is None:
+            if called != change.table or part.cut_over or K.CREATE_TABLE in part.kinds:
+                self._create(target, wanted_types, CHANGE_KEY)
             return
         if part.kinds & _OF_COLUMNS:
-            new = {given: declared for given, declared in wanted.items() if given not in there.columns}
+            new = {
+                given_column: declared
+                for given_column, declared in wanted_types.items()
+                if given_column not in held_table.columns
+            }
             if new:
                 self._run(f"adding columns of {target}", add_columns(target, new))
             for column in after.columns:
-                given = self.held.column(one, column.name)
-                if given is not None and given in there.columns:
-                    self._widen(target, given, there.columns[given].type, type_of(self.change, column), wanted[given])
+                given_column = self.held.column(change, column.name)
+                if given_column is not None and given_column in held_table.columns:
+                    self._widen(
+                        target,
+                        given_column,
+                        held_table.columns[given_column].type,
+                        type_of(self.change, column),
+                        wanted_types[given_column],
+                    )
 
     # -- tables --------------------------------------------------------------------------------------------------------
     def _run(self, doing: str, statement: str) -> None:
@@ -237,27 +247,27 @@ class _Follower:
 
     # -- columns -------------------------------------------------------------------------------------------------------
     def _types(
-        self, table: TableId, one: TableChange, columns: Iterable[ColumnDefinition], key: Iterable[str]
+        self, table: TableId, change: TableChange, columns: Iterable[ColumnDefinition], key: Iterable[str]
     ) -> dict[str, str]:
         """Return the columns of a table that is made: name -> type."""
-        found, keys = {}, set(key)
+        types, keys = {}, set(key)
         for column in columns:
-            given = self.held.column(one, column.name)
-            if given is not None and column.generated is None:
-                nullable = self.place.every or (column.nullable and given not in keys)
-                found[given] = declared_type(
-                    self.place, table, given.removeprefix("$"), type_of(self.change, column), nullable=nullable
+            given_column = self.held.column(change, column.name)
+            if given_column is not None and column.generated is None:
+                nullable = self.place.every or (column.nullable and given_column not in keys)
+                types[given_column] = declared_type(
+                    self.place, table, given_column.removeprefix("$"), type_of(self.change, column), nullable=nullable
                 )
-        return found
+        return types
 
     def _alter(self, step: AlterTable) -> None:
-        table, there = step.table, self.held.held(step.table)
-        assert there is not None  # the plan saw it
+        table, held_table = step.table, self.held.held(step.table)
+        assert held_table is not None  # the plan saw it
         for effect in effects_on(self.change, step.source):
-            given = self.held.column(step.one, effect.new.name)
-            if given is not None:
+            given_column = self.held.column(step.one, effect.new.name)
+            if given_column is not None:
                 raise not_converted(self.change, effect, table, "a target of type clickhouse converts no rows")
-        key, renamed = there.key or (), step.renamed
+        key, renamed = held_table.key or (), step.renamed
         gone = [one for one in step.drops if one in key]
         if gone:
             raise not_followed(self.change, f"column {gone[0]} is part of the key of {table}", _BY_HAND)
@@ -265,9 +275,9 @@ class _Follower:
             why = "a column takes the name of another one, which a load that is repeated would do twice"
             raise not_followed(self.change, why, _BY_HAND)
         types = self._types(table, step.one, step.after.columns, key)
-        wider = self._wider(step, there, types)
+        wider = self._wider(step, held_table, types)
         if step.copied:
-            remove_older(self.client, self.place, self.fence, there)
+            remove_older(self.client, self.place, self.fence, held_table)
         parts = [f"DROP COLUMN IF EXISTS {name(one)}" for one in step.drops]
         parts += [
             f"RENAME COLUMN IF EXISTS {name(old)} TO {name(new)}" for old, new in renamed.items() if old not in key
@@ -289,37 +299,41 @@ class _Follower:
 
     def _added(self, step: AlterTable, given: str, column: ColumnDefinition, declared: str) -> str:
         """Return the clause that adds a column: rows that are there have the source's own default."""
-        known = self.change.meaning.default_value(column)
-        if known.value is None:
-            raise not_filled(self.change, step.table, given, known.why, added_by_hand())
-        there, made = held_type(declared), type_of(self.change, column)
-        values, odd = sent(pa.repeat(known.value, 1), made, there, ALL_YEARS)
+        known_default_value = self.change.meaning.default_value(column)
+        if known_default_value.value is None:
+            raise not_filled(self.change, step.table, given, known_default_value.why, added_by_hand())
+        there, column_type = held_type(declared), type_of(self.change, column)
+        values, odd = sent(pa.repeat(known_default_value.value, 1), column_type, there, ALL_YEARS)
         if odd is not None and (self.place.options.unfit_dates == "refuse" or not there.nullable):
             raise not_filled(
                 self.change, step.table, given, f"no {declared} holds its default {column.default}", added_by_hand()
             )
-        text = default_sql(values, made, there)
+        text = default_sql(values, column_type, there)
         return f"ADD COLUMN IF NOT EXISTS {name(given)} {declared}{f' DEFAULT {text}' if text != 'NULL' else ''}"
 
-    def _wider(self, step: AlterTable, there: HeldTable, types: Mapping[str, str]) -> dict[str, str]:
+    def _wider(self, step: AlterTable, held_table: HeldTable, types: Mapping[str, str]) -> dict[str, str]:
         """Return the types of columns that need another one, by their names after the change. Raises LoadError."""
         found: dict[str, str] = {}
-        for one in step.changes:
-            held = there.columns.get(one.was)
-            if one.kind in _OF_TYPES and held is not None and one.name in types:
-                made = type_of(self.change, one.new)
-                if wanted := self._wanted(held.type, made, types[one.name], one.name, copied=step.copied):
-                    found[one.name] = wanted
+        for change in step.changes:
+            held_column = held_table.columns.get(change.was)
+            if change.kind in _OF_TYPES and held_column is not None and change.name in types:
+                column_type = type_of(self.change, change.new)
+                if wanted := self._wanted(
+                    held_column.type, column_type, types[change.name], change.name, copied=step.copied
+                ):
+                    found[change.name] = wanted
         return found
 
-    def _wanted(self, there: HeldType, made: ColumnType, declared: str, given: str, *, copied: bool = False) -> str:
+    def _wanted(
+        self, there: HeldType, column_type: ColumnType, declared: str, given: str, *, copied: bool = False
+    ) -> str:
         """Return the type that a column needs, "" if the one that it has is enough. Raises LoadError."""
         wanted = held_type(declared)
         nullable = there.nullable or wanted.nullable
-        if takes(made, there):
+        if takes(column_type, there):
             return there.as_nullable(nullable) if nullable is not there.nullable else ""
         if there.word.startswith("Enum") and wanted.word.startswith("Enum"):
-            longer = enum_type(made.labels, there.labels)
+            longer = enum_type(column_type.labels, there.labels)
             if longer:
                 return held_type(longer).as_nullable(nullable)
         if copied or _widens(there, wanted):
@@ -327,8 +341,8 @@ class _Follower:
         why = f"column {given} is {there.declared}, which cannot hold values of the new type"
         raise not_followed(self.change, why, _BY_HAND)
 
-    def _widen(self, table: TableId, given: str, there: HeldType, made: ColumnType, declared: str) -> None:
-        if wanted := self._wanted(there, made, declared, given):
+    def _widen(self, table: TableId, given: str, held_type: HeldType, column_type: ColumnType, declared: str) -> None:
+        if wanted := self._wanted(held_type, column_type, declared, given):
             self._run(
                 f"changing table {table}",
                 f"ALTER TABLE {table_name(table)} MODIFY COLUMN {name(given)} {wanted} SETTINGS mutations_sync = 2",
@@ -339,15 +353,15 @@ class _Follower:
 
         Those of the key cannot be changed in place: the table is written anew, and takes the other's place.
         """
-        table, there = step.table, self.held.held(step.table)
-        assert there is not None
-        key = there.key or ()
+        table, held_table = step.table, self.held.held(step.table)
+        assert held_table is not None
+        key = held_table.key or ()
         if not set(key) & (wider.keys() | keys.keys()):
             parts = ", ".join(f"MODIFY COLUMN {name(one)} {declared}" for one, declared in wider.items())
             self._run(f"changing table {table}", f"ALTER TABLE {table_name(table)} {parts} SETTINGS mutations_sync = 2")
             return
         own = f"{table.table}~sluice~"
-        mine = TableId(table.schema, f"{own}{self.record.term}")
+        own_table = TableId(table.schema, f"{own}{self.record.term}")
         statement = (
             f"SELECT name FROM system.tables WHERE database = {literal(table.schema)} "
             f"AND startsWith(name, {literal(own)}) FORMAT JSONCompactEachRow"
@@ -358,38 +372,41 @@ class _Follower:
             self._run(f"removing table {left}", f"DROP TABLE IF EXISTS {table_name(TableId(table.schema, left))} SYNC")
         columns = {
             keys.get(one, one): wider.get(keys.get(one, one), column.type.declared)
-            for one, column in there.columns.items()
+            for one, column in held_table.columns.items()
         }
-        self._run(f"making table {mine}", create_table(self.place, mine, columns, [keys.get(one, one) for one in key]))
+        self._run(
+            f"making table {own_table}",
+            create_table(self.place, own_table, columns, [keys.get(one, one) for one in key]),
+        )
         shut_out(
             self.client,
             self.place,
             guarded(self.client, self.place, self.fence),
-            held_tables(self.client, [mine], every=False).values(),
+            held_tables(self.client, [own_table], every=False).values(),
         )
         self._run(
             f"writing {table} anew",
-            f"INSERT INTO {table_name(mine)} ({names([*columns, *OWN])}) "
-            f"SELECT {names([*there.columns, *OWN])} FROM {table_name(table)}",
+            f"INSERT INTO {table_name(own_table)} ({names([*columns, *OWN])}) "
+            f"SELECT {names([*held_table.columns, *OWN])} FROM {table_name(table)}",
         )
         guarded(self.client, self.place, self.fence)
-        self.client.ask(f"exchanging {table}", f"EXCHANGE TABLES {table_name(table)} AND {table_name(mine)}")
+        self.client.ask(f"exchanging {table}", f"EXCHANGE TABLES {table_name(table)} AND {table_name(own_table)}")
         self.client.ask(
-            f"removing table {mine}", f"DROP TABLE IF EXISTS {table_name(mine)} SYNC", allow=(UNKNOWN_TABLE,)
+            f"removing table {own_table}", f"DROP TABLE IF EXISTS {table_name(own_table)} SYNC", allow=(UNKNOWN_TABLE,)
         )
 
 
-def _widens(there: HeldType, wanted: HeldType) -> bool:
+def _widens(held_type: HeldType, wanted: HeldType) -> bool:
     """Return True if the server's conversion keeps every value."""
     for kind in ("Int", "UInt"):
-        if there.word.startswith(kind) and wanted.word.startswith("Int" if kind == "Int" else ("UInt", "Int")):
-            bits, more = (int(one.word.rpartition("nt")[2]) for one in (there, wanted))
-            return more > bits or (more == bits and there.word == wanted.word)
-    if there.word == wanted.word == "Decimal":
-        (precision, scale), (more, fraction) = there.numbers, wanted.numbers
+        if held_type.word.startswith(kind) and wanted.word.startswith("Int" if kind == "Int" else ("UInt", "Int")):
+            bits, more = (int(one.word.rpartition("nt")[2]) for one in (held_type, wanted))
+            return more > bits or (more == bits and held_type.word == wanted.word)
+    if held_type.word == wanted.word == "Decimal":
+        (precision, scale), (more, fraction) = held_type.numbers, wanted.numbers
         return fraction >= scale and more - fraction >= precision - scale
-    if there.word == wanted.word == "DateTime64":
-        return wanted.numbers[0] >= there.numbers[0]
+    if held_type.word == wanted.word == "DateTime64":
+        return wanted.numbers[0] >= held_type.numbers[0]
     moves = {
         ("Float32", "Float64"),
         ("Date", "Date32"),
@@ -398,7 +415,7 @@ def _widens(there: HeldType, wanted: HeldType) -> bool:
         ("Enum16", "String"),
         ("UUID", "String"),
     }
-    return (there.word, wanted.word) in moves or there.word == wanted.word == "String"
+    return (held_type.word, wanted.word) in moves or held_type.word == wanted.word == "String"
 
 
 __all__ = ["FOLLOWED_CHANGES", "FOLLOWED_MERGED", "follow", "remove_older"]

@@ -36,8 +36,8 @@ class Place:
 
     def view_of(self, table: TableId) -> TableId | None:
         """Return the view with the newest rows of a table, None if there is none."""
-        made = self.options.view
-        return TableId(table.schema, made.format(table=table.table)) if made and not self.every else None
+        view = self.options.view
+        return TableId(table.schema, view.format(table=table.table)) if view and not self.every else None
 
 
 __all__ = ["Place"]

@@ -61,7 +61,7 @@ class TableRows(KeyedRows):
     def __init__(self, place: Place, plan: PlannedTable, held: HeldTable, years: Years) -> None:
         super().__init__(plan)
         self.place, self.held, self.years = place, held, years
-        self._generated = {one.name for one in plan.columns if one.generated}
+        self._generated = {column.name for column in plan.columns if column.generated}
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns that are sent."""
@@ -70,19 +70,19 @@ class TableRows(KeyedRows):
     def converted(self, rows: pa.Table, fields: Sequence[pa.Field], stays: _Mask) -> Block:
         """Convert columns of rows. ``stays``: the rows whose values count."""
         block, refuses, known = Block({}), self.place.options.unfit_dates == "refuse", self.known(rows)
-        for one in fields:
-            given, counts = true_name(one), stays & known[one.name] if known else stays
-            there = self.held.columns[column_name(self.place, given)]
-            values, odd = sent(one_chunk(rows[one.name]), self.type_of(one), there.type, self.years)
-            needed = given in self.plan.key or not there.type.nullable
+        for arrow_field in fields:
+            given, counts = true_name(arrow_field), stays & known[arrow_field.name] if known else stays
+            column = self.held.columns[column_name(self.place, given)]
+            values, odd = sent(one_chunk(rows[arrow_field.name]), self.type_of(arrow_field), column.type, self.years)
+            needed = given in self.plan.key or not column.type.nullable
             if odd is not None and pa.types.is_decimal(values.type):
-                block.refuse(odd & counts, given, f"NaN, which {there.type.declared} cannot hold")
+                block.refuse(odd & counts, given, f"NaN, which {column.type.declared} cannot hold")
             elif odd is not None and (refuses or needed):
-                block.refuse(odd & counts, given, f"{there.type.declared} cannot hold this date (options.unfit_dates)")
+                block.refuse(odd & counts, given, f"{column.type.declared} cannot hold this date (options.unfit_dates)")
             if needed:
                 null = np.asarray(values.is_null().to_numpy(zero_copy_only=False))
                 block.refuse(null & counts, given, "NULL in a column that takes none")
-            block.columns[there.name] = values
+            block.columns[column.name] = values
         return block
 
     # -- merged rows -------------------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ class TableRows(KeyedRows):
 
     def _moved(self, rows: pa.Table, gone: _Mask) -> _Mask:
         """Return a mask of the rows that stay under another key than the one under which the target holds them."""
-        there = np.asarray(one_chunk(rows["_before"]).is_valid().to_numpy(zero_copy_only=False)) & ~gone
+        mask = np.asarray(one_chunk(rows["_before"]).is_valid().to_numpy(zero_copy_only=False)) & ~gone
         found = np.zeros(rows.num_rows, bool)
-        for one, old in zip(self.key_fields(rows.schema), self.old_columns(rows), strict=True) if there.any() else ():
+        for one, old in zip(self.key_fields(rows.schema), self.old_columns(rows), strict=True) if mask.any() else ():
             other = pc.fill_null(pc.not_equal(one_chunk(rows[one.name]), old), False)
             found |= np.asarray(other.to_numpy(zero_copy_only=False))
-        return found & there
+        return found & mask
 
     def removed(self, keys: Mapping[str, pa.Array], record: Record, batch: int) -> pa.Table:
         """Return the block that removes keys, by name of column as they are sent."""
@@ -150,8 +150,8 @@ class TableRows(KeyedRows):
         """Return the key's columns with the values that the target has, as they are sent."""
         found = {}
         for one, values in zip(self.key_fields(rows.schema), self.old_columns(rows), strict=True):
-            there = self.held.columns[true_name(one)]
-            found[there.name], _ = sent(values, self.type_of(one), there.type, self.years)
+            column = self.held.columns[true_name(one)]
+            found[column.name], _ = sent(values, self.type_of(one), column.type, self.years)
         return found
 
     def _complete(
@@ -173,26 +173,26 @@ class TableRows(KeyedRows):
                 where=str(self.plan.target),
                 hint=f"{LOG_WHOLE_ROWS}; then `sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
             )
-        key = {true_name(one): block.columns[true_name(one)] for one in self.key_fields(rows.schema)}
+        key = {true_name(key): block.columns[true_name(key)] for key in self.key_fields(rows.schema)}
         asked = {one: values.filter(pa.array(lacks)) for one, values in key.items()}
         there = self.held_rows(client, asked, {one: values.type for one, values in block.columns.items()})
         places = {one: number for number, one in enumerate(key_tuples({one: there[one] for one in key}))}
         ops, at = rows["_op"].to_pylist(), np.full(rows.num_rows, -1)
-        for number, one in zip(np.flatnonzero(lacks).tolist(), key_tuples(asked), strict=True):
-            at[number] = places.get(one, -1)
+        for number, key_tuple in zip(np.flatnonzero(lacks).tolist(), key_tuples(asked), strict=True):
+            at[number] = places.get(key_tuple, -1)
             if at[number] < 0 and ops[number] == Op.UPDATE and not copied:
-                shown = "(masked)" if hidden else str(one)[:300]
+                shown = "(masked)" if hidden else str(key_tuple)[:300]
                 raise LoadError(
                     f"the target has no row {shown}, but the log only contains the changed columns of this row",
                     where=str(self.plan.target),
                     hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
                 )
-        for one in fields:
-            absent, column = lacks & ~known[one.name], true_name(one)
+        for arrow_field in fields:
+            absent, column = lacks & ~known[arrow_field.name], true_name(arrow_field)
             if absent.any():
                 filled = there[column].take(pa.array(at, mask=at < 0))
-                mine = block.columns[column]
-                block.columns[column] = pc.if_else(pa.array(absent), filled.cast(mine.type), mine)
+                own_column = block.columns[column]
+                block.columns[column] = pc.if_else(pa.array(absent), filled.cast(own_column.type), own_column)
 
     # -- rows that are there -----------------------------------------------------------------------------------------
     def held_rows(
@@ -206,22 +206,24 @@ class TableRows(KeyedRows):
         columns = ", ".join(
             f"{read_expression(f't.{name(one)}', self.held.columns[one].type)} AS {name(one)}" for one in types
         )
-        structure = ", ".join(f"{name(one)} {self.held.columns[one].type.declared}" for one in keys)
-        asked = pa.table(dict(keys))
-        size = max(1, asked.nbytes // max(1, asked.num_rows))
+        structure = ", ".join(f"{name(key)} {self.held.columns[key].type.declared}" for key in keys)
+        requested_table = pa.table(dict(keys))
+        size = max(1, requested_table.nbytes // max(1, requested_table.num_rows))
         step = max(1, _HELD * _WIDE_KEY // max(_WIDE_KEY, size))
-        for first in range(0, asked.num_rows, step):
-            part = stream_of(asked.slice(first, step).combine_chunks())
+        for first in range(0, requested_table.num_rows, step):
+            part = stream_of(requested_table.slice(first, step).combine_chunks())
             listed = f"SELECT {names(keys)} FROM format(ArrowStream, {literal(structure)}, unhex('{part.hex()}'))"
-            left = ", ".join(f"t.{name(one)}" for one in keys)
+            left = ", ".join(f"t.{name(key)}" for key in keys)
             statement = (
                 f"SELECT {columns} FROM {table_name(self.held.table)} AS t FINAL WHERE ({left}) IN ({listed}) "
                 "SETTINGS output_format_arrow_string_as_string = 0 FORMAT ArrowStream"
             )
             found.append(client.ask(f"reading rows of {self.held.table}", statement).table)
-        made = pa.concat_tables(found) if found else None
+        concat_tables = pa.concat_tables(found) if found else None
         return {
-            one: read_back(one_chunk(made[one]), kind) if made is not None else read_back(pa.array([], kind), kind)
+            one: read_back(one_chunk(concat_tables[one]), kind)
+            if concat_tables is not None
+            else read_back(pa.array([], kind), kind)
             for one, kind in types.items()
         }
 
@@ -246,7 +248,9 @@ class TableRows(KeyedRows):
                 hint="options: {unfit_dates: 'null'} writes NULL for such dates; or change the value by a rule",
             )
         before = one_chunk(rows["_before"])
-        old = {true_name(one): json_texts(_plain(member(before, one.name)), self.type_of(one)) for one in fields}
+        old = {
+            true_name(field): json_texts(_plain(member(before, field.name)), self.type_of(field)) for field in fields
+        }
         texts = image({one: pc.fill_null(values, "null") for one, values in old.items()})
         unsigned = np.uint64
         own = {
@@ -271,10 +275,10 @@ class TableRows(KeyedRows):
         statement = (
             f"SELECT {names(CHANGE_KEY[1:])} FROM {table_name(self.held.table)} WHERE {condition} FORMAT ArrowStream"
         )
-        there = client.ask(f"looking for changes of batch {batch} in {self.held.table}", statement).table
-        if not there.num_rows:
+        table = client.ask(f"looking for changes of batch {batch} in {self.held.table}", statement).table
+        if not table.num_rows:
             return block
-        held = set(zip(*(there[one].to_pylist() for one in CHANGE_KEY[1:]), strict=True))
+        held = set(zip(*(table[one].to_pylist() for one in CHANGE_KEY[1:]), strict=True))
         mine = zip(*(block[one].to_pylist() for one in CHANGE_KEY[1:]), strict=True)
         return block.filter(pa.array([one not in held for one in mine]))
 
@@ -290,14 +294,14 @@ def digest_of(rows: pa.Table) -> str:
 
 def key_tuples(columns: Mapping[str, pa.Array]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a key's columns as tuples; equal keys are equal tuples."""
-    return zip(*(_plain_values(comparable(one)) for one in columns.values()), strict=True)
+    return zip(*(_plain_values(comparable(column)) for column in columns.values()), strict=True)
 
 
 def _plain_values(values: pa.Array) -> list[Any]:
     if pa.types.is_temporal(values.type):  # not limited to the range of Python's calendar
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    found: list[Any] = values.to_pylist()
-    return found
+    plain_values: list[Any] = values.to_pylist()
+    return plain_values
 
 
 __all__ = ["Block", "TableRows", "digest_of", "key_tuples"]

@@ -49,34 +49,38 @@ class ClickHouseSchema:
         """Return findings on each table."""
         if not tables:
             return ()
-        found: list[TableFinding] = []
+        findings: list[TableFinding] = []
         with connected(self.place) as client:
             try:
                 held = held_tables(client, [plan.target for plan in tables], every=self.place.every)
                 for plan in tables:
-                    found += self._about(client, plan, held)
+                    findings += self._about(client, plan, held)
             except SluiceError as error:
-                found.append(TableFinding("error", tables[0].target, "", error.message, hint=error.hint or ""))
-        return found
+                findings.append(TableFinding("error", tables[0].target, "", error.message, hint=error.hint or ""))
+        return findings
 
-    def _about(self, client: Client, plan: PlannedTable, held: Mapping[TableId, HeldTable]) -> Iterator[TableFinding]:
-        place, there = self.place, held.get(plan.target)
+    def _about(
+        self, client: Client, plan: PlannedTable, held_tables: Mapping[TableId, HeldTable]
+    ) -> Iterator[TableFinding]:
+        place, held_table = self.place, held_tables.get(plan.target)
         if not plan.key and not place.every:
             yield without_key(plan)
             return
-        if there is None:
+        if held_table is None:
             yield from self._proposed(plan)
             why = f"there is no table {plan.target} for {plan.source}"
             yield TableFinding(
                 "error", plan.target, "", why, _SEPARATOR.join(make_statements(place, plan)), absent=True
             )
             return
-        if problem := unfit(place, there):
+        if problem := unfit(place, held_table):
             yield TableFinding("error", plan.target, "", f"it {problem}", hint="name another table, or remove it")
             return
-        new = [one.name for one in sent_columns(plan) if column_name(place, one.name) not in there.columns]
+        new = [
+            column.name for column in sent_columns(plan) if column_name(place, column.name) not in held_table.columns
+        ]
         if new:
-            made = {one: declared for one, declared in columns_of(place, plan).items() if one not in there.columns}
+            made = {one: declared for one, declared in columns_of(place, plan).items() if one not in held_table.columns}
             view = place.view_of(plan.target)
             statements = [
                 add_columns(plan.target, made),
@@ -87,52 +91,53 @@ class ClickHouseSchema:
                 yield TableFinding("error", plan.target, given, why, _SEPARATOR.join(statements), absent=True)
             return
         try:
-            require(place, held, plan)
+            require(place, held_tables, plan)
         except MappingError as error:
             yield TableFinding("error", plan.target, "", error.message, hint=error.hint or "")
             return
-        yield from self._columns(client, plan, there)
-        yield from self._durable(there)
+        yield from self._columns(client, plan, held_table)
+        yield from self._durable(held_table)
         what = "every change is appended to" if place.every else "rows are merged into"
-        yield TableFinding("ok", plan.target, "", f"{what} {there.engine} {table_name(plan.target)}")
+        yield TableFinding("ok", plan.target, "", f"{what} {held_table.engine} {table_name(plan.target)}")
 
     def _proposed(self, plan: PlannedTable) -> Iterator[TableFinding]:
         """Yield types of the options that cannot hold the values."""
         for column in sent_columns(plan):
             declared = self.place.options.types.get(f"{plan.target}.{column.name}")
             if declared is not None and not takes(column.sent_type, held_type(declared)):
-                said = column.sql_type or column.arrow_type
-                why = f"options.types makes it {declared}, which cannot hold values of {said}"
+                sql_type = column.sql_type or column.arrow_type
+                why = f"options.types makes it {declared}, which cannot hold values of {sql_type}"
                 yield TableFinding("error", plan.target, column.name, why)
 
-    def _columns(self, client: Client, plan: PlannedTable, there: HeldTable) -> Iterator[TableFinding]:
+    def _columns(self, client: Client, plan: PlannedTable, held_table: HeldTable) -> Iterator[TableFinding]:
         few = years_of(client) == FEW_YEARS
         for column in sent_columns(plan):
-            held = there.columns[column_name(self.place, column.name)].type
-            why = lost(column.sent_type, held)
-            if not why and column.sent_type.kind in DATES and held.word in {"Date32", "DateTime64"}:
+            held_type = held_table.columns[column_name(self.place, column.name)].type
+            why = lost(column.sent_type, held_type)
+            if not why and column.sent_type.kind in DATES and held_type.word in {"Date32", "DateTime64"}:
                 why = "dates that no calendar has" + (
                     f", and those before {FEW_YEARS[0].year} or after {FEW_YEARS[1].year}," if few else ""
                 )
                 why += " are refused, or become NULL: options.unfit_dates"
-            if not why and not held.nullable and column.nullable and not column.key:
+            if not why and not held_type.nullable and column.nullable and not column.key:
                 why = "NULL is refused"
             if why:
-                yield about_values(plan.target, column.name, f"{column.sql_type} -> {held.declared}", why)
+                yield about_values(plan.target, column.name, f"{column.sql_type} -> {held_type.declared}", why)
 
-    def _durable(self, there: HeldTable) -> Iterator[TableFinding]:
-        if there.engine.startswith(("Replicated", "Shared")):
+    def _durable(self, existing: HeldTable) -> Iterator[TableFinding]:
+        if existing.engine.startswith(("Replicated", "Shared")):
             return
-        if "fsync_after_insert = 1" not in there.settings:
+        if "fsync_after_insert = 1" not in existing.settings:
             why = "fsync_after_insert is off: a crash of the machine may lose rows that the checkpoint says are there"
-            hint = (
-                f"ALTER TABLE {table_name(there.table)} MODIFY SETTING fsync_after_insert = 1, fsync_part_directory = 1"
-            )
-            yield TableFinding("warning", there.table, "", why, hint=hint)
-        if self.place.every and not re.search(r"non_replicated_deduplication_window = [1-9]", there.settings):
+            to_disk = "fsync_after_insert = 1, fsync_part_directory = 1"
+            hint = f"ALTER TABLE {table_name(existing.table)} MODIFY SETTING {to_disk}"
+            yield TableFinding("warning", existing.table, "", why, hint=hint)
+        if self.place.every and not re.search(r"non_replicated_deduplication_window = [1-9]", existing.settings):
             why = "non_replicated_deduplication_window is 0: the table forgets at once which changes it has"
-            hint = f"ALTER TABLE {table_name(there.table)} MODIFY SETTING non_replicated_deduplication_window = 10000"
-            yield TableFinding("error", there.table, "", why, hint=hint)
+            hint = (
+                f"ALTER TABLE {table_name(existing.table)} MODIFY SETTING non_replicated_deduplication_window = 10000"
+            )
+            yield TableFinding("error", existing.table, "", why, hint=hint)
 
     def apply(self, statement: str) -> None:
         """Run what a finding proposes. Raises LoadError."""

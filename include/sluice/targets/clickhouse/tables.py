@@ -73,10 +73,12 @@ class HeldTable:
 
 def held_tables(client: Client, tables: Iterable[TableId], *, every: bool) -> dict[TableId, HeldTable]:
     """Return those of the tables that are there."""
-    wanted, found = sorted(set(tables), key=str), {}
+    wanted_tables, found = sorted(set(tables), key=str), {}
     own = ENVELOPE if every else OWN
-    for first in range(0, len(wanted), _AT_ONCE):
-        asked = ", ".join(f"({literal(one.schema)}, {literal(one.table)})" for one in wanted[first : first + _AT_ONCE])
+    for first in range(0, len(wanted_tables), _AT_ONCE):
+        asked = ", ".join(
+            f"({literal(one.schema)}, {literal(one.table)})" for one in wanted_tables[first : first + _AT_ONCE]
+        )
         columns: dict[TableId, list[tuple[str, str, bool]]] = {}
         statement = (
             "SELECT database, table, name, type, is_in_sorting_key FROM system.columns "
@@ -105,18 +107,18 @@ def held_tables(client: Client, tables: Iterable[TableId], *, every: bool) -> di
 
 
 def _key(sorted_by: str) -> tuple[str, ...] | None:
-    found, rest = [], sorted_by.strip()
+    key, rest = [], sorted_by.strip()
     rest = rest[1:-1].strip() if rest.startswith("(") and rest.endswith(")") else rest
     while rest:
-        one = _PLAIN.match(rest)
-        if one is None:
+        match = _PLAIN.match(rest)
+        if match is None:
             return None
-        found.append(unescaped(one[1]) if one[1] is not None else one[2])
-        rest = rest[one.end() :].strip()
+        key.append(unescaped(match[1]) if match[1] is not None else match[2])
+        rest = rest[match.end() :].strip()
         if rest and not rest.startswith(","):
             return None
         rest = rest[1:].strip()
-    return tuple(found)
+    return tuple(key)
 
 
 # -- statements --------------------------------------------------------------------------------------------------------
@@ -127,8 +129,8 @@ def column_name(place: Place, given: str) -> str:
 
 def declared_type(place: Place, table: TableId, given: str, made: ColumnType, *, nullable: bool) -> str:
     """Return the type of a column that is made: that of the options, or the proposed one."""
-    wanted = place.options.types.get(f"{table}.{given}")
-    there = held_type(wanted or own_type(made, place.options.enums))
+    wanted_type = place.options.types.get(f"{table}.{given}")
+    there = held_type(wanted_type or own_type(made, place.options.enums))
     return there.as_nullable(there.nullable or nullable)
 
 
@@ -140,10 +142,14 @@ def sent_columns(plan: PlannedTable) -> tuple[PlannedColumn, ...]:
 def columns_of(place: Place, plan: PlannedTable) -> dict[str, str]:
     """Return the user's columns of the table of a planned one: name -> type."""
     return {
-        column_name(place, one.name): declared_type(
-            place, plan.target, one.name, one.sent_type, nullable=place.every or (one.nullable and not one.key)
+        column_name(place, column.name): declared_type(
+            place,
+            plan.target,
+            column.name,
+            column.sent_type,
+            nullable=place.every or (column.nullable and not column.key),
         )
-        for one in sent_columns(plan)
+        for column in sent_columns(plan)
     }
 
 
@@ -196,12 +202,12 @@ def make_statements(place: Place, plan: PlannedTable) -> list[str]:
 # -- what fits ---------------------------------------------------------------------------------------------------------
 def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable) -> HeldTable:
     """Return the table of a planned one. Raises MappingError unless its rows can be written."""
-    found, apply = held.get(plan.target), f"`sluice check {place.pipeline} --apply`"
-    if found is None:
+    held_table, apply = held.get(plan.target), f"`sluice check {place.pipeline} --apply`"
+    if held_table is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}", where=str(plan.target), hint=f"{apply} makes it"
         )
-    problem = unfit(place, found)
+    problem = unfit(place, held_table)
     if problem:
         raise MappingError(
             f"table {plan.target} {problem}", where=str(plan.target), hint="name another table, or remove it"
@@ -215,8 +221,8 @@ def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable)
                 hint="give it another name: mapping.columns.rename",
             )
     by_name = {one.name: column_name(place, one.name) for one in sent}
-    there = [one for one, named in by_name.items() if named in found.columns]
-    key = plan.key if place.every else found.key or ()
+    there = [one for one, named in by_name.items() if named in held_table.columns]
+    key = plan.key if place.every else held_table.key or ()
     require_names(
         plan,
         there,
@@ -225,8 +231,8 @@ def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable)
         key_hint="name the same key in the mapping: key; or remove the table and copy it anew",
     )
     for column in sent:
-        if not takes(column.sent_type, found.columns[by_name[column.name]].type):
-            raise does_not_fit(plan, column, found.columns[by_name[column.name]])
+        if not takes(column.sent_type, held_table.columns[by_name[column.name]].type):
+            raise does_not_fit(plan, column, held_table.columns[by_name[column.name]])
     parted = place.options.partition_by.get(str(plan.target), "")
     others = {one.name for one in sent} - set(plan.key)
     for word in re.findall(r"\w+", parted) if not place.every else ():
@@ -236,14 +242,14 @@ def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable)
                 where=f"{plan.target}.{word}",
                 hint="a row must not move to another partition while its key stays",
             )
-    return found
+    return held_table
 
 
 def does_not_fit(plan: PlannedTable, column: PlannedColumn, there: HeldColumn) -> MappingError:
     """Return the error for a column whose type cannot hold the values."""
-    said = column.sql_type or column.arrow_type
+    sql_type = column.sql_type or column.arrow_type
     return MappingError(
-        f"column {there.name!r} of {plan.target} is {there.type.declared}, which cannot hold values of {said}",
+        f"column {there.name!r} of {plan.target} is {there.type.declared}, which cannot hold values of {sql_type}",
         where=f"{plan.target}.{there.name}",
         hint="change its type (ALTER TABLE … MODIFY COLUMN), or leave the column out: mapping.columns.exclude",
     )

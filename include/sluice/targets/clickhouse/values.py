@@ -60,7 +60,7 @@ def sent(values: pa.Array, made: ColumnType, there: HeldType, years: Years) -> t
 def _dates(values: pa.Array, years: Years) -> tuple[pa.Array, _Mask | None]:
     days = pa.types.is_date32(values.type)
     unit = 1 if days else _DAY_US
-    least, most = ((one - _EPOCH).days for one in years)
+    least, most = ((year - _EPOCH).days for year in years)
     numbers = values.view(pa.int32() if days else pa.int64())
     beyond = pc.or_(pc.less(numbers, least * unit), pc.greater_equal(numbers, (most + 1) * unit))
     odd = np.asarray(pc.fill_null(beyond, False).to_numpy(zero_copy_only=False)) | is_special(values)

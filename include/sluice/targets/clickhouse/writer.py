@@ -60,7 +60,7 @@ class ClickHouseWriter:
         self._follow(before_rows=True)
 
     def _follow(self, *, before_rows: bool) -> None:
-        changes = [one for one in self.batch.schema_changes if one.before_rows is before_rows]
+        changes = [change for change in self.batch.schema_changes if change.before_rows is before_rows]
         if changes:
             with connected(self.place, slow=True) as client:
                 for change in changes:
@@ -103,8 +103,11 @@ class ClickHouseWriter:
         """Follow later schema changes, then move the checkpoint. A repeat is harmless. Raises Fenced, LoadError."""
         batch, fence, place = self.batch, self.fence, self.place
         with connected(place) as client:
-            held = read_record(client, place)
-            again = held is not None and (held.checkpoint.epoch, held.checkpoint.batch) == (fence.epoch, batch.number)
+            held_record = read_record(client, place)
+            again = held_record is not None and (held_record.checkpoint.epoch, held_record.checkpoint.batch) == (
+                fence.epoch,
+                batch.number,
+            )
             if not again:
                 guarded(client, place, fence)
         if batch.replay:
@@ -182,8 +185,8 @@ class ClickHouseUnit:
             else:
                 assert self.table is not None
                 assert self.held is not None
-                made = TableRows(self.place, self.table.plan, self.held, self.years)
-                result = _TableWork(self, client, record, made, self.table, rejected).put()
+                rows = TableRows(self.place, self.table.plan, self.held, self.years)
+                result = _TableWork(self, client, record, rows, self.table, rejected).put()
             result = replace(result, retries=result.retries + client.web.retries)
         return replace(result, seconds=time.monotonic() - started)
 
@@ -208,69 +211,71 @@ class ClickHouseUnit:
 
     def _clear(self, client: Client, record: Record, stored: StoredRange) -> WriteResult:
         """Remove the rows of a table, or listed keys that the source does not have."""
-        item, plan, held = self.reader.key_range(stored), stored.plan, self.held
-        assert held is not None
-        if problem := unfit(self.place, held):
+        item, plan, held_table = self.reader.key_range(stored), stored.plan, self.held
+        assert held_table is not None
+        if problem := unfit(self.place, held_table):
             raise LoadError(f"rows of {plan.target} cannot be removed: it {problem}", where=str(plan.target))
         if not item.names:
-            remove_older(client, self.place, self.fence, held)
+            remove_older(client, self.place, self.fence, held_table)
             return WriteResult(statements=1)
-        made = TableRows(self.place, plan, held, self.years)
-        gone = self._listed(made, stored, item)
-        block = made.removed(gone, record, self.fence.batch)
+        rows = TableRows(self.place, plan, held_table, self.years)
+        gone = self._listed(rows, stored, item)
+        block = rows.removed(gone, record, self.fence.batch)
         if block.num_rows:
-            self.insert(client, block, held, f"{self._token(record, held)}/removed/{digest_of(block)}", hidden=True)
+            self.insert(
+                client, block, held_table, f"{self._token(record, held_table)}/removed/{digest_of(block)}", hidden=True
+            )
         return WriteResult(deleted=block.num_rows, statements=int(block.num_rows > 0))
 
-    def _listed(self, made: TableRows, stored: StoredRange, item: KeyRange) -> dict[str, pa.Array]:
+    def _listed(self, rows: TableRows, stored: StoredRange, item: KeyRange) -> dict[str, pa.Array]:
         if item.listed is None or item.kept is None:
             raise LoadError(
                 f"a range of keys of {stored.plan.target} cannot be removed: only listed keys can",
                 where=str(stored.plan.target),
             )
         keys = listed_keys(stored.plan, item.listed, item.kept.schema)
-        gone, stay = (sent_keys(made, one.select(keys.schema.names)) for one in (keys, item.kept))
+        gone, stay = (sent_keys(rows, one.select(keys.schema.names)) for one in (keys, item.kept))
         kept = set(key_tuples(stay))
         mask = pa.array([one not in kept for one in key_tuples(gone)], pa.bool_())
         return {one: values.filter(mask) for one, values in gone.items()}
 
     def _append(self, client: Client, record: Record) -> WriteResult:
         """Append all changes of the batch that their tables do not have yet."""
-        pieces = [one for one in self.reader.change_pieces() if one.rows.num_rows]
-        held = held_tables(client, {one.table for one in pieces}, every=True)
+        pieces = [piece for piece in self.reader.change_pieces() if piece.rows.num_rows]
+        held = held_tables(client, {piece.table for piece in pieces}, every=True)
         makers = []
         for piece in pieces:  # all, before the first is written
             plan = plan_of(piece)
             makers.append(TableRows(self.place, plan, require(self.place, held, plan), self.years))
         shut_out(client, self.place, record, held.values())
         statements = count = 0
-        for piece, made in zip(pieces, makers, strict=True):
+        for piece, rows in zip(pieces, makers, strict=True):
             for start in range(0, piece.rows.num_rows, self.place.options.insert_rows):
                 part = piece.slice(start, self.place.options.insert_rows)
-                block = made.changes(part, record, self.fence.batch)
-                left = made.left_out(client, block, record, self.fence.batch)
+                block = rows.changes(part, record, self.fence.batch)
+                left = rows.left_out(client, block, record, self.fence.batch)
                 count += part.rows.num_rows
                 if left.num_rows:
                     token = f"{self.place.owner}/{record.delivery}/{piece.table}/{digest_of(left.select(CHANGE_KEY))}"
-                    self.insert(client, left, made.held, token, hidden=any(map(is_masked, piece.rows.schema)))
+                    self.insert(client, left, rows.held, token, hidden=any(map(is_masked, piece.rows.schema)))
                     statements += 1
         return WriteResult(appended=count, statements=statements, message=tuple(held))
 
-    def _token(self, record: Record, held: HeldTable) -> str:
-        return f"{self.place.owner}/{record.term}/{self.fence.batch}/{held.table}"
+    def _token(self, record: Record, held_table: HeldTable) -> str:
+        return f"{self.place.owner}/{record.term}/{self.fence.batch}/{held_table.table}"
 
 
 def sent_keys(made: TableRows, keys: pa.Table) -> dict[str, pa.Array]:
     """Return keys of the source as they are sent, by column. Raises LoadError for one that the table cannot hold."""
-    found = {}
+    sent_keys = {}
     for number, column in enumerate(made.plan.key_columns):
         one, there = keys.schema.field(number), made.held.columns[column.name]
-        found[column.name], odd = sent(one_chunk(keys.column(number)), made.type_of(one), there.type, made.years)
+        sent_keys[column.name], odd = sent(one_chunk(keys.column(number)), made.type_of(one), there.type, made.years)
         if odd is not None and odd.any():
             raise LoadError(
                 f"no key of {made.held.table} is that date: column {column.name}", where=str(made.held.table)
             )
-    return found
+    return sent_keys
 
 
 @dataclass
@@ -335,7 +340,7 @@ class _TableWork:
     def _refuse(self, rows: pa.Table, number: int, why: str, where: str) -> None:
         """Keep a row as rejected. Raises LoadError if none may be."""
         if self.rejected is None:
-            key = tuple(rows[one.name][number].as_py() for one in self.made.key_fields(rows.schema))
+            key = tuple(rows[field.name][number].as_py() for field in self.made.key_fields(rows.schema))
             shown = "(masked)" if any(map(is_masked, rows.schema)) else str(key)[:300]
             raise LoadError(
                 f"a row of {self.table.target} is refused, key {shown}: {why}",

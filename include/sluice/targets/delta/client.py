@@ -142,21 +142,21 @@ def _storage(endpoint: Endpoint, extra: Mapping[str, Any]) -> dict[str, str]:
     given = extra.get("storage_options") or {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"connection {endpoint.connection_id!r}: storage_options in extra is no object")
-    found: dict[str, str] = {}
+    storage: dict[str, str] = {}
     if endpoint.kind in {"aws", "s3"}:
         if endpoint.user:
-            found["AWS_ACCESS_KEY_ID"] = endpoint.user
+            storage["AWS_ACCESS_KEY_ID"] = endpoint.user
         if endpoint.password:
-            found["AWS_SECRET_ACCESS_KEY"] = endpoint.password
-        found |= {ours: str(extra[name]) for name, ours in _AWS.items() if extra.get(name)}
+            storage["AWS_SECRET_ACCESS_KEY"] = endpoint.password
+        storage |= {ours: str(extra[name]) for name, ours in _AWS.items() if extra.get(name)}
     for name, value in given.items():
         if isinstance(value, bool):
-            found[str(name)] = str(value).lower()
+            storage[str(name)] = str(value).lower()
         elif isinstance(value, str | int | float):
-            found[str(name)] = str(value)
+            storage[str(name)] = str(value)
         else:
             raise ConfigError(f"connection {endpoint.connection_id!r}: {name} in storage_options is no plain value")
-    return found
+    return storage
 
 
 @contextmanager

@@ -41,10 +41,10 @@ def noted(table: Any, owner: str, scope: str, delivery: int) -> int | None:
     ``scope``: the source table, or what else is noted about the table.
     """
     name = _name(owner, scope)
-    found = table.transaction_version(f"{name}@{delivery}")
-    if found is None and table.transaction_version(f"{name}#delivery") == delivery:
-        found = table.transaction_version(name)
-    return int(found) if found is not None else None
+    transaction_version = table.transaction_version(f"{name}@{delivery}")
+    if transaction_version is None and table.transaction_version(f"{name}#delivery") == delivery:
+        transaction_version = table.transaction_version(name)
+    return int(transaction_version) if transaction_version is not None else None
 
 
 def begun(table: Any, note: CommitNote) -> bool:

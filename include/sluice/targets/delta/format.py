@@ -113,7 +113,7 @@ class DeltaFormat:
             library().DeltaTable.create(uri, schema, mode="ignore", storage_options=storage, **more)
 
     def add_columns(self, names: Names, found: Any, columns: Sequence[LakeColumn]) -> None:
-        with errors(self.place, f"adding {', '.join(one.name for one in columns)} to {names[-1]}", names[-1]):
+        with errors(self.place, f"adding {', '.join(column.name for column in columns)} to {names[-1]}", names[-1]):
             found.alter.add_columns([field_of(column) for column in columns])
 
     def set_properties(self, names: Names, found: Any, properties: Mapping[str, str]) -> None:
@@ -137,7 +137,11 @@ class DeltaFormat:
             return found
         following.refuse_clash(edits)
         info, wider, uri = self.info(found), edits.wider, self.uri(edits.table)
-        odd = [one.name for one in info.columns if one.partition and not partitionable(wider.get(one.name, one.kind))]
+        odd = [
+            column.name
+            for column in info.columns
+            if column.partition and not partitionable(wider.get(column.name, column.kind))
+        ]
         if odd:
             raise following.by_hand(f"the table is partitioned by {odd[0]}, whose new type no table is partitioned by")
         made = Recast.of(info, gone=edits.gone, names=edits.names, kinds=wider)
@@ -223,7 +227,7 @@ class DeltaFormat:
     def newest(self, found: Any) -> Commit | None:
         with errors(self.place, "reading the history of a table", found.table_uri):
             entries = found.history(1)
-        return next((Commit.of(int(one["version"]), said_by(one), begins=False) for one in entries), None)
+        return next((Commit.of(int(entry["version"]), said_by(entry), begins=False) for entry in entries), None)
 
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:
         below, limit, restored = None, _FIRST_LOOK, None
@@ -271,10 +275,10 @@ class DeltaFormat:
         """
         for _ in range(_LOOKS):
             with errors(self.place, f"reading the history of {table}", self.uri(table)):
-                seen = found.version()
+                seen_version = found.version()
                 history: list[dict[str, Any]] = found.history(limit)
                 found.update_incremental()
-                if found.version() == seen:
+                if found.version() == seen_version:
                     return history
         raise TargetUnavailable(
             f"the history of {table} cannot be read: it grew {_LOOKS} times in a row meanwhile",

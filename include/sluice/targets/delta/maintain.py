@@ -72,9 +72,12 @@ class Maintenance:
         clustered = self._clustered(found, owner, columns) if columns else Upkeep(self.table)
         if clustered.merged and (self.dry_run or not clustered.error):
             return clustered
-        done = self._compacted(_application(owner, columns))
+        compacted = self._compacted(_application(owner, columns))
         return replace(
-            done, merged=clustered.merged + done.merged, written=clustered.written + done.written, error=clustered.error
+            compacted,
+            merged=clustered.merged + compacted.merged,
+            written=clustered.written + compacted.written,
+            error=clustered.error,
         )
 
     def _open(self) -> Any:
@@ -94,7 +97,7 @@ class Maintenance:
         due = files.due()
         if self.dry_run:
             return Upkeep(self.table, merged=sum(due.values()))
-        done = Upkeep(table)
+        upkeep = Upkeep(table)
         for values in due:
             place = dict(zip(files.partitions, values, strict=True))
 
@@ -103,30 +106,32 @@ class Maintenance:
 
             try:
                 merged, written = self._until_taken("clustering", one)
-                done = replace(done, merged=done.merged + merged, written=done.written + written)
+                upkeep = replace(upkeep, merged=upkeep.merged + merged, written=upkeep.written + written)
             except TargetUnavailable as error:
-                done = replace(done, error=str(error))
-        if done.merged:
+                upkeep = replace(upkeep, error=str(error))
+        if upkeep.merged:
 
             def noted(now: Any) -> None:
                 _note(now, name, _Files.of(now, name).newest)
 
             self._until_taken("clustering", noted)
-        return done
+        return upkeep
 
     def _compacted(self, clustered: str) -> Upkeep:
         """Compact small files.
 
         ``clustered``: the name under which a clustering is noted; clustered files that are not small stay.
         """
-        wanted = self.options.maintenance
+        wanted_maintenance = self.options.maintenance
         least, size = (
-            (wanted.file_size // 16, wanted.file_size // 8) if clustered else (wanted.file_size // 2, wanted.file_size)
+            (wanted_maintenance.file_size // 16, wanted_maintenance.file_size // 8)
+            if clustered
+            else (wanted_maintenance.file_size // 2, wanted_maintenance.file_size)
         )
 
         def compact(now: Any) -> Upkeep:
             small = _Files.of(now, clustered).small(least)
-            if small < wanted.small_files:
+            if small < wanted_maintenance.small_files:
                 return Upkeep(self.table)
             if self.dry_run:
                 return Upkeep(self.table, merged=small)
@@ -155,10 +160,10 @@ class Maintenance:
 
     def vacuum(self, done: Upkeep) -> Upkeep:
         """Delete files that no version needs any more. Raises TargetUnavailable, LoadError."""
-        wanted = self.options.maintenance
-        if not wanted.vacuum:
+        wanted_maintenance = self.options.maintenance
+        if not wanted_maintenance.vacuum:
             return done
-        hours = max(1, round(wanted.keep / timedelta(hours=1)))
+        hours = max(1, round(wanted_maintenance.keep / timedelta(hours=1)))
         with errors(self.place, f"removing old files of {self.table}", self.uri):
             gone = self._open().vacuum(
                 retention_hours=hours, dry_run=self.dry_run, enforce_retention_duration=False, full=True
@@ -189,7 +194,7 @@ class _Files:
     @property
     def newest(self) -> int:
         """The time at which the newest file was written."""
-        return max((one["modification_time"] for one in self.rows), default=0)
+        return max((row["modification_time"] for row in self.rows), default=0)
 
     def due(self) -> dict[tuple[Any, ...], int]:
         """Return the partitions to cluster, with the number of their files: all that got new files, if those are a
@@ -198,12 +203,12 @@ class _Files:
         count: dict[tuple[Any, ...], int] = {}
         total: dict[tuple[Any, ...], int] = {}
         new: dict[tuple[Any, ...], int] = {}
-        for one in self.rows:
-            place = tuple(one[f"partition.{name}"] for name in self.partitions)
+        for row in self.rows:
+            place = tuple(row[f"partition.{name}"] for name in self.partitions)
             count[place] = count.get(place, 0) + 1
-            total[place] = total.get(place, 0) + one["size_bytes"]
-            if one["modification_time"] > self.since:
-                new[place] = new.get(place, 0) + one["size_bytes"]
+            total[place] = total.get(place, 0) + row["size_bytes"]
+            if row["modification_time"] > self.since:
+                new[place] = new.get(place, 0) + row["size_bytes"]
         touched = [place for place in new if count[place] > 1]
         if sum(new[place] for place in touched) * _SHARE < sum(total[place] for place in touched):
             return {}
@@ -211,7 +216,7 @@ class _Files:
 
     def small(self, size_bytes: int) -> int:
         """Return the number of files that were written since and are smaller."""
-        return sum(one["size_bytes"] < size_bytes and one["modification_time"] > self.since for one in self.rows)
+        return sum(row["size_bytes"] < size_bytes and row["modification_time"] > self.since for row in self.rows)
 
 
 def _application(owner: str, columns: Sequence[str]) -> str:
@@ -228,7 +233,7 @@ def _cluster(table: Any, columns: Sequence[str], place: Mapping[str, Any], size_
     Returns:
         (number of files removed, number of files added).
     """
-    said = table.optimize.z_order(
+    z_order = table.optimize.z_order(
         list(columns),
         partition_filters=[(name, "=", _text(value)) for name, value in place.items()] or None,
         target_size=size_bytes,
@@ -237,7 +242,7 @@ def _cluster(table: Any, columns: Sequence[str], place: Mapping[str, Any], size_
             custom_metadata={_DOING: "clustering", "sluice.clustered_by": ", ".join(columns)}
         ),
     )
-    return int(said["numFilesRemoved"]), int(said["numFilesAdded"])
+    return int(z_order["numFilesRemoved"]), int(z_order["numFilesAdded"])
 
 
 def _note(table: Any, name: str, newest: int) -> None:

@@ -42,9 +42,12 @@ class Recast:
         """
         names, kinds = names or {}, kinds or {}
         columns = tuple(
-            (one, replace(one, name=names.get(one.name, one.name), kind=kinds.get(one.name, one.kind)))
-            for one in info.columns
-            if one.name not in gone
+            (
+                column,
+                replace(column, name=names.get(column.name, column.name), kind=kinds.get(column.name, column.kind)),
+            )
+            for column in info.columns
+            if column.name not in gone
         )
         same = len(columns) == len(info.columns) and all(old == new for old, new in columns)
         return None if same else cls(columns)
@@ -61,8 +64,8 @@ class Recast:
 
         One commit, refused if any other came since ``table`` (DeltaTable) was read. Raises Raced, LoadError,
         TargetUnavailable."""
-        wanted = [new for _, new in self.columns]
-        schema = pa.schema(schema_of(wanted).to_arrow())
+        wanted_columns = [new for _, new in self.columns]
+        schema = pa.schema(schema_of(wanted_columns).to_arrow())
         with errors(place, f"writing {uri} anew", uri):
             rows = library().QueryBuilder().register("t", table).execute("SELECT * FROM t")
             reader = pa.RecordBatchReader.from_stream(rows)
@@ -71,7 +74,7 @@ class Recast:
                 pa.RecordBatchReader.from_batches(schema, self._recast(reader, schema, steps)),
                 mode="overwrite",
                 schema_mode="overwrite",
-                partition_by=[one.name for one in wanted if one.partition] or None,
+                partition_by=[one.name for one in wanted_columns if one.partition] or None,
                 commit_properties=noted,
             )
 
@@ -97,12 +100,12 @@ def converts(table: Any, steps: Mapping[str, Sequence[Step]], partitions: Sequen
 
 def _read_columns(table: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns of a table (``DeltaTable``), in the types of its schema."""
-    wanted = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in set(names)])
-    listed = ", ".join(map(query_name, wanted.names))
+    wanted_schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in set(names)])
+    listed = ", ".join(map(query_name, wanted_schema.names))
     rows = library().QueryBuilder().register("t", table).execute(f"SELECT {listed} FROM t")  # noqa: S608 - quoted
     for batch in pa.RecordBatchReader.from_stream(rows):
-        arrays = [_as(batch[name], wanted.field(name).type) for name in wanted.names]
-        yield pa.record_batch(arrays, schema=wanted)
+        arrays = [_as(batch[name], wanted_schema.field(name).type) for name in wanted_schema.names]
+        yield pa.record_batch(arrays, schema=wanted_schema)
 
 
 def recast(values: pa.Array, kind: Shape) -> pa.Array:

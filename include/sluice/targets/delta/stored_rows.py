@@ -136,12 +136,12 @@ def _schema(info: TableInfo) -> pa.Schema:
 
 def _kinds(info: TableInfo) -> dict[int, pa.DataType]:
     """Return the types of the columns that a source's columns can be loaded into, by position."""
-    found = {}
+    kinds = {}
     for number, column in enumerate(info.columns):
         if isinstance(column.kind, str):
             with suppress(KeyError):  # no source has the type, so nothing is sent for it
-                found[number] = arrow_of(column.kind)
-    return found
+                kinds[number] = arrow_of(column.kind)
+    return kinds
 
 
 def _numbered(part: Part, info: TableInfo, schema: pa.Schema) -> pa.Table:

@@ -35,7 +35,9 @@ def info_of(table: Any) -> TableInfo:
     meta = table.metadata()
     partitions = tuple(meta.partition_columns)
     columns = map(_column, table.schema().fields)
-    parted = (replace(one, partition=True, as_null=_AS_NULL) if one.name in partitions else one for one in columns)
+    parted = (
+        replace(column, partition=True, as_null=_AS_NULL) if column.name in partitions else column for column in columns
+    )
     return TableInfo(tuple(parted), partitions)
 
 

@@ -61,8 +61,8 @@ class ChangeUnit(Generic[C]):
                         plan = plan_of(piece)
                         require_free_names(plan)
                         tables[piece.table] = None
-                        done = self.store.append(client, record, self.fence, plan, piece)
-                        total += replace(done, appended=piece.rows.num_rows)
+                        result = self.store.append(client, record, self.fence, plan, piece)
+                        total += replace(result, appended=piece.rows.num_rows)
         return replace(total, seconds=time.monotonic() - started, message=tuple(tables))
 
 
@@ -106,7 +106,7 @@ def ids_of(owner: str, batch: int, piece: ChangePiece) -> pa.Array:
     """Return the ids of a piece's documents."""
     rows = piece.rows
     parts = [one_chunk(rows["_seq"]), one_chunk(rows["_row"]), piece.part]
-    texts = [pc.cast(one, _TEXT) for one in parts]
+    texts = [pc.cast(part, _TEXT) for part in parts]
     head = pa.scalar(f"{owner}:{piece.batch or batch}", _TEXT)
     return pc.binary_join_element_wise(head, *texts, pa.scalar(".", _TEXT))
 
@@ -132,10 +132,10 @@ def about(batch: int, piece: ChangePiece) -> dict[str, pa.Array]:
 
 def before(piece: ChangePiece) -> tuple[pa.Table, pa.Array]:
     """Return the rows before the changes as a table like that of the rows, and which of them there are."""
-    held = one_chunk(piece.rows["_before"])
-    fields = [piece.rows.schema.field(one.name) for one in held.type if one.name in piece.rows.schema.names]
-    columns = [member(held, one.name).cast(one.type) for one in fields]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields)), held.is_valid()
+    held_chunk = one_chunk(piece.rows["_before"])
+    fields = [piece.rows.schema.field(one.name) for one in held_chunk.type if one.name in piece.rows.schema.names]
+    columns = [member(held_chunk, field.name).cast(field.type) for field in fields]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields)), held_chunk.is_valid()
 
 
 __all__ = [

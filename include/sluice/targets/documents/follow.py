@@ -51,18 +51,18 @@ class HeldTables(OnlyColumns):
 
     def definition(self, table: TableId) -> Definition | None:
         """Return the definition of a table as of now; None if there is none, or one of another table."""
-        found = self._read(table)
-        return found if found is not None and found.table == str(table) else None
+        definition = self._read(table)
+        return definition if definition is not None and definition.table == str(table) else None
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the columns of a table; None if it is not there."""
-        found = self.definition(table)
-        return {name.casefold(): name for name in found.columns} if found is not None else None
+        definition = self.definition(table)
+        return {name.casefold(): name for name in definition.columns} if definition is not None else None
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         """Return HAS if the table's key has these columns in this order."""
-        found = self.definition(table)
-        return has(found is not None and found.key == names)
+        definition = self.definition(table)
+        return has(definition is not None and definition.key == names)
 
 
 @dataclass
@@ -117,29 +117,33 @@ class Follower(ABC):
         if self.change.check_only:
             return
 
-        def done(found: Record | None) -> Record:
-            held = require_record(found, place, fence.epoch)
-            return replace(held, statements=(fence.batch, self.change.number + 1))
+        def done(record: Record | None) -> Record:
+            held_record = require_record(record, place, fence.epoch)
+            return replace(held_record, statements=(fence.batch, self.change.number + 1))
 
         self.change_record(done)
 
     def _follow(self) -> None:
-        held = HeldTables(self.change, self.read)
+        held_tables = HeldTables(self.change, self.read)
         if self.change.check_only:
-            require_held(self.change, held)
+            require_held(self.change, held_tables)
             return
-        self._end_renames(held)
-        for step in list(steps_of(self.change, held, generated=True)):
-            self._step(step, held)
+        self._end_renames(held_tables)
+        for step in list(steps_of(self.change, held_tables, generated=True)):
+            self._step(step, held_tables)
 
-    def _end_renames(self, held: HeldTables) -> None:
+    def _end_renames(self, held_tables: HeldTables) -> None:
         """Remove what is left of each table whose rename was done but for that."""
-        for one in self.change.changes:
-            old = held.definition(held.table(one.table)) if one.renamed_to is not None else None
-            if old is not None and old.moves_to and held.definition(TableId(*old.moves_to.split(".", 1))) is not None:
-                self.drop(held.table(one.table))
+        for change in self.change.changes:
+            old = held_tables.definition(held_tables.table(change.table)) if change.renamed_to is not None else None
+            if (
+                old is not None
+                and old.moves_to
+                and held_tables.definition(TableId(*old.moves_to.split(".", 1))) is not None
+            ):
+                self.drop(held_tables.table(change.table))
 
-    def _step(self, step: Step, held: HeldTables) -> None:
+    def _step(self, step: Step, held_tables: HeldTables) -> None:
         match step:
             case DropTable(table):
                 self.drop(table)
@@ -151,15 +155,19 @@ class Follower(ABC):
                 names = tuple(added.name for added in step.columns)
                 self.create(step, Definition(str(step.table), names, step.key))
             case AlterTable():
-                self._alter(step, held)
+                self._alter(step, held_tables)
 
-    def _alter(self, step: AlterTable, held: HeldTables) -> None:
-        given = held.definition(step.table)
-        assert given is not None  # the plan saw it
+    def _alter(self, step: AlterTable, held_tables: HeldTables) -> None:
+        given_definition = held_tables.definition(step.table)
+        assert given_definition is not None  # the plan saw it
         for effect in effects_on(self.change, step.source):
             why = effect.unknown or f"a target of type {self.KIND} converts no rows"
             raise not_converted(self.change, effect, step.table, why)
-        definition = replace(given, columns=step.columns_after(given.columns), key=step.key_after(given.key))
+        definition = replace(
+            given_definition,
+            columns=step.columns_after(given_definition.columns),
+            key=step.key_after(given_definition.key),
+        )
         if step.copied:
             self.make_anew(step, definition)
             return
@@ -170,16 +178,16 @@ class Follower(ABC):
 
     def _values(self, step: AlterTable) -> dict[str, Any]:
         """Return what documents that are there get in new columns. Raises LoadError for a value that is not known."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for added in step.new:
             if added.column.generated is not None:
                 continue
-            known = self.change.meaning.default_value(added.column)
-            if known.value is None:
-                raise not_filled(self.change, step.table, added.name, known.why, added_by_hand())
-            value = pa.repeat(known.value, 1)
-            found[added.name] = self.document_value(step.table, added.name, value, type_of(self.change, added.column))
-        return found
+            known_default_value = self.change.meaning.default_value(added.column)
+            if known_default_value.value is None:
+                raise not_filled(self.change, step.table, added.name, known_default_value.why, added_by_hand())
+            value = pa.repeat(known_default_value.value, 1)
+            values[added.name] = self.document_value(step.table, added.name, value, type_of(self.change, added.column))
+        return values
 
 
 __all__ = ["Follower", "HeldTables"]

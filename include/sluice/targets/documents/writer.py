@@ -115,7 +115,7 @@ class DocumentWriter(Generic[C]):
         self._follow(before_rows=True)
 
     def _follow(self, *, before_rows: bool) -> None:
-        changes = [one for one in self.batch.schema_changes if one.before_rows is before_rows]
+        changes = [change for change in self.batch.schema_changes if change.before_rows is before_rows]
         if changes:
             with self.store.connected() as client:
                 for change in changes:
@@ -128,15 +128,17 @@ class DocumentWriter(Generic[C]):
             return []
         with self.store.connected() as client:
             plans = [table.plan for table in batch.tables]
-            there = self.store.admit(client, self.fence, plans, [one.plan for one in batch.reconcile])
+            tables = self.store.admit(client, self.fence, plans, [one.plan for one in batch.reconcile])
         copied = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
         unit = DocumentUnit(self.store, self.fence, batch.reader, replay=bool(batch.replay))
-        clears = [replace(unit, clears=one) for one in batch.reconcile if one.plan.target in there]
+        clears = [replace(unit, clears=one) for one in batch.reconcile if one.plan.target in tables]
         leaves, puts = [], []
         for table in sorted(batch.tables, key=lambda one: one.weight):
-            mine = replace(unit, table=table, copied=table.target in copied)
-            leaves += [replace(mine, act="leave", files=(one,)) for one in table.files if one.deletes or one.updates]
-            puts += [replace(mine, act="put", files=(one,)) for one in table.files]
+            own_unit = replace(unit, table=table, copied=table.target in copied)
+            leaves += [
+                replace(own_unit, act="leave", files=(file,)) for file in table.files if file.deletes or file.updates
+            ]
+            puts += [replace(own_unit, act="put", files=(file,)) for file in table.files]
         return [phase for phase in (clears, leaves, puts) if phase]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
@@ -144,8 +146,11 @@ class DocumentWriter(Generic[C]):
         batch, fence, store = self.batch, self.fence, self.store
         tables = list(dict.fromkeys([*(table.target for table in batch.tables), *_written(results)]))
         with store.connected() as client:
-            held = store.read(client)
-            again = held is not None and (held.checkpoint.epoch, held.checkpoint.batch) == (fence.epoch, batch.number)
+            held_record = store.read(client)
+            again = held_record is not None and (held_record.checkpoint.epoch, held_record.checkpoint.batch) == (
+                fence.epoch,
+                batch.number,
+            )
             if not again:
                 store.guarded(client, fence)
             store.committed(client, tables, moved=False)
@@ -224,9 +229,9 @@ class DocumentUnit(Generic[C]):
         result = WriteResult()
         for piece in self._pieces():
             now = work.keyed.keys_of(piece)
-            left = now.gone | now.moved
-            if left.any():
-                old = [one.filter(pa.array(left)) for one in work.keyed.old_columns(piece)]
+            remaining_mask = now.gone | now.moved
+            if remaining_mask.any():
+                old = [column.filter(pa.array(remaining_mask)) for column in work.keyed.old_columns(piece)]
                 done = work.remove(old, work.keyed.key_fields(piece.schema), hidden=any(map(is_masked, piece.schema)))
                 result += replace(done, deleted=int(now.gone.sum()))
         return result
@@ -299,10 +304,10 @@ def _listed(keyed: KeyedRows, stored: StoredRange, item: KeyRange) -> tuple[list
             where=str(stored.plan.target),
         )
     keys = listed_keys(stored.plan, item.listed, item.kept.schema)
-    fields, columns = list(keys.schema), [one_chunk(one) for one in keys.columns]
-    kept = [one_chunk(one) for one in item.kept.select(keys.schema.names).columns]
-    gone = pc.invert(pc.is_in(keyed.keys(columns, fields), value_set=keyed.keys(kept, fields)))
-    return [one.filter(gone) for one in columns], fields
+    fields, columns = list(keys.schema), [one_chunk(column) for column in keys.columns]
+    kept_chunks = [one_chunk(column) for column in item.kept.select(keys.schema.names).columns]
+    gone = pc.invert(pc.is_in(keyed.keys(columns, fields), value_set=keyed.keys(kept_chunks, fields)))
+    return [column.filter(gone) for column in columns], fields
 
 
 __all__ = ["DocumentStore", "DocumentUnit", "DocumentWriter", "Refusals", "TableWork", "WorkOptions"]

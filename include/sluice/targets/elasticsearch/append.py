@@ -70,14 +70,14 @@ def append(client: Client, record: Record, fence: Fence, plan: PlannedTable, pie
     return total
 
 
-def _documents(made: TableDocuments, batch: int, piece: ChangePiece) -> pa.Array:
+def _documents(documents: TableDocuments, batch: int, piece: ChangePiece) -> pa.Array:
     """Return the changes of a piece as JSON."""
     was, there = before(piece)
-    old = image({name: pc.fill_null(one, "null") for name, one in made.texts_of(was).items()})
+    old = image({name: pc.fill_null(one, "null") for name, one in documents.texts_of(was).items()})
     old = pc.if_else(there, old.cast(_TEXT), pa.scalar("null", _TEXT))
-    known = image({name: pc.fill_null(_text(name, one), "null") for name, one in about(batch, piece).items()})
-    own = {name: pc.fill_null(one, "null") for name, one in made.texts_of(piece.rows).items()}
-    return image({**own, CHANGE: known, BEFORE: old})
+    known_image = image({name: pc.fill_null(_text(name, one), "null") for name, one in about(batch, piece).items()})
+    own = {name: pc.fill_null(one, "null") for name, one in documents.texts_of(piece.rows).items()}
+    return image({**own, CHANGE: known_image, BEFORE: old})
 
 
 def _text(name: str, values: pa.Array) -> pa.Array:
@@ -103,13 +103,13 @@ def _days(client: Client, plan: PlannedTable, rows: pa.Table) -> pa.Array:
     """Return the day of each change: of the column that the options name, else of the commit."""
     place = client.place
     days = pc.cast(pc.cast(one_chunk(rows["_commit_ts"]), pa.timestamp("us")), pa.date32(), safe=False)
-    wanted = place.options.date_columns.get(str(plan.target))
-    if wanted is not None:
-        own = next((one for one in rows.schema if true_name(one) == wanted), None)
+    wanted_name = place.options.date_columns.get(str(plan.target))
+    if wanted_name is not None:
+        own = next((one for one in rows.schema if true_name(one) == wanted_name), None)
         if own is None or not (pa.types.is_date32(own.type) or pa.types.is_timestamp(own.type)):
             raise MappingError(
-                f"options.date_columns names {wanted!r}, which is no DATE, DATETIME or TIMESTAMP of {plan.target}",
-                where=f"{plan.target}.{wanted}",
+                f"options.date_columns names {wanted_name!r}, which is no DATE, DATETIME or TIMESTAMP of {plan.target}",
+                where=f"{plan.target}.{wanted_name}",
                 hint="name another column, or leave the table out: the day is then that of the commit",
             )
         days = pc.coalesce(_plain_days(one_chunk(rows[own.name])), days)
@@ -148,25 +148,25 @@ def _ensure(client: Client, plan: PlannedTable, index: str) -> None:
     """Make the index of a table's changes, or give it the fields that it lacks. Raises MappingError."""
     place, definition = client.place, definition_of(plan)
     fields = {**fields_of(place, plan, definition.columns), **FIELDS}
-    held = held_indexes(client, [index]).get(index)
-    if held is None:
+    held_index = held_indexes(client, [index]).get(index)
+    if held_index is None:
         body = index_body(place, definition, fields)
-        done = client.acknowledged(f"making index {index}", "PUT", path_of(index), body, allow={_BAD_REQUEST})
-        if done.status != _BAD_REQUEST:
+        reply = client.acknowledged(f"making index {index}", "PUT", path_of(index), body, allow={_BAD_REQUEST})
+        if reply.status != _BAD_REQUEST:
             return
-        held = held_indexes(client, [index]).get(index)  # another process was faster, or the name is no index's
-        if held is None:
-            said = done.document["error"].get("reason")
+        held_index = held_indexes(client, [index]).get(index)  # another process was faster, or the name is no index's
+        if held_index is None:
+            said = reply.document["error"].get("reason")
             raise LoadError(f"making index {index}: {said}", where=index, hint="give it another name: options.index")
-    if held.definition is None or CHANGE not in held.fields:
+    if held_index.definition is None or CHANGE not in held_index.fields:
         raise MappingError(
             f"index {index} has other documents than the changes of {plan.target}",
             where=index,
             hint="give the changes an index of their own: options.index",
         )
     hint = "give each table an index of its own: {schema} and {table} in options.index"
-    require_own_table(held.definition, plan, f"index {index}", hint)
-    new = {name: one for name, one in fields.items() if name not in held.fields}
+    require_own_table(held_index.definition, plan, f"index {index}", hint)
+    new = {name: one for name, one in fields.items() if name not in held_index.fields}
     if new:
         body = {"properties": new}
         make_room(client, index, body["properties"])

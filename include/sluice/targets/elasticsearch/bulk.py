@@ -136,16 +136,16 @@ class BulkSender:
         path = f"{self._path}?require_alias=true&filter_path={_SHOWN}"
         self.requests += 1
         allow = {_TOO_LARGE, _MISSING}
-        found = self.client.ask(
+        reply = self.client.ask(
             f"writing rows of index {self.index}", "POST", path, body, allow=allow, hidden=self.hidden
         )
-        if found.status == _TOO_LARGE:
+        if reply.status == _TOO_LARGE:
             return None
-        if found.status == _MISSING:
-            self._shut_out(reason(found.document))
-        if not found.document.get("errors"):
+        if reply.status == _MISSING:
+            self._shut_out(reason(reply.document))
+        if not reply.document.get("errors"):
             return [{"status": 200}] * len(numbers)
-        return [next(iter(item.values())) for item in found.document["items"]]
+        return [next(iter(item.values())) for item in reply.document["items"]]
 
     def _require_of_row(self, status: int, error: Any) -> None:
         """Raise what is not about the row."""

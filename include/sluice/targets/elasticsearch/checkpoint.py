@@ -85,9 +85,9 @@ def _create_index(client: Client, place: Place) -> None:
         "mappings": {"dynamic": False, "properties": {"pipeline": {"type": "keyword"}}},
     }
     doing = f"making the index {place.options.checkpoint_index}"
-    done = client.ask(doing, "PUT", place.checkpoint_path, body, allow={_BAD_REQUEST})
-    if done.status == _BAD_REQUEST and done.document["error"]["type"] != "resource_already_exists_exception":
-        raise CheckpointError(f"{doing}: {done.document['error'].get('reason')}", where=place.record_place)
+    reply = client.ask(doing, "PUT", place.checkpoint_path, body, allow={_BAD_REQUEST})
+    if reply.status == _BAD_REQUEST and reply.document["error"]["type"] != "resource_already_exists_exception":
+        raise CheckpointError(f"{doing}: {reply.document['error'].get('reason')}", where=place.record_place)
 
 
 def read_record(client: Client, place: Place) -> Record | None:
@@ -108,8 +108,8 @@ def guarded(client: Client, place: Place, fence: Fence) -> Record:
 
 def shut_out(client: Client, place: Place, term: int | None) -> None:
     """Remove the aliases of all terms but one, through which writers of earlier terms would still write."""
-    found = client.ask("looking for aliases", "GET", path_of("_alias", place.aliases("*")), allow={_MISSING})
-    held = {index: one.get("aliases", {}) for index, one in found.document.items() if isinstance(one, dict)}
+    reply = client.ask("looking for aliases", "GET", path_of("_alias", place.aliases("*")), allow={_MISSING})
+    held = {index: one.get("aliases", {}) for index, one in reply.document.items() if isinstance(one, dict)}
     gone = [
         {"remove": {"index": index, "alias": alias}}
         for index, aliases in held.items()
@@ -126,12 +126,12 @@ def let_in(client: Client, place: Place, fence: Fence, indexes: Iterable[str]) -
     A process that stood still before it made one, while a newer one took over, takes it away again.
     """
     term = guarded(client, place, fence).term
-    found = client.ask("looking for aliases", "GET", path_of("_alias", place.aliases(term)), allow={_MISSING})
-    held = found.document if found.status != _MISSING else {}
+    reply = client.ask("looking for aliases", "GET", path_of("_alias", place.aliases(term)), allow={_MISSING})
+    held_document = reply.document if reply.status != _MISSING else {}
     adds = [
         {"add": {"index": index, "alias": place.aliases(term, index)}}
         for index in indexes
-        if place.aliases(term, index) not in held.get(index, {}).get("aliases", {})
+        if place.aliases(term, index) not in held_document.get(index, {}).get("aliases", {})
     ]
     if not adds:
         return

@@ -89,14 +89,14 @@ class Client:
         self.refresh([index])
         source = True if columns is None else sorted(columns) or False
         body = {"size": _PAGE, "sort": ["_doc"], "_source": source}
-        held = self.ask("reading rows", "POST", f"{path_of(index, '_search')}?scroll=5m", body).document
+        held_document = self.ask("reading rows", "POST", f"{path_of(index, '_search')}?scroll=5m", body).document
         try:
-            while held["hits"]["hits"]:
-                yield held["hits"]["hits"]
-                told = {"scroll": "5m", "scroll_id": held["_scroll_id"]}
-                held = self.ask("reading rows", "POST", "/_search/scroll", told).document
+            while held_document["hits"]["hits"]:
+                yield held_document["hits"]["hits"]
+                told = {"scroll": "5m", "scroll_id": held_document["_scroll_id"]}
+                held_document = self.ask("reading rows", "POST", "/_search/scroll", told).document
         finally:
-            told = {"scroll_id": [held["_scroll_id"]]}
+            told = {"scroll_id": [held_document["_scroll_id"]]}
             self.ask("ending a search", "DELETE", "/_search/scroll", told, allow={_MISSING})
 
     def refresh(self, indexes: Collection[str]) -> None:
@@ -108,10 +108,10 @@ class Client:
         self, doing: str, method: str, path: str, body: Any = None, *, allow: Collection[int] = ()
     ) -> Reply:
         """Send a change of the cluster's state, and require that every node has it. Raises TargetUnavailable."""
-        found = self.ask(doing, method, path, body, allow=allow)
-        if found.status // 100 == 2 and found.document.get("acknowledged") is False:
+        reply = self.ask(doing, method, path, body, allow=allow)
+        if reply.status // 100 == 2 and reply.document.get("acknowledged") is False:
             raise TargetUnavailable(f"{doing}: not every node of the cluster took it in time", where=path)
-        return found
+        return reply
 
 
 def _parsed(text: str) -> Any:
@@ -156,5 +156,6 @@ def probe(endpoint: Endpoint) -> str:
     receiver.require_usable()
     options = ElasticsearchOptions(retry_for=timedelta(0), timeout=timedelta(seconds=8))
     with connected(Place(receiver, options, "", "probe")) as client:
-        said = client.ask("connecting", "GET", "/_cluster/health").document
-    return f"cluster {said.get('cluster_name', '')}, {said.get('number_of_nodes', '?')} nodes, {said.get('status', '')}"
+        health = client.ask("connecting", "GET", "/_cluster/health").document
+    nodes = health.get("number_of_nodes", "?")
+    return f"cluster {health.get('cluster_name', '')}, {nodes} nodes, {health.get('status', '')}"

@@ -54,10 +54,10 @@ def field_type(made: ColumnType) -> FieldType:
     """Return the mapping that is proposed for a column."""
     if made.kind is K.BIGINT and made.unsigned:
         return _DIGITS
-    found = FIELDS[made.kind]
+    field_type = FIELDS[made.kind]
     if made.kind in _TIMES and made.digits > _MILLISECONDS:
-        return FieldType(found.mapping, "searches see milliseconds")
-    return found
+        return FieldType(field_type.mapping, "searches see milliseconds")
+    return field_type
 
 
 def document_texts(values: pa.Array, made: ColumnType) -> pa.Array:

@@ -38,13 +38,13 @@ class ElasticsearchComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError."""
         with connected(self.place) as client:
             self._require(client, plan)
-            made = TableDocuments(self.place, plan)
+            documents = TableDocuments(self.place, plan)
             rows = rows.combine_chunks()
-            ids, routings = _lists(*made.places(rows)) if rows.num_rows else ([], None)
-            found = self._compared(client, made, rows, ids, routings, values=values)
+            ids, routings = _lists(*documents.places(rows)) if rows.num_rows else ([], None)
+            differences = self._compared(client, documents, rows, ids, routings, values=values)
             if item is None or item.listed is None:
-                return found
-            return replace(found, extra=self._beyond(client, made, rows, item, set(ids)))
+                return differences
+            return replace(differences, extra=self._beyond(client, documents, rows, item, set(ids)))
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -61,22 +61,22 @@ class ElasticsearchComparer(ComparesRowsOnly):
         require(self.place, held_indexes(client, [self.place.index_of(plan.target)]), plan)
 
     def _beyond(
-        self, client: Client, made: TableDocuments, rows: pa.Table, item: KeyRange, sent: set[str]
+        self, client: Client, documents: TableDocuments, rows: pa.Table, item: KeyRange, sent: set[str]
     ) -> pa.Table | None:
         """Return the listed keys that only the target has."""
         listed = item.listed
         if listed is None or not listed.num_rows:
             return None
-        keys = listed_keys(made.plan, listed, rows.schema)
-        columns, fields = [one_chunk(one) for one in keys.columns], list(keys.schema)
-        ids, routings = _lists(*made.places_of(columns, fields))
-        there = held_documents(client, made.index, ids, routings)
+        keys = listed_keys(documents.plan, listed, rows.schema)
+        columns, fields = [one_chunk(column) for column in keys.columns], list(keys.schema)
+        ids, routings = _lists(*documents.places_of(columns, fields))
+        there = held_documents(client, documents.index, ids, routings)
         return keys_where(listed, [row is not None and key not in sent for key, row in zip(ids, there, strict=True)])
 
     def _compared(
         self,
         client: Client,
-        made: TableDocuments,
+        documents: TableDocuments,
         rows: pa.Table,
         ids: Sequence[str],
         routings: Sequence[str] | None,
@@ -85,11 +85,11 @@ class ElasticsearchComparer(ComparesRowsOnly):
     ) -> RangeDifferences:
         if not ids:
             return RangeDifferences()
-        mine = {name: one.to_pylist() for name, one in made.texts_of(rows).items()}
-        types = {true_name(one): made.type_of(one) for one in made.sent(rows.schema)}
+        mine = {name: one.to_pylist() for name, one in documents.texts_of(rows).items()}
+        types = {true_name(one): documents.type_of(one) for one in documents.sent(rows.schema)}
         columns = zip(*mine.values(), strict=True)
         own = (dict(zip(mine, map(_parsed, texts), strict=True)) for texts in columns)
-        held = held_documents(client, made.index, ids, routings)
+        held = held_documents(client, documents.index, ids, routings)
         return differences(own, held, lambda name, value, there: same_value(types[name], value, there), values=values)
 
 

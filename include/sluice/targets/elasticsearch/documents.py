@@ -46,7 +46,7 @@ class TableDocuments(KeyedRows):
     def places(self, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
         """Return ids and routing of rows."""
         fields = self.key_fields(rows.schema)
-        return self.places_of([one_chunk(rows[one.name]) for one in fields], fields)
+        return self.places_of([one_chunk(rows[field.name]) for field in fields], fields)
 
     def places_of(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> tuple[pa.Array, pa.Array | None]:
         """Return ids and routing of rows, from the key's columns in key order."""
@@ -102,8 +102,8 @@ def held_documents(
         docs = [{"_id": one} for one in ids[first : first + _HELD]]
         if routings is not None:
             docs = [{**one, "routing": by} for one, by in zip(docs, routings[first : first + _HELD], strict=True)]
-        found = client.ask("reading rows", "POST", path_of(index, "_mget"), {"docs": docs}).document
-        for one in found["docs"]:
+        document = client.ask("reading rows", "POST", path_of(index, "_mget"), {"docs": docs}).document
+        for one in document["docs"]:
             if "error" in one:
                 raise LoadError(f"reading rows: {one['error'].get('reason')}", where=index)
             yield one["_source"] if one.get("found") else None

@@ -65,10 +65,10 @@ class _Follower(Follower):
     def _create(self, definition: Definition | None, table: TableId, fields: Mapping[str, Any]) -> None:
         index = self.place.index_of(table)
         body = index_body(self.place, definition, fields)
-        done = self.client.acknowledged(f"making index {index}", "PUT", path_of(index), body, allow={_BAD_REQUEST})
-        if done.status != _BAD_REQUEST:
+        reply = self.client.acknowledged(f"making index {index}", "PUT", path_of(index), body, allow={_BAD_REQUEST})
+        if reply.status != _BAD_REQUEST:
             return
-        error = done.document["error"]
+        error = reply.document["error"]
         if error["type"] != "resource_already_exists_exception":
             raise LoadError(f"making index {index}: {error.get('reason')}", where=index)
         there = self._held(index)
@@ -131,37 +131,37 @@ class _Follower(Follower):
     def rename(self, table: TableId, to: TableId) -> None:
         """Move the rows: an index has its name for ever. The new one gets its definition when it has all rows."""
         old, new = self.place.index_of(table), self.place.index_of(to)
-        held = self._held(old)
-        assert held.definition is not None  # the plan saw it
+        held_index = self._held(old)
+        assert held_index.definition is not None  # the plan saw it
         if old != new:
-            self._create(None, to, held.fields)
+            self._create(None, to, held_index.fields)
             self._rewritten(old, new, dict)
-            self._put_mapping(old, {}, replace(held.definition, moves_to=str(to)))
-        self._put_mapping(new, {}, replace(held.definition, table=str(to), moves_to=""))
+            self._put_mapping(old, {}, replace(held_index.definition, moves_to=str(to)))
+        self._put_mapping(new, {}, replace(held_index.definition, table=str(to), moves_to=""))
         if old != new:
             self.drop(table)
 
     def alter(self, step: AlterTable, definition: Definition, values: Mapping[str, Any]) -> None:
         index = self.place.index_of(step.table)
-        held, renamed = self._held(index), step.renamed
-        fields = {new: held.fields[old] for old, new in renamed.items() if old in held.fields}
+        held_index, renamed = self._held(index), step.renamed
+        fields = {new: held_index.fields[old] for old, new in renamed.items() if old in held_index.fields}
         fields |= self._fields(step.table, step.new)
-        self._put_mapping(index, {name: one for name, one in fields.items() if held.fields.get(name) != one})
+        self._put_mapping(index, {name: one for name, one in fields.items() if held_index.fields.get(name) != one})
         if step.drops or renamed or any(value is not None for value in values.values()):
             gone = set(step.drops)
 
             def changed(row: dict[str, Any]) -> dict[str, Any]:
-                kept = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
-                return {**kept, **values}
+                kept_values = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
+                return {**kept_values, **values}
 
             self._rewritten(index, index, changed)
         self._put_mapping(index, {}, definition)
 
     def make_anew(self, step: AlterTable, definition: Definition) -> None:
         """Make an index with the mappings of the new definition: its rows are copied again."""
-        held, renamed = self._held(self.place.index_of(step.table)), step.renamed
-        fields = {renamed.get(name, name): one for name, one in held.fields.items() if name not in step.drops}
-        columns = [AddColumn(one.name, one.new) for one in step.changes]
+        held_index, renamed = self._held(self.place.index_of(step.table)), step.renamed
+        fields = {renamed.get(name, name): one for name, one in held_index.fields.items() if name not in step.drops}
+        columns = [AddColumn(change.name, change.new) for change in step.changes]
         fields |= self._fields(step.table, [*columns, *step.new])
         self.drop(step.table)
         self._create(definition, step.table, {name: one for name, one in fields.items() if name in definition.columns})

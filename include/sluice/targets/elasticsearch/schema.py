@@ -57,23 +57,23 @@ class ElasticsearchSchema:
         """Return findings on each table."""
         if not tables:
             return ()
-        found: list[TableFinding] = []
+        findings: list[TableFinding] = []
         with connected(self.place) as client:
             try:
                 names = [] if self.place.every else [self.place.index_of(plan.target) for plan in tables]
                 held = held_indexes(client, names)
                 for plan in tables:
-                    found += self._about(client, plan, held)
+                    findings += self._about(client, plan, held)
             except SluiceError as error:
-                found.append(TableFinding("error", tables[0].target, "", error.message, hint=error.hint or ""))
-        return found
+                findings.append(TableFinding("error", tables[0].target, "", error.message, hint=error.hint or ""))
+        return findings
 
-    def _about(self, client: Client, plan: PlannedTable, held: dict[str, HeldIndex]) -> Iterator[TableFinding]:
+    def _about(self, client: Client, plan: PlannedTable, held_indexes: dict[str, HeldIndex]) -> Iterator[TableFinding]:
         place, index = self.place, self.place.index_of(plan.target)
         if place.every:
             yield from self._changes(plan, index)
             return
-        there = held.get(index)
+        there = held_indexes.get(index)
         if not plan.key:
             yield without_key(plan)
             return
@@ -89,7 +89,7 @@ class ElasticsearchSchema:
         if new:
             return
         try:
-            require(place, held, plan)
+            require(place, held_indexes, plan)
         except MappingError as error:
             statement = make_statement(place, plan) if there is None else ""
             hint = error.hint or ""
@@ -108,15 +108,15 @@ class ElasticsearchSchema:
                 yield TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
         yield TableFinding("ok", plan.target, "", f"index {index}, a document for each change; made with the first one")
 
-    def _mapping(self, plan: PlannedTable, there: HeldIndex) -> Iterator[TableFinding]:
-        wanted = fields_of(self.place, plan, [column.name for column in plan.columns])
+    def _mapping(self, plan: PlannedTable, index: HeldIndex) -> Iterator[TableFinding]:
+        wanted_fields = fields_of(self.place, plan, [column.name for column in plan.columns])
         for column in plan.columns:
-            name, own = column.name, there.fields.get(column.name, {}).get("type")
-            if why := _unread(column.sent_type, there.fields.get(name, {})):
+            name, own = column.name, index.fields.get(column.name, {}).get("type")
+            if why := _unread(column.sent_type, index.fields.get(name, {})):
                 hint = "options.mappings names another format, or ignore_malformed: true; the index has to be made anew"
                 yield TableFinding("error", plan.target, name, why, hint=hint)
-            if own is not None and own != wanted[name].get("type"):
-                why = f"it is mapped as {own}, and {wanted[name].get('type')} is proposed for {column.sql_type}"
+            if own is not None and own != wanted_fields[name].get("type"):
+                why = f"it is mapped as {own}, and {wanted_fields[name].get('type')} is proposed for {column.sql_type}"
                 hint = (
                     "options.mappings names another one; a mapping changes with the index: delete it, and copy the "
                     "table anew"
@@ -181,8 +181,8 @@ def _unread(kind: ColumnType, mapping: Mapping[str, Any]) -> str:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(-?\d+)([a-z]*)", text)
-    return float(found[1]) * _UNITS.get(found[2], 1.0) if found else 0.0
+    match = re.fullmatch(r"(-?\d+)([a-z]*)", text)
+    return float(match[1]) * _UNITS.get(match[2], 1.0) if match else 0.0
 
 
 __all__ = ["ElasticsearchSchema"]

@@ -51,8 +51,8 @@ def held_indexes(client: Client, indexes: Collection[str]) -> dict[str, HeldInde
     for first in range(0, len(names), _AT_ONCE):
         part = names[first : first + _AT_ONCE]
         path = f"{path_of(','.join(part))}/_mapping?ignore_unavailable=true".replace("%2C", ",")
-        there = client.ask("reading mappings", "GET", path, allow={_MISSING})
-        for index, one in there.document.items() if there.status != _MISSING else ():
+        reply = client.ask("reading mappings", "GET", path, allow={_MISSING})
+        for index, one in reply.document.items() if reply.status != _MISSING else ():
             found[index] = _held(index, one["mappings"])
     return found
 
@@ -75,13 +75,15 @@ def _held(index: str, mapping: Mapping[str, Any]) -> HeldIndex:
 
 def mapped(place: Place, table: TableId, name: str, made: ColumnType) -> dict[str, Any]:
     """Return the mapping of a column: that of the options, or the proposed one."""
-    given = place.options.mappings.get(f"{table}.{name}")
-    return dict(given if given is not None else field_type(made).mapping)
+    given_mapping = place.options.mappings.get(f"{table}.{name}")
+    return dict(given_mapping if given_mapping is not None else field_type(made).mapping)
 
 
 def count_of(fields: Mapping[str, Any]) -> int:
     """Count fields as the server does for ``index.mapping.total_fields.limit``: with those inside of others."""
-    return sum(1 + count_of(one.get("fields", {})) + count_of(one.get("properties", {})) for one in fields.values())
+    return sum(
+        1 + count_of(field.get("fields", {})) + count_of(field.get("properties", {})) for field in fields.values()
+    )
 
 
 def index_body(place: Place, definition: Definition | None, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,16 +91,16 @@ def index_body(place: Place, definition: Definition | None, fields: Mapping[str,
     mappings: dict[str, Any] = {"dynamic": "strict", "properties": dict(fields)}
     if definition is not None:
         mappings["_meta"] = {_META: definition.to_json()}
-    given = dict(place.options.settings)
-    nested = given.get("index", {})
+    given_settings = dict(place.options.settings)
+    nested = given_settings.get("index", {})
     count = count_of(fields)
     more = {_LIMIT: count} if count > _FIELDS else {}
     own = {
         name: value
         for name, value in {**_SETTINGS, **more}.items()
-        if not {name, f"index.{name}"} & given.keys() and not (isinstance(nested, Mapping) and name in nested)
+        if not {name, f"index.{name}"} & given_settings.keys() and not (isinstance(nested, Mapping) and name in nested)
     }
-    return {"settings": {**own, **given}, "mappings": mappings}
+    return {"settings": {**own, **given_settings}, "mappings": mappings}
 
 
 def fields_of(place: Place, plan: PlannedTable, names: Sequence[str]) -> dict[str, Any]:
@@ -124,10 +126,16 @@ def make_statement(place: Place, plan: PlannedTable) -> str:
 
 def extend_statement(place: Place, plan: PlannedTable, held: HeldIndex) -> str:
     """Return the request that gives an index the columns of a planned table that it lacks, and its definition."""
-    given = held.definition
-    wanted = definition_of(plan)
-    names = tuple(name for name in wanted.columns if given is None or name not in given.columns)
-    definition = wanted if given is None else replace(given, columns=(*given.columns, *names))
+    given_definition = held.definition
+    wanted_definition = definition_of(plan)
+    names = tuple(
+        name for name in wanted_definition.columns if given_definition is None or name not in given_definition.columns
+    )
+    definition = (
+        wanted_definition
+        if given_definition is None
+        else replace(given_definition, columns=(*given_definition.columns, *names))
+    )
     new = fields_of(place, plan, [name for name in names if name not in held.fields])
     index, body = place.index_of(plan.target), {"_meta": held.meta_with(definition), "properties": new}
     statement = statement_of(path_of(index, "_mapping"), body)

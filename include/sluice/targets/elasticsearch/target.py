@@ -151,11 +151,13 @@ class ElasticsearchReconciler:
             if refreshed.status == _MISSING:
                 return ()
             body = {"size": _MOST, "query": {"bool": {"must_not": {"term": {"pipeline": place.pipeline}}}}}
-            told = client.ask("reading checkpoints", "POST", path_of(index, "_search"), body).document
-        for one in told["hits"]["hits"]:
-            held, owner = found_record(one, place, one["_id"]), str(one["_id"])
+            document = client.ask("reading checkpoints", "POST", path_of(index, "_search"), body).document
+        for one in document["hits"]["hits"]:
+            held_record, owner = found_record(one, place, one["_id"]), str(one["_id"])
             forget = f"DELETE {path_of(index, '_doc', owner)}"
-            found.append(OtherWriter(one["_source"]["pipeline"], held.tables, max(0.0, now - held.at), forget))
+            found.append(
+                OtherWriter(one["_source"]["pipeline"], held_record.tables, max(0.0, now - held_record.at), forget)
+            )
         return tuple(found)
 
 

@@ -89,8 +89,8 @@ class HttpClient(WebClient):
 def signature(how: Signature, secret: bytes, body: bytes, now: int) -> dict[str, str]:
     """Return the headers that sign a body."""
     signed = f"{now}.".encode() + body if how.timestamp_header else body
-    made = hmac.new(secret, signed, getattr(hashlib, how.algorithm)).digest()
-    text = made.hex() if how.encoding == "hex" else base64.b64encode(made).decode()
+    digest = hmac.new(secret, signed, getattr(hashlib, how.algorithm)).digest()
+    text = digest.hex() if how.encoding == "hex" else base64.b64encode(digest).decode()
     found = {how.header: f"{how.prefix}{text}"}
     return {**found, how.timestamp_header: str(now)} if how.timestamp_header else found
 

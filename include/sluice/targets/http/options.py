@@ -193,10 +193,10 @@ class HttpOptions(BaseModel):
     @property
     def named(self) -> set[str]:
         """Words in braces of path and headers."""
-        found = fields_of("path", self.path)
+        fields = fields_of("path", self.path)
         for name, template in self.headers.items():
-            found |= fields_of(f"headers: {name}", template)
-        return found
+            fields |= fields_of(f"headers: {name}", template)
+        return fields
 
     @property
     def named_in_path(self) -> set[str]:

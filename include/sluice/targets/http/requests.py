@@ -72,14 +72,14 @@ class Sending:
         """Return the documents of a piece, in its order. Raises MappingError if a key cannot stand in an address."""
         if self.options.named & {"key"}:
             _require_plain_key(piece)
-        made: Messages = writer.messages(piece)
-        assert made.headers is not None  # the form has headers
+        messages: Messages = writer.messages(piece)
+        assert messages.headers is not None  # the form has headers
         ops, hidden = piece.rows["_op"].to_pylist(), any(map(is_masked, piece.rows.schema))
-        found, last = [], -1
-        rows, keys = made.rows.tolist(), made.keys.to_pylist()
+        documents, last = [], -1
+        rows, keys = messages.rows.tolist(), messages.keys.to_pylist()
         twice = {row for row, following in pairwise(rows) if row == following}
         for row, key, value, route, headers in zip(
-            rows, keys, made.values.to_pylist(), made.routes.to_pylist(), made.headers, strict=True
+            rows, keys, messages.values.to_pylist(), messages.routes.to_pylist(), messages.headers, strict=True
         ):
             op = _OPS[Op(ops[row])]
             if row in twice:  # an update of the key, as debezium has it
@@ -87,27 +87,27 @@ class Sending:
             last = row
             change = dict(headers)["sluice.change"].decode()
             order = zlib.crc32(route)
-            found.append(Document(piece.table, row, change, op, (key or b"").decode(), value, order, hidden))
-        return found
+            documents.append(Document(piece.table, row, change, op, (key or b"").decode(), value, order, hidden))
+        return documents
 
     def lanes(self, documents: Iterable[Document]) -> list[list[Document]]:
         """Return the documents in lists that may be sent at the same time; each is in order."""
         count = 1 if self.options.ordering == "global" else self.options.concurrency
         found: list[list[Document]] = [[] for _ in range(count)]
-        for one in documents:
-            found[one.order % count].append(one)
+        for document in documents:
+            found[document.order % count].append(document)
         return [lane for lane in found if lane]
 
     def parts(self, lane: Sequence[Document]) -> Iterator[list[Document]]:
         """Yield the documents of each request: as many as fit whose method, address and headers are the same."""
         how, part, size, said = self.options.batch, list[Document](), 0, None
-        for one in lane:
-            now = self._said(one)
-            if part and (now != said or len(part) >= how.max_rows or size + len(one.value) > how.max_bytes):
+        for document in lane:
+            now = self._said(document)
+            if part and (now != said or len(part) >= how.max_rows or size + len(document.value) > how.max_bytes):
                 yield part
                 part, size = [], 0
-            part.append(one)
-            size, said = size + len(one.value), now
+            part.append(document)
+            size, said = size + len(document.value), now
         if part:
             yield part
 
@@ -157,17 +157,22 @@ class Sending:
             return re.sub(r"[^A-Za-z0-9_-]", "-", f"{readable[: _LONGEST_LABEL - len(digest) - 1]}/{digest}")
         return f"{readable[: _LONGEST_KEY - len(digest) - 1]}/{digest}"
 
-    def _said(self, one: Document) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    def _said(self, document: Document) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         """Return method, path and further headers."""
         options = self.options
-        words = {"schema": one.table.schema, "table": one.table.table, "pipeline": self.pipeline, "target": self.target}
+        words = {
+            "schema": document.table.schema,
+            "table": document.table.table,
+            "pipeline": self.pipeline,
+            "target": self.target,
+        }
         if options.single:
-            words |= {"op": one.op, "key": _plain_key(one.key)} if options.named & OF_ROWS else {}
+            words |= {"op": document.op, "key": _plain_key(document.key)} if options.named & OF_ROWS else {}
         safe = {name: quote(word, safe="") for name, word in words.items()}
         if "key" in words:
             safe["key"] = ",".join(quote(part, safe="") for part in json.loads(words["key"]))
         methods = options.methods
-        method = {"delete": methods.delete, "update": methods.update}.get(one.op, methods.insert)
+        method = {"delete": methods.delete, "update": methods.update}.get(document.op, methods.insert)
         headers = tuple((name, template.format(**safe)) for name, template in options.headers.items())
         return method, options.path.format(**safe), headers
 

@@ -130,7 +130,7 @@ class HttpUnit:
         count = 0
         together = self.place.options.ordering is Ordering.GLOBAL
         for pieces in in_log_order(self.rows.reader.change_pieces(), _ROWS, together=together):
-            documents = [one for piece in pieces for one in lanes.sending.documents(writer, piece)]
+            documents = [document for piece in pieces for document in lanes.sending.documents(writer, piece)]
             lanes.send(documents, refusable=False)
             count += sum(piece.rows.num_rows for piece in pieces)
         return WriteResult(appended=count)
@@ -196,13 +196,13 @@ class _Lanes:
             for half in (part[: len(part) // 2], part[len(part) // 2 :]):
                 self._part(half, refused, refusable)
             return
-        [one] = part
+        [document] = part
         if not refusable:
-            key = "(masked)" if one.hidden else one.key[:300] or "none"
+            key = "(masked)" if document.hidden else document.key[:300] or "none"
             raise LoadError(
-                f"{self.client.doing}: a row of {one.table} is refused, key {key}: {refusal.said}",
-                where=str(one.table),
+                f"{self.client.doing}: a row of {document.table} is refused, key {key}: {refusal.said}",
+                where=str(document.table),
                 hint="correct the row, or the receiver; with changes: latest, on_error: dead_letter leaves such rows "
                 "out",
             )
-        refused[one.row] = refusal
+        refused[document.row] = refusal

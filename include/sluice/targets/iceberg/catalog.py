@@ -98,29 +98,31 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> Any:
         """Commit as the library does; the metadata that it wrote is cached."""
-        done = self._moved(table, requirements, updates) or super().commit_table(table, requirements, updates)
+        commit_table = self._moved(table, requirements, updates) or super().commit_table(table, requirements, updates)
         with self._lock:
             size = self._kept[table.metadata_location][1] if table.metadata_location in self._kept else _USUAL_BYTES
-        self._keep(done.metadata_location, done.metadata, size + _SNAPSHOT_BYTES)
-        return done
+        self._keep(commit_table.metadata_location, commit_table.metadata, size + _SNAPSHOT_BYTES)
+        return commit_table
 
     def _moved(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse | None:
         """Commit from the state that ``table`` has. None: it is no longer the current one, or nothing changes."""
         if not self.engine.dialect.supports_sane_rowcount or not isinstance(table.catalog, KeptCatalog):
             return None
         there = table.metadata_location
-        made = self._update_and_stage_table(table, table.name(), requirements, updates)
-        if made.metadata is table.metadata:
+        stage_table = self._update_and_stage_table(table, table.name(), requirements, updates)
+        if stage_table.metadata is table.metadata:
             return None
         namespace = Catalog.namespace_to_string(Catalog.namespace_from(table.name()))
         known = {"of": self.name, "space": namespace, "called": Catalog.table_name_from(table.name()), "there": there}
-        self._write_metadata(metadata=made.metadata, io=made.io, metadata_path=made.metadata_location)
+        self._write_metadata(
+            metadata=stage_table.metadata, io=stage_table.io, metadata_path=stage_table.metadata_location
+        )
         with self.engine.begin() as connection:
-            moved = connection.execute(self._move, {**known, "to": made.metadata_location, "before": there})
+            moved = connection.execute(self._move, {**known, "to": stage_table.metadata_location, "before": there})
         if moved.rowcount < 1:  # nothing names the file
-            made.io.delete(made.metadata_location)
+            stage_table.io.delete(stage_table.metadata_location)
             return None
-        return CommitTableResponse(metadata=made.metadata, metadata_location=made.metadata_location)
+        return CommitTableResponse(metadata=stage_table.metadata, metadata_location=stage_table.metadata_location)
 
     def _update_and_stage_table(
         self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any
@@ -172,8 +174,8 @@ def _updated(there: TableMetadata, updates: Iterable[Any], location: str) -> Tab
     It shares with ``there`` what stays.
     """
     context, made = _TableMetadataUpdateContext(), there
-    for one in updates:
-        made = _apply_table_update(one, made, context)
+    for table_update in updates:
+        made = _apply_table_update(table_update, made, context)
     if context.has_changes():
         made = _update_table_metadata_log(made, location, there.last_updated_ms)
         if made.last_updated_ms == there.last_updated_ms:
@@ -195,13 +197,13 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
         base, updates, kept = self._table.metadata, self._updates, self._kept
         if kept is not None and kept[0] is base and kept[1] is updates:
             return kept[3]
-        done, context, made = (), _TableMetadataUpdateContext(), base
+        done, context, table_metadata = (), _TableMetadataUpdateContext(), base
         if kept is not None and kept[0] is base and updates[: len(kept[1])] == kept[1]:
-            _, done, context, made = kept
-        for one in updates[len(done) :]:
-            made = _apply_table_update(one, made, context)
-        self._kept = (base, updates, context, made)
-        return made
+            _, done, context, table_metadata = kept
+        for table_update in updates[len(done) :]:
+            table_metadata = _apply_table_update(table_update, table_metadata, context)
+        self._kept = (base, updates, context, table_metadata)
+        return table_metadata
 
     def unsort(self) -> None:
         """Remove the table's sort order. The library's ``update_sort_order`` fails unless it had none before."""

@@ -74,14 +74,14 @@ _catalogs = _Catalogs()
 
 def _load(properties: Mapping[str, str]) -> Any:
     own = {name: value for name, value in properties.items() if name != "name"}
-    found = library().catalog.load_catalog(properties.get("name", "sluice"), **own)
-    if not hasattr(found, "engine"):
-        return found
+    catalog = library().catalog.load_catalog(properties.get("name", "sluice"), **own)
+    if not hasattr(catalog, "engine"):
+        return catalog
     from sluice.targets.iceberg.catalog import KeptCatalog
 
-    kept = KeptCatalog(found.name, **found.properties)
-    found.close()
-    return kept
+    kept_catalog = KeptCatalog(catalog.name, **catalog.properties)
+    catalog.close()
+    return kept_catalog
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ class Deletes:
     def of(self, task: Any) -> np.ndarray:
         """Return the deleted positions of a file (``FileScanTask``), in order."""
         found = np.zeros(0, np.int64)
-        for one in task.delete_files:
-            found = union(found, self._positions(one).get(task.file.file_path, found[:0]))
+        for file in task.delete_files:
+            found = union(found, self._positions(file).get(task.file.file_path, found[:0]))
         return found
 
     def rows(self, task: Any, stored: pa.Table) -> pa.Table:
@@ -49,8 +49,8 @@ class Deletes:
     def alive(self, task: Any) -> int:
         """Return how many rows of a file are not deleted."""
         own = own_deletes(task)
-        gone = own[0].record_count if len(own) == len(task.delete_files) == 1 else len(self.of(task))
-        return int(task.file.record_count) - int(gone)
+        removed_rows = own[0].record_count if len(own) == len(task.delete_files) == 1 else len(self.of(task))
+        return int(task.file.record_count) - int(removed_rows)
 
     def _positions(self, delete_file: Any) -> dict[str, np.ndarray]:
         from pyiceberg.io.pyarrow import _read_deletes
@@ -66,7 +66,7 @@ class Deletes:
 
 
 def _keep(path: str, positions: dict[str, np.ndarray]) -> None:
-    KEPT.put(path, positions, sum(one.nbytes for one in positions.values()))
+    KEPT.put(path, positions, sum(position.nbytes for position in positions.values()))
 
 
 def union(some: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -87,7 +87,7 @@ def among(some: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def own_deletes(task: Any) -> list[Any]:
     """Return the delete files (``DataFile``) of a file that name rows of no other: they go with it."""
-    return [one for one in task.delete_files if only_file(one) == task.file.file_path]
+    return [file for file in task.delete_files if only_file(file) == task.file.file_path]
 
 
 def only_file(delete_file: Any) -> str:

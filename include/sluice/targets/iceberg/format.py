@@ -134,11 +134,11 @@ class IcebergFormat:
         from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
         from pyiceberg.transforms import IdentityTransform
 
-        info = TableInfo(tuple(replace(one, partition=one.name in partitions) for one in columns))
+        info = TableInfo(tuple(replace(column, partition=column.name in partitions) for column in columns))
         for name in self.options.cluster_by:
             table = TableId(*name.split(".", 1)) if "." in name else None
             if table is not None and self.names(table) == tuple(names):
-                ids = [schema.find_field(one).field_id for one in self.options.clusters(table, info)]
+                ids = [schema.find_field(cluster).field_id for cluster in self.options.clusters(table, info)]
                 fields = [SortField(one, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_LAST) for one in ids]
                 return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
         return UNSORTED_SORT_ORDER
@@ -164,8 +164,8 @@ class IcebergFormat:
             return
         following.refuse_clash(edits)
         info = self.info(found)
-        there = {added.name for added in edits.adds if added.there}
-        new = [made for _, made in edits.new if made.name not in there]
+        names = {added.name for added in edits.adds if added.there}
+        new = [made for _, made in edits.new if made.name not in names]
         if edits.every:
             new = wanting(edits.all_changes, info)
         if not (edits.gone or edits.names or edits.wider or new):
@@ -298,11 +298,11 @@ class IcebergFormat:
         return Commit.of(head.snapshot_id, said_by(head), begins=is_first(head)) if head is not None else None
 
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:
-        left = {one.snapshot_id: one for one in found.snapshots()}
+        remaining_snapshots = {snapshot.snapshot_id: snapshot for snapshot in found.snapshots()}
         for one in lineage(found):
-            left.pop(one.snapshot_id, None)
+            remaining_snapshots.pop(one.snapshot_id, None)
             yield Commit.of(one.snapshot_id, said_by(one), begins=is_first(one))
-        for one in left.values():
+        for one in remaining_snapshots.values():
             yield Commit.of(one.snapshot_id, said_by(one), begins=False, undone=True)
 
     def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
@@ -386,13 +386,13 @@ def _add(schema: Any, info: TableInfo, columns: Sequence[LakeColumn]) -> None:
 
 
 def _widen(schema: Any, info: TableInfo, name: str, kind: Shape, emptied: bool, following: Following) -> None:
-    there = info.find(name)
-    assert there is not None
+    column = info.find(name)
+    assert column is not None
     if isinstance(kind, str):
-        _promote(schema, (name,), there.kind, kind, emptied, following)
+        _promote(schema, (name,), column.kind, kind, emptied, following)
         return
-    assert not isinstance(there.kind, str)
-    for old, new in zip(there.kind, kind, strict=True):
+    assert not isinstance(column.kind, str)
+    for old, new in zip(column.kind, kind, strict=True):
         if old.kind != new.kind and isinstance(new.kind, str):
             _promote(schema, (name, old.name), old.kind, new.kind, False, following)
 

@@ -72,9 +72,9 @@ class Maintenance:
 
     def compact(self, found: Any) -> Upkeep:
         """Merge small files of the table (``found``: Table) into larger ones. Raises Raced."""
-        wanted = self.options.maintenance
+        wanted_maintenance = self.options.maintenance
         for attempt in range(_ATTEMPTS):
-            if found is None or found.current_snapshot() is None or not wanted.compact:
+            if found is None or found.current_snapshot() is None or not wanted_maintenance.compact:
                 break
             with self._errors("compacting"):
                 plan = self._planned(found)
@@ -93,17 +93,17 @@ class Maintenance:
     def _planned(self, table: Any) -> _Plan:
         """Return the files to write anew, and the delete files that have no effect."""
         tasks, deletes = list(table.scan().plan_files()), Deletes(table.io)
-        worn = {one.file.file_path for one in tasks if self._is_worn(one, deletes)}
-        small = [one for one in tasks if one.file.file_size_in_bytes < self.options.file_size // 16]
+        worn = {task.file.file_path for task in tasks if self._is_worn(task, deletes)}
+        small = [task for task in tasks if task.file.file_size_in_bytes < self.options.file_size // 16]
         size = self._bin_bytes(table)
         bins = list(_bins(self._ordered(table, small), size))
         if sum(map(len, bins)) < self.options.maintenance.small_files:
             bins = []
-        taken = {one.file.file_path for some in bins for one in some}
-        rest = [one for one in tasks if one.file.file_path in worn - taken]
+        taken_file_paths = {one.file.file_path for some in bins for one in some}
+        rest = [task for task in tasks if task.file.file_path in worn - taken_file_paths]
         bins += _bins(self._ordered(table, rest), size, alone=True)
-        used = {one.file_path for task in tasks for one in task.delete_files}
-        return _Plan(bins, [one for one in _delete_files(table) if one.file_path not in used])
+        used = {file.file_path for task in tasks for file in task.delete_files}
+        return _Plan(bins, [file for file in _delete_files(table) if file.file_path not in used])
 
     def _is_worn(self, task: Any, deletes: Deletes) -> bool:
         """Return True for a file with too many deleted rows, or delete files."""
@@ -166,39 +166,45 @@ class Maintenance:
         finally:
             MANIFESTS.begin()  # those of old snapshots are of no use to loads
 
-    def _expired(self, found: Any, done: Upkeep) -> Upkeep:
+    def _expired(self, found: Any, upkeep: Upkeep) -> Upkeep:
         before_ms = (datetime.now(UTC) - self.options.maintenance.keep).timestamp() * 1000
-        kept = {ref.snapshot_id for ref in found.refs().values()} | _as_of(found, before_ms)
-        old = [one for one in found.snapshots() if one.timestamp_ms < before_ms and one.snapshot_id not in kept]
+        kept_snapshot_ids = {ref.snapshot_id for ref in found.refs().values()} | _as_of(found, before_ms)
+        old = [
+            snapshot
+            for snapshot in found.snapshots()
+            if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in kept_snapshot_ids
+        ]
         if not old:
-            return done
+            return upkeep
         with self._errors("giving up old snapshots of"):
-            gone = _files_of(found, old) - _files_of(found, [one for one in found.snapshots() if one not in old])
+            removed_files = _files_of(found, old) - _files_of(
+                found, [snapshot for snapshot in found.snapshots() if snapshot not in old]
+            )
             if self.dry_run:
-                return replace(done, removed=len(gone), expired=len(old))
+                return replace(upkeep, removed=len(removed_files), expired=len(old))
             found.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
             now = self._open()
             if now is None:
                 raise TargetUnavailable(f"{self.table} is gone")
             # later commits may use only files of the newest snapshot, which is kept
-            for path in gone - _files_of(now, now.snapshots()):
+            for path in removed_files - _files_of(now, now.snapshots()):
                 found.io.delete(path)
-        return replace(done, removed=len(gone), expired=len(old))
+        return replace(upkeep, removed=len(removed_files), expired=len(old))
 
     def without_orphans(self, done: Upkeep) -> Upkeep:
         """Delete files that nothing names."""
-        wanted = self.options.maintenance
-        found = self._open() if wanted.orphans else None
+        wanted_maintenance = self.options.maintenance
+        found = self._open() if wanted_maintenance.orphans else None
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
         if found is None or not isinstance(found.io, PyArrowFileIO):  # another client does not tell the times of files
             return done
         with self._errors("removing files that nothing names of"):
-            left = _orphans(found, datetime.now(UTC) - wanted.keep)
+            remaining_orphans = _orphans(found, datetime.now(UTC) - wanted_maintenance.keep)
             MANIFESTS.begin()
             if not self.dry_run:
-                _remove(found, left)
-        return replace(done, removed=done.removed + len(left))
+                _remove(found, remaining_orphans)
+        return replace(done, removed=done.removed + len(remaining_orphans))
 
 
 def _as_of(table: Any, time_ms: float) -> set[int]:
@@ -239,16 +245,16 @@ def _bins(tasks: Iterable[Any], size_bytes: int, *, alone: bool = False) -> Iter
 
 def _files_of(table: Any, snapshots: Iterable[Any]) -> set[str]:
     """Return all files that snapshots consist of."""
-    found: set[str] = set()
-    for one in snapshots:
-        found.add(one.manifest_list)
-        for manifest in one.manifests(table.io):
-            if manifest.manifest_path not in found:
-                found.add(manifest.manifest_path)
-                found |= {
+    files: set[str] = set()
+    for snapshot in snapshots:
+        files.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path not in files:
+                files.add(manifest.manifest_path)
+                files |= {
                     entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                 }
-    return found
+    return files
 
 
 def _orphans(table: Any, before: datetime) -> list[str]:
@@ -259,14 +265,14 @@ def _orphans(table: Any, before: datetime) -> list[str]:
     path with another scheme (``s3a://`` for ``s3://``) is the same file.
     """
     named = {_path(table, one)[1] for one in _named(table)}
-    found = []
+    orphans = []
     for folder in _FOLDERS:
         files, root = _path(table, f"{table.location().rstrip('/')}/{folder}")
         for one in files.get_file_info(FileSelector(root, recursive=True, allow_not_found=True)):
             old = one.mtime is not None and one.mtime < before
             if one.type is FileType.File and old and one.path not in named:
-                found.append(one.path)
-    return found
+                orphans.append(one.path)
+    return orphans
 
 
 def _remove(table: Any, paths: list[str]) -> None:
@@ -278,9 +284,9 @@ def _remove(table: Any, paths: list[str]) -> None:
 
 def _named(table: Any) -> set[str]:
     metadata = table.metadata
-    found = _files_of(table, table.snapshots()) | {table.metadata_location}
-    found |= {one.metadata_file for one in metadata.metadata_log}
-    return found | {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
+    files = _files_of(table, table.snapshots()) | {table.metadata_location}
+    files |= {one.metadata_file for one in metadata.metadata_log}
+    return files | {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
 
 
 def _path(table: Any, location: str) -> tuple[Any, str]:

@@ -41,11 +41,11 @@ def use_kept_manifests() -> None:
     read_list, read_entries = snapshots._manifests, ManifestFile.fetch_manifest_entry
 
     def manifests(io: Any, manifest_list: str) -> Any:
-        found = MANIFESTS.get(manifest_list)
-        if found is None:
-            found = read_list(io, manifest_list)
-            MANIFESTS.put(manifest_list, found, _LISTED_BYTES * (1 + len(found)))
-        return found
+        manifests = MANIFESTS.get(manifest_list)
+        if manifests is None:
+            manifests = read_list(io, manifest_list)
+            MANIFESTS.put(manifest_list, manifests, _LISTED_BYTES * (1 + len(manifests)))
+        return manifests
 
     def entries(self: Any, io: Any, discard_deleted: bool = True) -> Any:
         if self.sequence_number is None or self.sequence_number < 0:
@@ -57,7 +57,7 @@ def use_kept_manifests() -> None:
             found = tuple(read_entries(self, io, discard_deleted=False))
             MANIFESTS.put(self.manifest_path, found, _bytes_of(found))
         elif isinstance(found, _Written):
-            found = tuple(_inherit_from_manifest(copied(one), self) for one in found.entries)
+            found = tuple(_inherit_from_manifest(copied(entry), self) for entry in found.entries)
             MANIFESTS.drop(self.manifest_path)
             MANIFESTS.put(self.manifest_path, found, _bytes_of(found))
         return [one for one in found if not discard_deleted or one.status != ManifestEntryStatus.DELETED]
@@ -87,9 +87,9 @@ def use_kept_manifests() -> None:
     write, close = ManifestListWriterV2.add_manifests, ManifestListWriterV2.__exit__
 
     def add_manifests(self: Any, manifest_files: Any) -> Any:
-        done = write(self, manifest_files)
+        manifests = write(self, manifest_files)
         self.written = [*getattr(self, "written", ()), *map(self.prepare_manifest, manifest_files)]
-        return done
+        return manifests
 
     def closed(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         close(self, exc_type, exc_value, traceback)
@@ -125,5 +125,7 @@ def drop_replaced(before: Any, after: Any) -> None:
     if there is None:
         return
     stay = {one.manifest_path for one in there}
-    gone = [one.manifest_path for one in MANIFESTS.get(before.manifest_list) or () if one.manifest_path not in stay]
-    MANIFESTS.drop(before.manifest_list, *gone)
+    removed_manifest_paths = [
+        one.manifest_path for one in MANIFESTS.get(before.manifest_list) or () if one.manifest_path not in stay
+    ]
+    MANIFESTS.drop(before.manifest_list, *removed_manifest_paths)

@@ -91,8 +91,8 @@ class Files:
         names = list(names or self.schema.names)
         schema = self.change.table_metadata.schema().select(*names)
         scan = ArrowScan(self.change.table_metadata, self.table.io, schema, AlwaysTrue())
-        found = scan.to_table(tasks=[FileScanTask(task.file)])
-        return found.select(names).cast(loose(pa.schema([self.schema.field(name) for name in names]))).combine_chunks()
+        table = scan.to_table(tasks=[FileScanTask(task.file)])
+        return table.select(names).cast(loose(pa.schema([self.schema.field(name) for name in names]))).combine_chunks()
 
     def write(self, rows: pa.Table) -> None:
         """Write rows as new files."""
@@ -318,9 +318,9 @@ class _Finder:
         if len(self.key) == 1:
             [name] = self.key
             return pc.index_in(_one(keys[name]), value_set=_one(self.rows[name]))
-        ours = self.rows.append_column("\0row", pa.array(np.arange(self.rows.num_rows, dtype=np.int32)))
-        theirs = keys.append_column("\0at", pa.array(np.arange(keys.num_rows)))
-        both = theirs.join(ours, keys=self.key, join_type="left outer").sort_by("\0at")
+        own_rows = self.rows.append_column("\0row", pa.array(np.arange(self.rows.num_rows, dtype=np.int32)))
+        other_rows = keys.append_column("\0at", pa.array(np.arange(keys.num_rows)))
+        both = other_rows.join(own_rows, keys=self.key, join_type="left outer").sort_by("\0at")
         return _one(both["\0row"])
 
 

@@ -30,12 +30,12 @@ class OwnThread(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
         """Run the job. Returns its result, or its error, as one that is done."""
-        done: Future[Any] = Future()
+        future: Future[Any] = Future()
         try:
-            done.set_result(fn(*args, **named))
+            future.set_result(fn(*args, **named))
         except Exception as error:
-            done.set_exception(error)
-        return done
+            future.set_exception(error)
+        return future
 
 
 _POOL = OwnThread()

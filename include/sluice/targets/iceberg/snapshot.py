@@ -68,16 +68,20 @@ class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
         ]
         pool = ExecutorFactory.get_or_create()
         self._added_deletes = list(pool.map(lambda job: write_deletes(self._io, *job), jobs))
-        found: list[ManifestFile] = super()._manifests()
-        return found
+        manifests: list[ManifestFile] = super()._manifests()
+        return manifests
 
     def _existing_manifests(self) -> list[ManifestFile]:
         """See the library, which reads all manifests although no file is replaced."""
         before = self._transaction.table_metadata.snapshot_by_name(self._target_branch)
         if before is None or self._deleted_data_files:
-            found: list[ManifestFile] = super()._existing_manifests()
-            return found
-        return [one for one in before.manifests(self._io) if one.has_added_files() or one.has_existing_files()]
+            existing_manifests: list[ManifestFile] = super()._existing_manifests()
+            return existing_manifests
+        return [
+            manifest
+            for manifest in before.manifests(self._io)
+            if manifest.has_added_files() or manifest.has_existing_files()
+        ]
 
     def _deleted_entries(self) -> list[ManifestEntry]:
         """See the library."""
@@ -94,8 +98,8 @@ class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
             merge_enabled=enabled,
             snapshot_producer=self,
         )
-        rows = [one for one in manifests if one.content == ManifestContent.DATA]
-        deletes = [one for one in manifests if one.content == ManifestContent.DELETES]
+        rows = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
+        deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
         if self._added_deletes or self._removed_deletes:
             deletes = self._delete_manifests(deletes, most if enabled else len(deletes) + 1)
         return [*merging.merge_manifests(rows), *deletes]
@@ -139,8 +143,8 @@ class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
     def _delete_manifest(self, spec_id: int, entries: list[ManifestEntry]) -> ManifestFile:
         output = self.new_manifest_output()
         with _DeletesWriter(self.spec(spec_id), self.schema(), output, self._snapshot_id, self._compression) as writer:
-            for one in entries:
-                writer.add_entry(one)
+            for entry in entries:
+                writer.add_entry(entry)
         return writer.to_manifest_file()
 
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:

@@ -43,7 +43,7 @@ def _column(field: Any, partition: bool = False) -> LakeColumn:
 
 def _shape(kind: Any) -> Shape:
     if kind.is_struct:
-        return tuple(_column(one) for one in kind.fields)
+        return tuple(_column(field) for field in kind.fields)
     name = str(kind)
     decimal = DECIMAL.fullmatch(name)
     return f"decimal({decimal[1]},{decimal[2]})" if decimal else _KINDS.get(name, name)
@@ -67,7 +67,7 @@ def schema_of(columns: Sequence[LakeColumn]) -> Any:
     from pyiceberg.types import NestedField
 
     number = count(1).__next__
-    fields = [NestedField(number(), one.name, type_of(one.kind, number), required=False) for one in columns]
+    fields = [NestedField(number(), column.name, type_of(column.kind, number), required=False) for column in columns]
     return Schema(*fields)
 
 
@@ -78,16 +78,16 @@ def arrow_schema(metadata: Any) -> pa.Schema:
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    theirs = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
-    return pa.schema([_arrow(one, theirs.field(one.name).type) for one in info_in(metadata).columns])
+    other_schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+    return pa.schema([_arrow(column, other_schema.field(column.name).type) for column in info_in(metadata).columns])
 
 
-def _arrow(one: LakeColumn, theirs: pa.DataType) -> pa.Field:
+def _arrow(column: LakeColumn, theirs: pa.DataType) -> pa.Field:
     try:
-        made = arrow_of(one.kind) if isinstance(one.kind, str) else _struct(one.kind, theirs)
+        made = arrow_of(column.kind) if isinstance(column.kind, str) else _struct(column.kind, theirs)
     except KeyError:
         made = theirs
-    return pa.field(one.name, made, nullable=one.nullable)
+    return pa.field(column.name, made, nullable=column.nullable)
 
 
 def _struct(parts: Sequence[LakeColumn], theirs: pa.DataType) -> pa.DataType:

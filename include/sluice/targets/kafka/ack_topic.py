@@ -68,13 +68,13 @@ class AckTopic:
         )
         try:
             with errors(self.place.endpoint, doing, where=self.place.ack_topic, asked=consumer):
-                found = consumer.list_topics(self.place.ack_topic, timeout=ANSWER_S).topics.get(self.place.ack_topic)
-                if found is None or (
-                    found.error is not None and found.error.name() in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}
+                topic = consumer.list_topics(self.place.ack_topic, timeout=ANSWER_S).topics.get(self.place.ack_topic)
+                if topic is None or (
+                    topic.error is not None and topic.error.name() in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}
                 ):
                     return None
-                if found.error is not None:
-                    raise translated(found.error, self.place.endpoint, doing, where=self.place.ack_topic)
+                if topic.error is not None:
+                    raise translated(topic.error, self.place.endpoint, doing, where=self.place.ack_topic)
                 return self._last(consumer, doing, settle_s, settled)
         except KicksOut as error:
             raise TargetUnavailable(f"{doing}: {error}") from None
@@ -138,13 +138,13 @@ class AckTopic:
         lib, doing = library(), f"looking at the end of the topic {self.place.ack_topic}"
         partition = lib.TopicPartition(self.place.ack_topic, 0)
         with errors(self.place.endpoint, doing, where=self.place.ack_topic):
-            asked = admin.list_offsets(
+            requested_offsets = admin.list_offsets(
                 {partition: OffsetSpec.latest()},
                 isolation_level=lib.IsolationLevel.READ_COMMITTED,
                 request_timeout=ADMIN_S,
             )
             try:
-                return int(asked[partition].result().offset)
+                return int(requested_offsets[partition].result().offset)
             except lib.KafkaException as error:
                 if kafka_error(error).name() in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}:
                     return None
@@ -185,5 +185,5 @@ class AckTopic:
 
 
 def _known(admin: Any, topic: str) -> set[str]:
-    found = admin.list_topics(topic, timeout=ANSWER_S).topics
-    return {name for name, one in found.items() if one.error is None and one.partitions}
+    topics = admin.list_topics(topic, timeout=ANSWER_S).topics
+    return {name for name, one in topics.items() if one.error is None and one.partitions}

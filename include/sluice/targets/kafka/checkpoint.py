@@ -34,8 +34,8 @@ class KafkaCheckpoints(RecordCheckpoints[Place, KafkaCheckpoint]):
         record = AckTopic(self._place).read()
         if record is None or topic not in record.topics.partitions:
             return
-        with slot(self._place) as mine:
-            mine.channel = channel = _begun(self._place)
+        with slot(self._place) as own_slot:
+            own_slot.channel = channel = _begun(self._place)
             if channel.held is not None:
                 with _kicked(self._place):
                     channel.commit(replace(channel.held, topics=channel.held.topics.without(topic)))
@@ -43,8 +43,8 @@ class KafkaCheckpoints(RecordCheckpoints[Place, KafkaCheckpoint]):
     def _change(self, move: Move, epoch: int, decide: Decision[KafkaCheckpoint]) -> KafkaCheckpoint | None:
         """Change the record, with every other producer fenced off."""
         place = self._place
-        with slot(place) as mine:
-            moved = self._moved_by(mine.channel, decide)
+        with slot(place) as own_slot:
+            moved = self._moved_by(own_slot.channel, decide)
             if moved is not None:
                 return moved
             before = AckTopic(place).read(0)
@@ -54,7 +54,7 @@ class KafkaCheckpoints(RecordCheckpoints[Place, KafkaCheckpoint]):
                 AckTopic(place).make()
             elif move is not Move.FORGET:
                 require_no_newer(before.checkpoint, epoch, place.record_place)  # does not disturb it
-            mine.channel = channel = _begun(place)
+            own_slot.channel = channel = _begun(place)
             record = decide(channel.held)
             if record != channel.held:
                 with _kicked(place):

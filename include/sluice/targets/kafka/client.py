@@ -55,29 +55,29 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
     Raises:
         ConfigError: no broker is named, or a setting is no plain value.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in endpoint.extra.items():
         if name.lower() in _CONSUMER or name.endswith("_cb") or name.startswith(REGISTRY):
             continue
         if not isinstance(value, str | int | float | bool):
             raise ConfigError(f"connection {endpoint.connection_id!r}: {name} in extra is no plain value")
-        found[name] = value
-    if "bootstrap.servers" not in found:
+        settings[name] = value
+    if "bootstrap.servers" not in settings:
         if not endpoint.host:
             raise ConfigError(
                 f"connection {endpoint.connection_id!r} names no broker",
                 hint='write {"bootstrap.servers": "host:9092"} into its extra, as for Airflow\'s Kafka provider',
             )
         hosts = [host.strip() for host in endpoint.host.split(",")]
-        found["bootstrap.servers"] = ",".join(
+        settings["bootstrap.servers"] = ",".join(
             host if ":" in host else f"{host}:{endpoint.port or 9092}" for host in hosts
         )
     if endpoint.user:
-        found.setdefault("sasl.username", endpoint.user)
+        settings.setdefault("sasl.username", endpoint.user)
     if endpoint.password:
-        found.setdefault("sasl.password", endpoint.password)
-    found.setdefault("client.id", "sluice")
-    return found
+        settings.setdefault("sasl.password", endpoint.password)
+    settings.setdefault("client.id", "sluice")
+    return settings
 
 
 _SHOWN_S = 60.0
@@ -249,7 +249,7 @@ def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None
 
 def probe(endpoint: Endpoint) -> str:
     """Log in and return how many brokers the cluster has. Raises ConfigError, TargetUnavailable."""
-    asked = client("AdminClient", settings(endpoint), endpoint)
-    with errors(endpoint, "connecting", asked=asked):
-        found = asked.list_topics(timeout=ANSWER_S)
-    return f"Kafka, {len(found.brokers)} brokers"
+    requested_client = client("AdminClient", settings(endpoint), endpoint)
+    with errors(endpoint, "connecting", asked=requested_client):
+        topics = requested_client.list_topics(timeout=ANSWER_S)
+    return f"Kafka, {len(topics.brokers)} brokers"

@@ -75,8 +75,8 @@ class KafkaComparer(ComparesRowsOnly):
             )
         with self._lock:
             topic = self._read_on(plan)
-            found = self._compared(plan, rows, topic, values=values)
-            return found if item is None else replace(found, extra=self._beyond(plan, rows, topic, item))
+            differences = self._compared(plan, rows, topic, values=values)
+            return differences if item is None else replace(differences, extra=self._beyond(plan, rows, topic, item))
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -195,10 +195,10 @@ class _Topic:
 
     def after(self, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return existing rows whose keys follow ``key`` in an arbitrary but stable order."""
-        found = self._known.execute(
+        cursor = self._known.execute(
             "SELECT key, value FROM newest WHERE key > ? AND value IS NOT NULL ORDER BY key LIMIT ?", (key, count)
         )
-        return found.fetchall()
+        return cursor.fetchall()
 
     def read_on(self) -> None:
         """Read up to the end of every partition. Raises LoadError if old messages were removed, TargetUnavailable."""

@@ -51,8 +51,10 @@ class HeldKeys:
         """
         ends = committed_ends(self.place, self.topic, self.partitions)
         TopicReader(self.place, self.topic, "keys").read_on(self.partitions, self._take, ends)
-        mine = self.place.pipeline
-        other = self._known.execute("SELECT writer FROM held WHERE writer NOT IN ('', ?) LIMIT 1", (mine,)).fetchone()
+        own_pipeline = self.place.pipeline
+        other = self._known.execute(
+            "SELECT writer FROM held WHERE writer NOT IN ('', ?) LIMIT 1", (own_pipeline,)
+        ).fetchone()
         if other is not None:
             raise LoadError(
                 f"the rows of {self.table} went, and topic {self.topic} has rows of {other[0]!r}, too: it cannot be "
@@ -95,8 +97,8 @@ class HeldKeys:
 
     def pieces(self) -> Iterator[list[tuple[int, bytes]]]:
         """Yield (partition, key) of each, in pieces."""
-        found = self._known.execute("SELECT partition, key FROM held ORDER BY partition, key")
-        while piece := found.fetchmany(MESSAGES):
+        cursor = self._known.execute("SELECT partition, key FROM held ORDER BY partition, key")
+        while piece := cursor.fetchmany(MESSAGES):
             yield piece
 
     def close(self) -> None:

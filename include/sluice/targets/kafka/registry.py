@@ -141,13 +141,13 @@ class Registry:
 
 def settings(endpoint: Endpoint) -> dict[str, Any]:
     """Return the settings of the registry's client. Raises ConfigError if no registry is named."""
-    found = {name.removeprefix(REGISTRY): value for name, value in endpoint.extra.items() if name.startswith(REGISTRY)}
-    if not found.get("url"):
+    values = {name.removeprefix(REGISTRY): value for name, value in endpoint.extra.items() if name.startswith(REGISTRY)}
+    if not values.get("url"):
         raise ConfigError(
             f"connection {endpoint.connection_id!r} names no schema registry",
             hint=f'write {{"{REGISTRY}url": "https://registry:8081"}} into its extra',
         )
-    return {"timeout": _ANSWER_S, **found}
+    return {"timeout": _ANSWER_S, **values}
 
 
 def library() -> Any:

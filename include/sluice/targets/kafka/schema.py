@@ -32,20 +32,20 @@ class KafkaSchema:
         topics = Topics.look(self.place)
         topics.identify({topics.topic_of(plan.target) for plan in tables} | set(topics.side.values()))
         record = AckTopic(self.place).read()
-        known = record.topics if record is not None else KnownTopics()
+        known_topics = record.topics if record is not None else KnownTopics()
         configs = configs_of(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
-        found: list[TableFinding] = []
+        findings: list[TableFinding] = []
         for plan in tables:
-            changed = topics.changed(topics.topic_of(plan.target), plan.target, known)
-            found += self._about(plan, topics, configs, changed)
+            changed = topics.changed(topics.topic_of(plan.target), plan.target, known_topics)
+            findings += self._about(plan, topics, configs, changed)
         for option, topic in topics.side.items() if tables else ():
-            changed = topics.changed(topic, f"options.{option}", known, ordered=False)
+            changed = topics.changed(topic, f"options.{option}", known_topics, ordered=False)
             if topic in topics.counts and changed is None:
                 continue
             how = self.place.options.create_topics.model_copy(update={"partitions": 1})
             why = changed.message if changed is not None else f"the topic {topic} of options.{option} is not there"
             missing = statement(topic, how) if topic not in topics.counts else ""
-            found.append(
+            findings.append(
                 TableFinding("error", tables[0].target, "", why, missing, changed.hint or "" if changed else "")
             )
         checks: list[Callable[[], object]] = [
@@ -60,8 +60,10 @@ class KafkaSchema:
             try:
                 check()
             except SluiceError as error:
-                found += [TableFinding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
-        return found
+                findings += [
+                    TableFinding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]
+                ]
+        return findings
 
     def _require_time(self, topics: Topics) -> None:
         """Raise ConfigError if the brokers do not allow transactions as long as the options do."""
@@ -93,9 +95,11 @@ class KafkaSchema:
         if merged and not plan.key:
             found.append(without_key(plan))
         if topic not in topics.counts:
-            made = options.create_topics
-            wanted = {"cleanup.policy": "compact", **made.config} if merged and key else made.config
-            missing = made.model_copy(update={"config": wanted})
+            create_topics = options.create_topics
+            wanted_config = (
+                {"cleanup.policy": "compact", **create_topics.config} if merged and key else create_topics.config
+            )
+            missing = create_topics.model_copy(update={"config": wanted_config})
             return [
                 *found,
                 TableFinding(

@@ -104,7 +104,7 @@ class BatchSender:
         at = rows.position if self._merged else None
         numbers = Registry(place) if self._options.form.registered else None
         self._writer = MessageWriter(self._options.form, rows.source, fence.batch, at, numbers, rows.defaults)
-        tables = [*(one.plan.target for one in rows.removes), *(table.target for table in rows.tables)]
+        tables = [*(remove.plan.target for remove in rows.removes), *(table.target for table in rows.tables)]
         tables = tables or [piece.table for piece in self._pieces]
         topics = self._topics.require(tables, held.topics, channel.admin)
         if rows.replay:
@@ -122,9 +122,11 @@ class BatchSender:
             topic = self._topics.topic_of(one.table)
             if topic not in self._topics.counts:
                 continue
-            held = files.enter_context(closing(HeldKeys(self._place, one.table, topic, self._topics.counts[topic])))
-            held.read()
-            self._stale.append(held)
+            held_keys = files.enter_context(
+                closing(HeldKeys(self._place, one.table, topic, self._topics.counts[topic]))
+            )
+            held_keys.read()
+            self._stale.append(held_keys)
 
     @cached_property
     def _pieces(self) -> Sequence[ChangePiece]:
@@ -155,8 +157,8 @@ class BatchSender:
         """Send everything but the checkpoint."""
         self._side()
         if self._merged:
-            for held in self._stale:
-                self._empty(held)
+            for held_keys in self._stale:
+                self._empty(held_keys)
             for stored in self._rows.removes:
                 self._remove(stored)
             emptied_later = {one.table for one in self._rows.empties if one.after_rows}
@@ -173,21 +175,21 @@ class BatchSender:
                     self._send(piece, self._writer.messages(piece))
                 self.result += WriteResult(appended=piece.rows.num_rows)
 
-    def _empty(self, held: HeldKeys) -> None:
+    def _empty(self, held_keys: HeldKeys) -> None:
         """Send a message without a value for each key, to the partition that holds it."""
         batch, first = self._fence.batch, self._removed
         of_batch = ("sluice.batch", str(batch).encode())
-        for piece in held.pieces():
+        for piece in held_keys.pieces():
             places, keys = [place for place, _ in piece], [key for _, key in piece]
             numbers = range(self._removed, self._removed + len(piece))
             headers: list[list[Header]] = [
                 [of_batch, ("sluice.change", f"{n}.{Op.DELETE}.{EMPTIED}.0".encode())] if self._options.headers else []
                 for n in numbers
             ]
-            self._channel.produce_each(held.topic, keys, [None] * len(piece), places, headers)
+            self._channel.produce_each(held_keys.topic, keys, [None] * len(piece), places, headers)
             self._removed += len(piece)
         count = self._removed - first
-        _log.info("topic_emptied", target=self._place.owner, topic=held.topic, keys=count, batch=batch)
+        _log.info("topic_emptied", target=self._place.owner, topic=held_keys.topic, keys=count, batch=batch)
         self.result += WriteResult(deleted=count)
 
     def _remove(self, stored: StoredRange) -> None:
@@ -309,5 +311,5 @@ class BatchSender:
             return [0] * messages
         if how is Partitioning.TABLE:
             return [partition_of(str(table).encode(), count)] * messages
-        found: list[int] = partitions(routes, count).tolist()
-        return found
+        places: list[int] = partitions(routes, count).tolist()
+        return places

@@ -71,12 +71,12 @@ class Topics:
         """Ask the brokers for the ids of topics, as far as they are there, by the AdminClient ``client`` if given."""
         from confluent_kafka import TopicCollection
 
-        wanted = [topic for topic in topics if topic in self.counts]
-        if not wanted:
+        wanted_topics = [topic for topic in topics if topic in self.counts]
+        if not wanted_topics:
             return
         admin = client or self.place.client("AdminClient")
         with errors(self.place.endpoint, "reading the ids of topics", asked=admin):
-            for topic, answer in admin.describe_topics(TopicCollection(wanted), request_timeout=ADMIN_S).items():
+            for topic, answer in admin.describe_topics(TopicCollection(wanted_topics), request_timeout=ADMIN_S).items():
                 try:
                     number = answer.result(ADMIN_S).topic_id
                 except library().KafkaException as error:
@@ -92,25 +92,25 @@ class Topics:
         A missing one is created if the options say so. Returns what is known now. Raises MappingError, LoadError.
         ``client``: see :meth:`identify`.
         """
-        wanted: dict[str, TableId | str] = {self.topic_of(table): table for table in tables}
-        rows = set(wanted)
+        wanted_tables: dict[str, TableId | str] = {self.topic_of(table): table for table in tables}
+        rows = set(wanted_tables)
         for option, topic in self.side.items():
-            if topic in wanted or topic == self.place.ack_topic:
+            if topic in wanted_tables or topic == self.place.ack_topic:
                 raise MappingError(
                     f"options.{option} names {topic}, which has other messages already",
                     where=self.place.owner,
                     hint="give it a topic of its own",
                 )
-            wanted[topic] = f"options.{option}"
-        self.identify(wanted, client)
-        for topic, table in wanted.items():
+            wanted_tables[topic] = f"options.{option}"
+        self.identify(wanted_tables, client)
+        for topic, table in wanted_tables.items():
             if (error := self.changed(topic, table, known, ordered=topic in rows)) is not None:
                 raise error
-        missing = {topic: table for topic, table in wanted.items() if topic not in self.counts}
-        made = self.place.options.create_topics
-        if missing and made.when == "needed":
+        missing = {topic: table for topic, table in wanted_tables.items() if topic not in self.counts}
+        create_topics = self.place.options.create_topics
+        if missing and create_topics.when == "needed":
             for topic in missing:
-                create(self.place, topic, made)
+                create(self.place, topic, create_topics)
             self.counts.update(wait_for(self.place, missing))
             self.identify(missing, client)
             missing = {topic: table for topic, table in missing.items() if topic not in self.counts}
@@ -122,8 +122,8 @@ class Topics:
                 "a load make it",
             )
         return KnownTopics(
-            {**known.partitions, **{topic: self.counts[topic] for topic in wanted}},
-            {**known.ids, **{topic: self.ids[topic] for topic in wanted if topic in self.ids}},
+            {**known.partitions, **{topic: self.counts[topic] for topic in wanted_tables}},
+            {**known.ids, **{topic: self.ids[topic] for topic in wanted_tables if topic in self.ids}},
         )
 
     def changed(
@@ -171,13 +171,13 @@ class Topics:
 
     def require_own(self, tables: Iterable[TableId]) -> None:
         """Raise MappingError if two tables share keys in one topic of merged rows."""
-        taken: dict[str, TableId] = {}
+        taken_tables: dict[str, TableId] = {}
         for table in sorted(set(tables)):
-            other = taken.setdefault(self.topic_of(table), table)
-            if other != table:
+            other_table = taken_tables.setdefault(self.topic_of(table), table)
+            if other_table != table:
                 raise MappingError(
-                    f"{other} and {table} both go to topic {self.topic_of(table)}: with changes: latest their keys "
-                    "would replace each other",
+                    f"{other_table} and {table} both go to topic {self.topic_of(table)}: with changes: latest their "
+                    "keys would replace each other",
                     where=str(table),
                     hint="put {schema} and {table} into options.topic, write format: maxwell-json (its keys name the "
                     "table), or give the target changes: all",
@@ -206,9 +206,9 @@ def wait_for(place: Place, topics: Iterable[str]) -> dict[str, int]:
     """Wait until all brokers know the new topics; they learn of them one after the other."""
     wanted, end = set(topics), time.monotonic() + ANSWER_S
     while True:
-        found = Topics.look(place).counts
-        if wanted <= found.keys() or time.monotonic() > end:
-            return {topic: found[topic] for topic in wanted & found.keys()}
+        counts = Topics.look(place).counts
+        if wanted <= counts.keys() or time.monotonic() > end:
+            return {topic: counts[topic] for topic in wanted & counts.keys()}
         time.sleep(0.02)
 
 
@@ -228,7 +228,7 @@ def configs_of(place: Place, names: Sequence[str], *, brokers: bool = False) -> 
 
     if not names:
         return {}
-    found: dict[str, dict[str, str]] = {}
+    configs: dict[str, dict[str, str]] = {}
     kind = ConfigResource.Type.BROKER if brokers else ConfigResource.Type.TOPIC
     resources = [ConfigResource(kind, name) for name in names]
     admin = place.client("AdminClient")  # it lives until its answers are there
@@ -236,7 +236,7 @@ def configs_of(place: Place, names: Sequence[str], *, brokers: bool = False) -> 
     for resource, answer in answers.items():
         with errors(place.endpoint, f"reading the settings of {resource.name}"):
             try:
-                found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ADMIN_S).items()}
+                configs[resource.name] = {name: str(entry.value) for name, entry in answer.result(ADMIN_S).items()}
             except library().KafkaException:
                 continue
-    return found
+    return configs

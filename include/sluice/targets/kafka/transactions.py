@@ -150,7 +150,7 @@ class Channel:
             self._queued_bytes = 0
         self._queued_bytes += size_bytes
         if self.producer.produce_batch(topic, messages) != len(messages):
-            first = next(one for one in messages if "_error" in one)
+            first = next(message for message in messages if "_error" in message)
             self.failure.error, self.failure.topic, self.failure.key = first["_error"], topic, first.get("key")
         self.breathe()
 
@@ -213,11 +213,11 @@ def slot(place: Place) -> Iterator[_Slot]:
     """Yield this process's channel of a target, for one thread at a time."""
     name = (os.getpid(), str(settings(place.endpoint)["bootstrap.servers"]), place.transactional_id)
     with _guard:
-        found = _slots.setdefault(name, _Slot())
-    with found.lock:
-        if found.channel is not None and (not found.channel.usable or found.channel.place != place):
-            found.channel = None
-        yield found
+        slot = _slots.setdefault(name, _Slot())
+    with slot.lock:
+        if slot.channel is not None and (not slot.channel.usable or slot.channel.place != place):
+            slot.channel = None
+        yield slot
 
 
 def end_all() -> None:

@@ -60,11 +60,11 @@ class KafkaWriter:
         why_not = why_not_emptied(self.place.options)
         for change in self.batch.schema_changes:
             require_not_stopped(change)
-            for one in self._stale(change):
+            for stale in self._stale(change):
                 if why_not:
-                    raise left(change, one, self.place.pipeline, why_not)
-                if one.copied and one.table not in change.copies:
-                    raise not_copied(change, one)
+                    raise left(change, stale, self.place.pipeline, why_not)
+                if stale.copied and stale.table not in change.copies:
+                    raise not_copied(change, stale)
             require_not_converted(change)
 
     def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
@@ -73,9 +73,9 @@ class KafkaWriter:
         Raises MappingError.
         """
         batch, place = self.batch, self.place
-        told = tuple(map(statement_of, batch.schema_changes)) if place.options.schema_topic else ()
+        statements = tuple(map(statement_of, batch.schema_changes)) if place.options.schema_topic else ()
         empties = self._emptied()
-        if not batch.tables and not batch.changes and not told and not batch.reconcile and not empties:
+        if not batch.tables and not batch.changes and not statements and not batch.reconcile and not empties:
             return []
         if batch.tables or batch.reconcile:
             targets = [*(one.plan.target for one in batch.reconcile), *(table.target for table in batch.tables)]
@@ -83,7 +83,7 @@ class KafkaWriter:
                 Topics(place, {}).require_own(targets)
             for table in batch.tables:
                 self._require_key(table)
-        rows = TopicRows.of(batch, place.pipeline, place.options.form, told)
+        rows = TopicRows.of(batch, place.pipeline, place.options.form, statements)
         rows = replace(rows, removes=tuple(batch.reconcile), empties=empties)
         return [[KafkaUnit(place, self.fence, rows)]]
 
@@ -110,9 +110,9 @@ class KafkaWriter:
         if place.options.of_one_table or not place.options.form.keys_are_alike:
             return
         topic = place.options.topic_of(target, place.pipeline, place.target)
-        for other in sorted(self.batch.facts.captured_tables().values()):
-            if other != target and place.options.topic_of(other, place.pipeline, place.target) == topic:
-                why = f"topic {topic} has rows of {other}, too, so that it cannot be emptied"
+        for other_table in sorted(self.batch.facts.captured_tables().values()):
+            if other_table != target and place.options.topic_of(other_table, place.pipeline, place.target) == topic:
+                why = f"topic {topic} has rows of {other_table}, too, so that it cannot be emptied"
                 raise left(change, Stale(table, f"the keys of {table} stay in its topic"), place.pipeline, why)
 
     def _require_key(self, table: TableInput) -> None:
@@ -132,7 +132,7 @@ class KafkaWriter:
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Move the checkpoint if no unit has done so; a unit commits the batch with its rows. Raises Fenced."""
         batch, fence = self.batch, self.fence
-        if batch.replay or any(one.message == (fence.epoch, batch.number) for one in results):
+        if batch.replay or any(result.message == (fence.epoch, batch.number) for result in results):
             return
         KafkaCheckpoints(self.place).advance(Checkpoint(fence.epoch, batch.number, batch.position))
 
@@ -165,11 +165,11 @@ class KafkaUnit:
         """
         started, replay = time.monotonic(), self.rows.replay
         try:
-            with slot(self.place) as mine, ExitStack() as files:
-                channel, held = self._channel(mine)
-                if replay and replay in held.replayed:
+            with slot(self.place) as own_slot, ExitStack() as files:
+                channel, held_checkpoint = self._channel(own_slot)
+                if replay and replay in held_checkpoint.replayed:
                     return WriteResult()
-                sender = BatchSender(self.place, self.fence, self.rows, channel, held, rejected)
+                sender = BatchSender(self.place, self.fence, self.rows, channel, held_checkpoint, rejected)
                 sender.read_held_keys(files)  # before the transaction begins, which has a time limit
                 channel.commit(sender.held, sender.send)
         except KicksOut as error:
@@ -180,14 +180,15 @@ class KafkaUnit:
     def _channel(self, mine: Any) -> tuple[Channel, KafkaCheckpoint]:
         """Return a channel that may write, and what the target holds."""
         channel: Channel | None = mine.channel
-        known = channel.held if channel is not None else None
+        known_checkpoint = channel.held if channel is not None else None
         if (
             channel is not None
-            and known is not None
-            and (known.checkpoint.epoch, known.checkpoint.batch) == (self.fence.epoch, self.fence.held)
+            and known_checkpoint is not None
+            and (known_checkpoint.checkpoint.epoch, known_checkpoint.checkpoint.batch)
+            == (self.fence.epoch, self.fence.held)
             and channel.knows()
         ):
-            return channel, known  # if another producer began since, the commit is refused
+            return channel, known_checkpoint  # if another producer began since, the commit is refused
         # a process that is out of date must not disturb a newer one
         before = require_present(AckTopic(self.place).read(0), self.place)
         require_no_newer(before.checkpoint, self.fence.epoch, self.place.record_place)

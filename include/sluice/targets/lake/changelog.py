@@ -53,7 +53,9 @@ def columns_of(users: Sequence[LakeColumn]) -> tuple[LakeColumn, ...]:
 def planned(plan: PlannedTable, wide_decimals: str) -> tuple[LakeColumn, ...]:
     """Return the columns of the table of changes of a planned table."""
     users = [
-        LakeColumn(column_name(one.name), made_type(one, wide_decimals)) for one in plan.columns if not one.generated
+        LakeColumn(column_name(column.name), made_type(column, wide_decimals))
+        for column in plan.columns
+        if not column.generated
     ]
     return columns_of(users)
 
@@ -90,9 +92,9 @@ def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, 
 
 
 def _require_envelope(piece: ChangePiece, info: TableInfo) -> None:
-    there = {one.name: one.kind for one in info.columns}
-    wrong = [name for name, kind in ENVELOPE if there.get(name) != kind]
-    if wrong or isinstance(there.get(BEFORE, ""), str):
+    kinds = {column.name: column.kind for column in info.columns}
+    wrong = [name for name, kind in ENVELOPE if kinds.get(name) != kind]
+    if wrong or isinstance(kinds.get(BEFORE, ""), str):
         raise MappingError(
             f"the table of {piece.table} is no table of changes: it lacks {(wrong or [BEFORE])[0]!r}, or has it as "
             "another type",

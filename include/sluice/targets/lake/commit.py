@@ -53,13 +53,15 @@ def commit_batch(
     with tables.format.turn():
         for attempt in range(_ATTEMPTS):
             found = tables.required(table)
-            held = tables.checkpoints.guard(fence)
-            tables.require_ahead(table, found, scope, held.delivery)
-            known = tables.noted(found, scope, held.delivery)
+            held_checkpoint = tables.checkpoints.guard(fence)
+            tables.require_ahead(table, found, scope, held_checkpoint.delivery)
+            known = tables.noted(found, scope, held_checkpoint.delivery)
             if not replay and known >= fence.batch:
                 return WriteResult()
             try:
-                note = tables.note(fence, scope, known if replay else fence.batch, held.delivery, doing, more)
+                note = tables.note(
+                    fence, scope, known if replay else fence.batch, held_checkpoint.delivery, doing, more
+                )
                 return write(found, replace(note, known=known))
             except Raced:
                 time.sleep(random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, _LONGEST_S))  # noqa: S311 - no secret
@@ -72,5 +74,9 @@ def commit_batch(
 
 def holds(tables: LakeTables, fence: Fence, table: TableId, scope: str) -> bool:
     """Return True if a table has noted the batch: a repeat writes nothing there."""
-    found, held = tables.open(table), tables.checkpoints.held()
-    return found is not None and held is not None and tables.noted(found, scope, held.delivery) >= fence.batch
+    found, held_checkpoint = tables.open(table), tables.checkpoints.held()
+    return (
+        found is not None
+        and held_checkpoint is not None
+        and tables.noted(found, scope, held_checkpoint.delivery) >= fence.batch
+    )

@@ -55,12 +55,12 @@ class LakeComparer(ComparesRowsOnly):
         fields = user_fields(rows.schema)
         sent = sent_columns(fields, info, plan.target, list(map(true_name, fields)))
         mine, _ = convert(rows, sent, zero_dates=self.tables.options.zero_dates)
-        found = RangeDifferences()
+        differences = RangeDifferences()
         if rows.num_rows:
-            found = _compared(mine, self._there(table, plan, mine, key), key, values=values)
+            differences = _compared(mine, self._there(table, plan, mine, key), key, values=values)
         if item is not None:
-            found = replace(found, extra=self._beyond(table, plan, info, keys_of(mine, key), item))
-        return found
+            differences = replace(differences, extra=self._beyond(table, plan, info, keys_of(mine, key), item))
+        return differences
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -84,9 +84,11 @@ class LakeComparer(ComparesRowsOnly):
         listed = item.listed
         if listed is None or not listed.num_rows:
             return None
-        mine = listed_keys(plan, info, listed)
-        here = set(keys_of(self._there(table, plan, mine, list(mine)), list(mine))) - set(sent)
-        return keys_where(listed, [own in here for own in keys_of(mine, list(mine))])
+        own_listed_keys = listed_keys(plan, info, listed)
+        here = set(
+            keys_of(self._there(table, plan, own_listed_keys, list(own_listed_keys)), list(own_listed_keys))
+        ) - set(sent)
+        return keys_where(listed, [own in here for own in keys_of(own_listed_keys, list(own_listed_keys))])
 
     def _there(
         self, table: Any, plan: PlannedTable, mine: Mapping[str, pa.Array], key: Sequence[str]
@@ -104,8 +106,8 @@ class LakeComparer(ComparesRowsOnly):
             for name, some in among.items():
                 rows = rows.filter(pc.is_in(rows[name], some))
             pieces.append(rows)
-        found = pa.concat_tables(pieces) if pieces else pa.table(dict(mine)).slice(0, 0)
-        return {name: plain(found[name]) for name in mine}
+        concat_tables = pa.concat_tables(pieces) if pieces else pa.table(dict(mine)).slice(0, 0)
+        return {name: plain(concat_tables[name]) for name in mine}
 
 
 def _compared(
@@ -137,8 +139,8 @@ def _compared(
 
 
 def _kind(info: TableInfo, name: str) -> str:
-    found = info.find(name)
-    return found.kind if found is not None and isinstance(found.kind, str) else ""
+    column = info.find(name)
+    return column.kind if column is not None and isinstance(column.kind, str) else ""
 
 
 def _same(mine: pa.Array, there: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -146,10 +148,10 @@ def _same(mine: pa.Array, there: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]
     if mine.type in _BITS:
         mine, there = mine.view(_BITS[mine.type]), there.view(_BITS[there.type])
     equal = pc.fill_null(pc.equal(mine, there), False)
-    found: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(there))).to_numpy(
+    mask: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(there))).to_numpy(
         zero_copy_only=False
     )
-    return found
+    return mask
 
 
 def _text(value: pa.Scalar) -> str | None:

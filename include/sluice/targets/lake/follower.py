@@ -66,23 +66,23 @@ class LakeHeld(OnlyColumns):
 
     def column(self, one: TableChange, name: str) -> str | None:
         """Return the name by the mapping, escaped in a table of changes if it is one of Sluice's columns."""
-        found = super().column(one, name)
-        return column_name(found) if found is not None and self.tables.every else found
+        column = super().column(one, name)
+        return column_name(column) if column is not None and self.tables.every else column
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the columns of the table, case-folded name -> name; None if the table is missing."""
         info = self._info(table)
-        return {one.name.casefold(): one.name for one in info.columns} if info is not None else None
+        return {column.name.casefold(): column.name for column in info.columns} if info is not None else None
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Return HAS if the table's column takes the values of the new type; UNSEEN if its rows were converted."""
         info, new = self._info(table), part.new
         assert info is not None
         assert new is not None
-        there, made = info.find(name), self.change.meaning.types.get(new)
-        if there is None or made is None or not isinstance(there.kind, str):
+        column, column_type = info.find(name), self.change.meaning.types.get(new)
+        if column is None or column_type is None or not isinstance(column.kind, str):
             return Answer.UNSEEN
-        fits = takes(made, there.kind)
+        fits = takes(column_type, column.kind)
         return has(fits) if effect is None or not fits else Answer.UNSEEN
 
 
@@ -134,12 +134,12 @@ class LakeFollower:
         """
         scope, number = f"{source}/{what}", self.fence.batch * STATEMENTS + self.change.number + 1
         rows = SCOPE if self.tables.every else str(source)
-        held = self.tables.checkpoints.guard(self.fence)
-        self.tables.require_ahead(self.change.target(source), found, rows, held.delivery)
-        if self.tables.noted(found, scope, held.delivery) >= number:
+        held_checkpoint = self.tables.checkpoints.guard(self.fence)
+        self.tables.require_ahead(self.change.target(source), found, rows, held_checkpoint.delivery)
+        if self.tables.noted(found, scope, held_checkpoint.delivery) >= number:
             return None
         doing = f"following {self.change.where}"
-        return self.tables.note(self.fence, scope, number, held.delivery, doing, {"sluice.scope": rows})
+        return self.tables.note(self.fence, scope, number, held_checkpoint.delivery, doing, {"sluice.scope": rows})
 
     def _follow(self, part: Followed) -> None:
         if self.tables.every:
@@ -160,20 +160,20 @@ class LakeFollower:
         """Extend a table of changes: it keeps its name and all columns; a table or column with a new name is another
         one.
         """
-        one, after = part.one, part.one.after
-        renamed = one.renamed_to if K.RENAME_TABLE in part.kinds else None
-        name = renamed or one.table
+        change, after = part.one, part.one.after
+        renamed = change.renamed_to if K.RENAME_TABLE in part.kinds else None
+        name = renamed or change.table
         if after is None or name in self.change.not_captured or K.DROP_TABLE in part.kinds:
             return
         target = self.change.target(name)
         table = self.tables.open(target)
         if table is None:
             if renamed is not None or part.cut_over or K.CREATE_TABLE in part.kinds:
-                self._create(one, after, target)
+                self._create(change, after, target)
         elif part.kinds & (OF_COLUMNS | {K.RENAME_TABLE, K.CREATE_TABLE}):
-            info, wanted = self.tables.format.info(table), self._wanted(one, after.columns)
+            info, wanted = self.tables.format.info(table), self._wanted(change, after.columns)
             wider = self._wider(info, wanted, {})
-            edits = Edits(one.table, target, wider=wider, wanted=tuple(wanted), every=True)
+            edits = Edits(change.table, target, wider=wider, wanted=tuple(wanted), every=True)
             self.tables.format.edit_schema(edits, table, self)
 
     def _change(self, step: AlterTable, kinds: frozenset[ChangeKind]) -> None:
@@ -187,9 +187,11 @@ class LakeFollower:
             edits = self._edits(step, self.tables.format.info(table), kinds)
             self.tables.format.edit_schema(edits, table, self)
 
-    def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
-        wanted = [made for _, made in self._wanted(one, after.columns)]
-        columns = {column.name: column for column in (columns_of(wanted) if self.tables.every else wanted)}
+    def _create(self, change: TableChange, after: TableDefinition, target: TableId) -> None:
+        wanted_columns = [made for _, made in self._wanted(change, after.columns)]
+        columns = {
+            column.name: column for column in (columns_of(wanted_columns) if self.tables.every else wanted_columns)
+        }
         unfit = LakeSchema(self.tables).unfit_layout(target, list(columns.values()))
         if unfit and self.tables.open(target) is None:
             raise self.by_hand(f"the table cannot be made as the options say: {unfit[0].why}")
@@ -230,12 +232,12 @@ class LakeFollower:
         info, steps, effects = self.tables.format.info(table), {}, {}
         for effect in effects_on(self.change, step.source):
             name = self._name(step.one, effect.old.name)
-            there = info.find(name) if name is not None else None
-            if there is None or self._name(step.one, effect.new.name) is None:
+            column = info.find(name) if name is not None else None
+            if column is None or self._name(step.one, effect.new.name) is None:
                 continue
             if effect.unknown:
                 raise not_converted(self.change, effect, step.table)
-            steps[there.name], effects[there.name] = effect.steps, effect
+            steps[column.name], effects[column.name] = effect.steps, effect
         if not steps:
             return False
         self._edits(step, info, OF_COLUMNS)  # no row is converted before it is known that the columns can be changed
@@ -248,16 +250,16 @@ class LakeFollower:
             raise not_converted(self.change, effects[error.column], step.table, why) from error
         return True
 
-    def _name(self, one: TableChange, column: str) -> str | None:
+    def _name(self, change: TableChange, column: str) -> str | None:
         """Return the target's name of a source column, None for one that does not go over."""
-        return LakeHeld(self.change, self.tables).column(one, column)
+        return LakeHeld(self.change, self.tables).column(change, column)
 
     def _wanted(
-        self, one: TableChange, columns: Sequence[ColumnDefinition]
+        self, change: TableChange, columns: Sequence[ColumnDefinition]
     ) -> list[tuple[ColumnDefinition, LakeColumn]]:
         found = []
         for column in columns:
-            name = self._name(one, column.name)
+            name = self._name(change, column.name)
             if name is None or column.generated is not None:
                 continue
             kind = own_type(type_of(self.change, column), self.tables.options.wide_decimals)
@@ -303,12 +305,12 @@ class LakeFollower:
 
         Raises LoadError.
         """
-        found = self.change.meaning.default_value(column)
-        if found.value is None:
-            raise self._not_filled(column, target, found.why)
+        default_value = self.change.meaning.default_value(column)
+        if default_value.value is None:
+            raise self._not_filled(column, target, default_value.why)
         assert isinstance(made.kind, str)
         try:
-            values, odd = converted(pa.repeat(found.value, 1), type_of(self.change, column), made.kind)
+            values, odd = converted(pa.repeat(default_value.value, 1), type_of(self.change, column), made.kind)
         except pa.ArrowException as error:
             raise self._not_filled(column, target, f"no {made.kind} holds its default {column.default}") from error
         if odd is not None and self.tables.options.zero_dates == "refuse":

@@ -75,10 +75,8 @@ class MergedRows:
                     number: [file for file, one in zip(files, batches, strict=True) if one == number]
                     for number in batches
                 }
-                found = [
-                    rows for number in sorted(of) if number > known for rows in self._groups(of[number], lean=lean)
-                ]
-                self._read[known] = [self._newest(found)] if found else []
+                rows = [rows for number in sorted(of) if number > known for rows in self._groups(of[number], lean=lean)]
+                self._read[known] = [self._newest(rows)] if rows else []
         return self._read[known]
 
     def _groups(self, files: Sequence[RowFile], *, lean: bool) -> list[pa.Table]:
@@ -101,7 +99,7 @@ class MergedRows:
                 hint="the batches are written one by one",
             )
         rows = pa.concat_tables(found, promote_options="permissive").combine_chunks()
-        stored = {true_name(one): one.name for one in user_fields(rows.schema)}
+        stored = {true_name(field): field.name for field in user_fields(rows.schema)}
         codes, count = dense(group_codes(rows, [stored[name] for name in self.table.plan.key if name in stored]))
         last = np.empty(count, np.int64)
         last[codes] = np.arange(len(codes))

@@ -36,27 +36,31 @@ class LakeSchema:
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, types that do not fit, and losses."""
-        held = self.tables.checkpoints.held()
+        held_checkpoint = self.tables.checkpoints.held()
         findings = []
         for plan in tables:
-            table = self.tables.open(plan.target) if held is not None else None
+            table = self.tables.open(plan.target) if held_checkpoint is not None else None
             scope = SCOPE if self.tables.every else str(plan.source)
-            back = self.tables.set_back(plan.target, table, scope, held.delivery) if held and table else None
+            back = (
+                self.tables.set_back(plan.target, table, scope, held_checkpoint.delivery)
+                if held_checkpoint and table
+                else None
+            )
             findings += [_error(plan, "", back.message, back.hint or "")] if back is not None else self._compare(plan)
         return findings
 
     def require(self, plan: PlannedTable) -> None:
         """Raise MappingError unless the table can hold the planned rows."""
         applies = f"`sluice check {self.tables.pipeline} --apply` does it"
-        for one in self._compare(plan):
-            if one.severity != "error":
+        for finding in self._compare(plan):
+            if finding.severity != "error":
                 continue
-            if not one.column and one.statement.startswith("CREATE"):
+            if not finding.column and finding.statement.startswith("CREATE"):
                 raise self.tables.missing(plan.target)
             raise MappingError(
-                f"table {plan.target}: {one.why}",
-                where=f"{plan.target}.{one.column}" if one.column else str(plan.target),
-                hint="; ".join(filter(None, (one.hint, applies if one.statement else ""))) or None,
+                f"table {plan.target}: {finding.why}",
+                where=f"{plan.target}.{finding.column}" if finding.column else str(plan.target),
+                hint="; ".join(filter(None, (finding.hint, applies if finding.statement else ""))) or None,
             )
 
     def apply(self, statement: str) -> None:
@@ -82,9 +86,9 @@ class LakeSchema:
     # -- inside ----------------------------------------------------------------------------------------------------
     def _compare(self, plan: PlannedTable) -> list[TableFinding]:
         target, tables, options = plan.target, self.tables, self.tables.options
-        found = self._unfit(plan)
-        if found:
-            return found
+        findings = self._unfit(plan)
+        if findings:
+            return findings
         table = tables.open(target)
         if table is None:
             wide = options.wide_decimals
@@ -103,7 +107,7 @@ class LakeSchema:
 
     def unfit_layout(self, table: TableId, columns: Sequence[LakeColumn]) -> list[TableFinding]:
         """Return why a table with these columns cannot be made as the options say."""
-        tables, there = self.tables, {one.name for one in columns}
+        tables, there = self.tables, {column.name for column in columns}
         partitions = tables.options.partitions(table)
         unknown = next((name for name in partitions if name not in there), None)
         if unknown is not None:
@@ -129,48 +133,48 @@ class LakeSchema:
 
         Rows keep arriving, and a column may have been renamed at the source since.
         """
-        found, said = [], "options.cluster_by names"
+        unfit_clusters, said = [], "options.cluster_by names"
         for name in self.tables.options.cluster_by.get(str(table), ()):
-            one = info.find(name)
-            if one is None:
+            column = info.find(name)
+            if column is None:
                 why = f"{said} {name!r}, which the table does not have"
-            elif one.partition or one.name in info.partitions:
+            elif column.partition or column.name in info.partitions:
                 why = f"{said} {name!r}, by which the table is partitioned"
-            elif not clusterable(one.kind):
-                why = f"{said} {name!r}: files have no bounds of {type_text(one.kind)} that readers look at"
+            elif not clusterable(column.kind):
+                why = f"{said} {name!r}: files have no bounds of {type_text(column.kind)} that readers look at"
             else:
                 continue
             hint = "cluster by columns of numbers, texts, dates or times, or leave it out"
-            found.append(TableFinding(severity, table, name, why, hint=hint))
-        return found
+            unfit_clusters.append(TableFinding(severity, table, name, why, hint=hint))
+        return unfit_clusters
 
     def _unfit(self, plan: PlannedTable) -> list[TableFinding]:
         """Return what no table could hold."""
-        found: list[TableFinding] = []
+        findings: list[TableFinding] = []
         if not plan.key and not self.tables.every:
-            found.append(without_key(plan))
+            findings.append(without_key(plan))
         for column in plan.columns:
             if column.generated:
                 continue
             if self.tables.format.odd_name(column.name):
                 why = f"{self.tables.format.NAME} takes no such name of a column: {column.name!r}"
-                found.append(_error(plan, column.name, why, "rename it: mapping.columns.rename"))
+                findings.append(_error(plan, column.name, why, "rename it: mapping.columns.rename"))
             elif not made_type(column, self.tables.options.wide_decimals):
                 hint = (
                     "options: {wide_decimals: string} stores the digits as text; or leave the column out: "
                     "mapping.columns.exclude"
                 )
-                found.append(_error(plan, column.name, f"{column.sql_type or column.arrow_type}: {TOO_WIDE}", hint))
-        return found
+                findings.append(_error(plan, column.name, f"{column.sql_type or column.arrow_type}: {TOO_WIDE}", hint))
+        return findings
 
     def _columns(self, plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
-        found: list[TableFinding] = []
+        columns: list[TableFinding] = []
         every = self.tables.every
         inner = info.find(BEFORE)
         parts = TableInfo(inner.kind) if inner is not None and not isinstance(inner.kind, str) else None
         if every:
-            there = {one.name: one.kind for one in info.columns}
-            wrong = [name for name, kind in ENVELOPE if there.get(name) != kind] + ([BEFORE] if parts is None else [])
+            kinds = {column.name: column.kind for column in info.columns}
+            wrong = [name for name, kind in ENVELOPE if kinds.get(name) != kind] + ([BEFORE] if parts is None else [])
             if wrong:
                 why = f"it is no table of changes: it lacks {wrong[0]!r}, or has it as another type"
                 return [_error(plan, wrong[0], why, "give the target another location, or options: {table: …}")]
@@ -181,21 +185,21 @@ class LakeSchema:
             if column.generated:
                 continue
             name = column_name(column.name) if every else column.name
-            found += self._column(plan, column, name, info, parts if every else None)
-        sent = {one.name.casefold() for one in plan.columns if not one.generated}
+            columns += self._column(plan, column, name, info, parts if every else None)
+        sent = {column.name.casefold() for column in plan.columns if not column.generated}
         if not every:
-            for other in info.columns:
-                if not other.nullable and other.name.casefold() not in sent:
-                    why = f"column {other.name!r} needs a value, and {plan.source} has no such column"
-                    found.append(_error(plan, other.name, why, "ALTER TABLE … ALTER COLUMN … DROP NOT NULL"))
-        return found
+            for other_column in info.columns:
+                if not other_column.nullable and other_column.name.casefold() not in sent:
+                    why = f"column {other_column.name!r} needs a value, and {plan.source} has no such column"
+                    columns.append(_error(plan, other_column.name, why, "ALTER TABLE … ALTER COLUMN … DROP NOT NULL"))
+        return columns
 
     def _column(
         self, plan: PlannedTable, column: PlannedColumn, name: str, info: TableInfo, parts: TableInfo | None
     ) -> list[TableFinding]:
-        made, own = column.sent_type, made_type(column, self.tables.options.wide_decimals)
+        column_type, own = column.sent_type, made_type(column, self.tables.options.wide_decimals)
         there = info.find(name)
-        said = column.sql_type or column.arrow_type
+        sql_type = column.sql_type or column.arrow_type
         new = [LakeColumn(name, own)] if there is None else []
         if parts is not None and parts.find(name) is None:
             new.append(LakeColumn(BEFORE, (LakeColumn(name, own),)))
@@ -205,8 +209,8 @@ class LakeSchema:
             add = add_text(self.tables.format.sql_name(plan.target), new)
             return [TableFinding("error", plan.target, column.name, why, add, hint, absent=True)]
         for one in filter(None, (there, parts.find(name) if parts is not None else None)):
-            if not isinstance(one.kind, str) or not takes(made, one.kind):
-                why = f"column {one.name!r} is {type_text(one.kind)}, which cannot hold values of {said}"
+            if not isinstance(one.kind, str) or not takes(column_type, one.kind):
+                why = f"column {one.name!r} is {type_text(one.kind)}, which cannot hold values of {sql_type}"
                 hint = (
                     "make the table anew, or rewrite it with Spark with a wider type, or leave the column out: "
                     "mapping.columns.exclude"
@@ -214,12 +218,12 @@ class LakeSchema:
                 return [_error(plan, column.name, why, hint)]
         assert there is not None
         assert isinstance(there.kind, str)
-        why = lost(made, there.kind)
-        if there.length and not 0 < made.length <= there.length:
+        why = lost(column_type, there.kind)
+        if there.length and not 0 < column_type.length <= there.length:
             why = f"texts of more than {there.length} characters are refused"
         elif not there.nullable and column.nullable and not column.key:
             why = "NULL is refused"
-        return [about_values(plan.target, column.name, f"{said} -> {type_text(there.kind)}", why)] if why else []
+        return [about_values(plan.target, column.name, f"{sql_type} -> {type_text(there.kind)}", why)] if why else []
 
     def _well(self, plan: PlannedTable, info: TableInfo) -> TableFinding:
         by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""
@@ -239,17 +243,17 @@ def _error(plan: PlannedTable, column: str, why: str, hint: str = "") -> TableFi
 
 
 def _unfit_partitions(table: TableId, names: Sequence[str], columns: Sequence[LakeColumn]) -> list[TableFinding]:
-    found = []
-    for one in columns:
-        if one.name in names and not partitionable(one.kind):
+    unfit_partitions = []
+    for column in columns:
+        if column.name in names and not partitionable(column.kind):
             why = (
-                f"a table cannot be partitioned by {one.name!r}: not all values of {type_text(one.kind)} are read "
-                "back as they were"
+                f"a table cannot be partitioned by {column.name!r}: not all values of {type_text(column.kind)} are "
+                "read back as they were"
             )
             hint = "partition by whole numbers, texts or dates"
-            found.append(TableFinding("error", table, one.name, why, hint=hint))
-    return found
+            unfit_partitions.append(TableFinding("error", table, column.name, why, hint=hint))
+    return unfit_partitions
 
 
 def _merged(plan: PlannedTable, wide: str) -> tuple[LakeColumn, ...]:
-    return tuple(LakeColumn(one.name, made_type(one, wide)) for one in plan.columns if not one.generated)
+    return tuple(LakeColumn(column.name, made_type(column, wide)) for column in plan.columns if not column.generated)

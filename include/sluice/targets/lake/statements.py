@@ -33,14 +33,14 @@ def type_text(kind: Shape) -> str:
 
 def create_text(place: str, columns: Sequence[LakeColumn], partitions: Sequence[str], using: str) -> str:
     """Return a CREATE TABLE. ``place``: the table in Spark's words; ``using``: the format."""
-    listed = ", ".join(f"{quoted(one.name)} {type_text(one.kind)}" for one in columns)
+    listed = ", ".join(f"{quoted(column.name)} {type_text(column.kind)}" for column in columns)
     by = f" PARTITIONED BY ({', '.join(map(quoted, partitions))})" if partitions else ""
     return f"CREATE TABLE {place} ({listed}) USING {using}{by}"
 
 
 def add_text(place: str, columns: Sequence[LakeColumn]) -> str:
     """Return an ALTER TABLE … ADD COLUMNS. Parts of an existing struct are added to it."""
-    listed = ", ".join(f"{quoted(one.name)} {type_text(one.kind)}" for one in columns)
+    listed = ", ".join(f"{quoted(column.name)} {type_text(column.kind)}" for column in columns)
     return f"ALTER TABLE {place} ADD COLUMNS ({listed})"
 
 
@@ -71,7 +71,7 @@ def read_statement(text: str) -> Statement:
         while (word := next(words)) not in {"(", "ADD", "SET"}:
             names += [_name(word)] if word.startswith("`") else []
         if not create and word == "SET":
-            name, value = (one.strip("'") for one in words if one.startswith("'"))
+            name, value = (word.strip("'") for word in words if word.startswith("'"))
             return Statement(create, tuple(names), properties={name: value})
         if not create and (word, next(words), next(words)) != ("ADD", "COLUMNS", "("):
             raise ValueError("ADD COLUMNS")
@@ -95,17 +95,17 @@ def _name(word: str) -> str:
 
 def _columns(words: Iterator[str], end: str, *, colon: bool) -> tuple[LakeColumn, ...]:
     """Parse columns after their opening bracket."""
-    found: list[LakeColumn] = []
+    columns: list[LakeColumn] = []
     while True:
         name = _name(next(words))
         if colon and next(words) != ":":
             raise ValueError(":")
         word = next(words)
         kind: Shape = _struct(words) if word == "STRUCT" else _kind(word)
-        found.append(LakeColumn(name, kind))
+        columns.append(LakeColumn(name, kind))
         word = next(words)
         if word == end:
-            return tuple(found)
+            return tuple(columns)
         if word != ",":
             raise ValueError(word)
 

@@ -37,8 +37,8 @@ class LakeMaintainer:
 
     def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> list[Upkeep]:
         """See :meth:`sluice.targets.port.Maintainer.maintain`."""
-        done = [self._maintain(table, dry_run) for table in tables]
-        return [one for one in done if one != Upkeep(one.table)]
+        upkeep = [self._maintain(table, dry_run) for table in tables]
+        return [one for one in upkeep if one != Upkeep(one.table)]
 
     def _maintain(self, table: TableId, dry_run: bool) -> Upkeep:
         format_ = self.tables.format
@@ -90,8 +90,8 @@ class LakeTarget:
 
     def location_of(self, table: TableId) -> str:
         """Return the folder of a table as a URI; "" if a catalog has its name only."""
-        found = self.tables.format.uri(table)
-        return f"file://{found}" if found.startswith("/") else found if "://" in found else ""
+        uri = self.tables.format.uri(table)
+        return f"file://{uri}" if uri.startswith("/") else uri if "://" in uri else ""
 
     def schema(self) -> LakeSchema:
         """Return what compares the tables."""

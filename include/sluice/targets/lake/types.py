@@ -44,20 +44,20 @@ class TableInfo:
 
     def find(self, name: str) -> LakeColumn | None:
         """Return the column with this name, whose case does not matter in Delta; None if there is none."""
-        return next((one for one in self.columns if one.name.casefold() == name.casefold()), None)
+        return next((column for column in self.columns if column.name.casefold() == name.casefold()), None)
 
 
 def wanting(columns: Sequence[LakeColumn], info: TableInfo) -> list[LakeColumn]:
     """Return the columns that a table lacks; for a struct, its missing parts."""
     found: list[LakeColumn] = []
-    for one in columns:
-        there = info.find(one.name)
+    for column in columns:
+        there = info.find(column.name)
         if there is None:
-            found.append(one)
-        elif not isinstance(one.kind, str) and not isinstance(there.kind, str):
-            parts: Shape = tuple(wanting(one.kind, TableInfo(there.kind)))
+            found.append(column)
+        elif not isinstance(column.kind, str) and not isinstance(there.kind, str):
+            parts: Shape = tuple(wanting(column.kind, TableInfo(there.kind)))
             if parts:
-                found.append(LakeColumn(one.name, parts))
+                found.append(LakeColumn(column.name, parts))
     return found
 
 
@@ -97,31 +97,31 @@ _BYTES = frozenset({K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR})
 
 def arrow_of(kind: str) -> pa.DataType:
     """Return the Arrow type of a type. Raises KeyError for one that no source column fits into."""
-    found = DECIMAL.fullmatch(kind)
-    return pa.decimal128(int(found[1]), int(found[2])) if found else _ARROW[kind]
+    match = DECIMAL.fullmatch(kind)
+    return pa.decimal128(int(match[1]), int(match[2])) if match else _ARROW[kind]
 
 
-def _range(made: ColumnType) -> tuple[int, int]:
+def _range(column_type: ColumnType) -> tuple[int, int]:
     """Return the range of the values of an integer type."""
-    if made.kind is K.YEAR:
+    if column_type.kind is K.YEAR:
         return 0, 2155
-    if made.kind is K.BIT:
-        return 0, 2 ** (made.length or 1) - 1
-    width = _WIDTHS[made.kind]
-    return (0, 2**width - 1) if made.unsigned else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+    if column_type.kind is K.BIT:
+        return 0, 2 ** (column_type.length or 1) - 1
+    width = _WIDTHS[column_type.kind]
+    return (0, 2**width - 1) if column_type.unsigned else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
-def _whole(made: ColumnType) -> str:
+def _whole(column_type: ColumnType) -> str:
     """Return the narrowest type that holds all values.
 
     BIGINT UNSIGNED and BIT(64) do not become long, which would wrap them.
     """
-    low, high = _range(made)
+    low, high = _range(column_type)
     return next((kind for kind, (least, most) in _RANGES.items() if least <= low and high <= most), "decimal(20,0)")
 
 
-def _decimal(made: ColumnType) -> str:
-    return f"decimal({made.precision},{made.scale})" if made.precision <= _MOST_DIGITS else ""
+def _decimal(column_type: ColumnType) -> str:
+    return f"decimal({column_type.precision},{column_type.scale})" if column_type.precision <= _MOST_DIGITS else ""
 
 
 OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
@@ -166,12 +166,12 @@ def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
     """Return the type for a new table: the mapping's own (``convert: {type: …}``) if all values fit, else
     :func:`own_type`.
     """
-    made, wanted = column.sent_type, column.wanted_type
-    if wanted is not None:
-        kind = own_type(wanted, wide_decimals)
-        if kind and takes(made, kind):
+    column_type, wanted_column_type = column.sent_type, column.wanted_type
+    if wanted_column_type is not None:
+        kind = own_type(wanted_column_type, wide_decimals)
+        if kind and takes(column_type, kind):
             return kind
-    return own_type(made, wide_decimals)
+    return own_type(column_type, wide_decimals)
 
 
 def takes(made: ColumnType, kind: str) -> bool:

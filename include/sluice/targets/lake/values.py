@@ -51,7 +51,7 @@ def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, na
 
     Raises MappingError.
     """
-    found = []
+    sent_columns = []
     for field, name in zip(fields, names, strict=True):
         column = info.find(name)
         if column is None:
@@ -60,8 +60,8 @@ def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, na
                 where=f"{table}.{name}",
                 hint="`sluice check PIPELINE --apply` adds it; or leave it out: mapping.columns.exclude",
             )
-        made = values_of(field)
-        if not isinstance(column.kind, str) or not takes(made, column.kind):
+        values = values_of(field)
+        if not isinstance(column.kind, str) or not takes(values, column.kind):
             said = declared_type(field) or str(field.type)
             raise MappingError(
                 f"column {column.name!r} of {table} is {_said(column.kind)}, which cannot hold values of {said}",
@@ -69,8 +69,8 @@ def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, na
                 hint="make it anew with a wider type, or leave it out: mapping.columns.exclude; `sluice check` shows "
                 "the plan",
             )
-        found.append(SentColumn(field, column))
-    return found
+        sent_columns.append(SentColumn(field, column))
+    return sent_columns
 
 
 def _said(kind: Shape) -> str:

@@ -76,7 +76,9 @@ class LakeVersions:
     def columns(self, version: TableVersion) -> pa.Schema:
         """See :meth:`sluice.targets.port.VersionReader.columns`; structs are left out."""
         _, info = self._at(version)
-        return pa.schema([(one.name, arrow_of(one.kind)) for one in info.columns if isinstance(one.kind, str)])
+        return pa.schema([
+            (column.name, arrow_of(column.kind)) for column in info.columns if isinstance(column.kind, str)
+        ])
 
     def batch_at(self, table: TableId, time_us: int) -> int:
         """See :meth:`sluice.targets.port.VersionReader.batch_at`."""

@@ -189,7 +189,7 @@ class LakeWriter:
         self._follow(before_rows=True)
 
     def _follow(self, *, before_rows: bool) -> None:
-        changes = [one for one in self.batch.schema_changes if one.before_rows is before_rows]
+        changes = [change for change in self.batch.schema_changes if change.before_rows is before_rows]
         if changes and self._delivered():
             return
         for change in changes:
@@ -198,8 +198,8 @@ class LakeWriter:
 
     def _delivered(self) -> bool:
         """Return True if the commit is a repeat: the batch is there."""
-        found = self.tables.checkpoints.read()
-        return found is not None and (found.epoch, found.batch) == (self.fence.epoch, self.batch.number)
+        checkpoint = self.tables.checkpoints.read()
+        return checkpoint is not None and (checkpoint.epoch, checkpoint.batch) == (self.fence.epoch, self.batch.number)
 
     def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
         """Return one unit per table, lighter tables first; for every change one unit; for what Spark writes, units that
@@ -243,8 +243,8 @@ class LakeWriter:
             if spark is not None and spark.takes(table.rows):
                 storing += spark.merged(about, self.fence, batch, scope, table)
                 continue
-            known = units.get(table.target, unit)
-            units[table.target] = replace(known, tables=(*known.tables, (scope, table)))
+            known_unit = units.get(table.target, unit)
+            units[table.target] = replace(known_unit, tables=(*known_unit.tables, (scope, table)))
             weights[table.target] = min(weights.get(table.target, table.weight), table.weight)
         removing: list[WriteUnit] = [replace(unit, removes=tuple(batch.reconcile))] if batch.reconcile else []
         phases: list[list[WriteUnit]] = [
@@ -255,12 +255,12 @@ class LakeWriter:
 
     def _require_ahead(self, tables: Sequence[tuple[str, TableId]]) -> None:
         """Raise CheckpointError, before anything is written, if one of the tables was set back."""
-        held = self.tables.checkpoints.held() if tables else None
+        held_checkpoint = self.tables.checkpoints.held() if tables else None
 
         def require(scope: str, table: TableId) -> None:
             found = self.tables.open(table)
-            if found is not None and held is not None:
-                self.tables.require_ahead(table, found, scope, held.delivery)
+            if found is not None and held_checkpoint is not None:
+                self.tables.require_ahead(table, found, scope, held_checkpoint.delivery)
 
         run_lockstep(lambda one: require(*one), tables)
 
@@ -277,7 +277,7 @@ class LakeWriter:
 
         Raises Fenced.
         """
-        stored = [one for one in results if one.message is not None]
+        stored = [result for result in results if result.message is not None]
         if self.spark is not None and stored and self.batch.spark is not None:
             self.spark.commit(self._about, self.batch.spark, self.fence, stored)
         self._follow(before_rows=False)

@@ -51,8 +51,8 @@ class MemoryCheckpoints(RecordCheckpoints[MemoryPlace, Record]):
         require_guarded(self._read(), self._place, fence)
 
     def _read(self) -> Record | None:
-        held = self._store.checkpoints.get(self._owner)
-        return Record(held) if held is not None else None
+        held_checkpoint = self._store.checkpoints.get(self._owner)
+        return Record(held_checkpoint) if held_checkpoint is not None else None
 
     def _change(self, move: Move, epoch: int, decide: Decision[Record]) -> Record | None:
         store, owner = self._store, self._owner

@@ -53,8 +53,8 @@ class MemoryComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.KeyLister.keys`."""
         require(self.store, plan)
         with self.store.lock:
-            there = list(self.store.tables[plan.target].rows)
-        yield key_table(plan, there)
+            rows = list(self.store.tables[plan.target].rows)
+        yield key_table(plan, rows)
 
 
 def _text(value: object) -> str | None:

@@ -43,8 +43,8 @@ class MemorySchema:
         """Return tables and columns that are missing, and what the types of the store lose."""
         found = []
         for plan in tables:
-            held = self._store.tables.get(plan.target)
-            new = lacking(plan, held.columns) if held is not None else []
+            held_table = self._store.tables.get(plan.target)
+            new = lacking(plan, held_table.columns) if held_table is not None else []
             for name in new:
                 statement = json.dumps({"add": [plan.target.schema, plan.target.table], "columns": [name]})
                 why = f"it has no column {name!r}, which {plan.source} has"
@@ -59,9 +59,11 @@ class MemorySchema:
                     "columns": [column.name for column in plan.columns],
                     "types": [own_type(column.value_type).python.__name__ for column in plan.columns],
                     "key": list(plan.key),
-                    "indexes": [one.name for one in plan.created.indexes] if plan.created else [],
+                    "indexes": [index.name for index in plan.created.indexes] if plan.created else [],
                 })
-                found.append(TableFinding("error", plan.target, "", error.message, statement, absent=held is None))
+                found.append(
+                    TableFinding("error", plan.target, "", error.message, statement, absent=held_table is None)
+                )
                 continue
             found += [
                 about_values(plan.target, column.name, column.sql_type, said)
@@ -134,8 +136,8 @@ class MemoryHeld(OnlyColumns):
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the columns of the stored table; None if the store has no such table."""
-        found = self.store.tables.get(table)
-        return {name.casefold(): name for name in found.columns} if found is not None else None
+        rows = self.store.tables.get(table)
+        return {name.casefold(): name for name in rows.columns} if rows is not None else None
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         """Return HAS if the table's key has these columns in this order."""
@@ -147,19 +149,21 @@ def _values(change: SchemaChange, table: TableId, adds: Sequence[AddColumn]) -> 
 
     Raises LoadError for a value that is not known, or that no calendar has.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for added in adds:
         if added.column.generated is not None:
             continue
-        known = change.meaning.default_value(added.column)
-        temporal = known.value is not None and (
-            pa.types.is_timestamp(known.value.type) or pa.types.is_date32(known.value.type)
+        known_default_value = change.meaning.default_value(added.column)
+        temporal = known_default_value.value is not None and (
+            pa.types.is_timestamp(known_default_value.value.type) or pa.types.is_date32(known_default_value.value.type)
         )
-        if known.value is None or (temporal and is_special(pa.repeat(known.value, 1)).any()):
-            why = known.why or "no calendar has its date"
+        if known_default_value.value is None or (
+            temporal and is_special(pa.repeat(known_default_value.value, 1)).any()
+        ):
+            why = known_default_value.why or "no calendar has its date"
             raise not_filled(change, table, added.name, why, added_by_hand())
-        found[added.name] = known.value.as_py()
-    return found
+        values[added.name] = known_default_value.value.as_py()
+    return values
 
 
 def _empty(table: Table) -> None:
@@ -176,8 +180,8 @@ def _alter(table: Table, change: SchemaChange, step: AlterTable) -> None:
     renamed, gone = step.renamed, set(step.drops)
 
     def altered(row: Mapping[str, Any]) -> dict[str, Any]:
-        kept = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
-        return {name: kept.get(name, values.get(name)) for name in table.columns}
+        kept_values = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
+        return {name: kept_values.get(name, values.get(name)) for name in table.columns}
 
     table.columns = list(step.columns_after(table.columns))
     table.key = step.key_after(table.key)

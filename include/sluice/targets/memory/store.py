@@ -95,8 +95,8 @@ class MemoryStore:
     def create(self, table: TableId, columns: Iterable[str], key: Iterable[str] = ()) -> Table:
         """Make a table; one of that name is replaced."""
         with self.lock:
-            made = self.tables[table] = Table(list(columns), tuple(key))
-            return made
+            rows = self.tables[table] = Table(list(columns), tuple(key))
+            return rows
 
 
 _stores: dict[str, MemoryStore] = {}

@@ -56,10 +56,10 @@ class LateIndexes:
             MemoryCheckpoints(store, self._owner).guard(fence)
             made, noted = store.made.get(self._owner, set()), store.left_out.setdefault(self._owner, {})
             for table in tables:
-                held = store.tables[table]
-                if table in made and held.indexes and not held.all():
-                    noted[table] = held.indexes
-                    held.indexes = {}
+                held_table = store.tables[table]
+                if table in made and held_table.indexes and not held_table.all():
+                    noted[table] = held_table.indexes
+                    held_table.indexes = {}
                     made.discard(table)
             return tuple(table for table in tables if table in noted)
 
@@ -134,10 +134,10 @@ class MemoryTarget:
     @property
     def store(self) -> MemoryStore:
         """The store that it writes to. Raises TargetUnavailable."""
-        found = memory_store(self.options.store or self._host or "default")
-        if found.away:
-            raise TargetUnavailable(f"the memory target {self.config.name} cannot be reached", where=found.name)
-        return found
+        store = memory_store(self.options.store or self._host or "default")
+        if store.away:
+            raise TargetUnavailable(f"the memory target {self.config.name} cannot be reached", where=store.name)
+        return store
 
     @property
     def appends(self) -> bool:
@@ -196,8 +196,8 @@ class MemoryReconciler:
     def others(self) -> tuple[OtherWriter, ...]:
         """Return the pipelines with a checkpoint in the same store."""
         mine, store = self._target.owner[0], self._target.store
-        found = sorted({pipeline for pipeline, _ in store.checkpoints if pipeline != mine})
-        return tuple(OtherWriter(name, store.writes.get(name), forget=f"forget {name}") for name in found)
+        pipelines = sorted({pipeline for pipeline, _ in store.checkpoints if pipeline != mine})
+        return tuple(OtherWriter(name, store.writes.get(name), forget=f"forget {name}") for name in pipelines)
 
 
 class MemorySession:
@@ -268,8 +268,12 @@ class MemoryWriter:
         """Make the results visible, follow later schema changes, then move the checkpoint; all under the lock."""
         target, batch, store = self._target, self._batch, self._target.store
         with store.lock:
-            held = target.checkpoints.read() if target.checkpoints is not None else None
-            if held is not None and (held.epoch, held.batch) == (self._fence.epoch, batch.number) and not batch.replay:
+            held_checkpoint = target.checkpoints.read() if target.checkpoints is not None else None
+            if (
+                held_checkpoint is not None
+                and (held_checkpoint.epoch, held_checkpoint.batch) == (self._fence.epoch, batch.number)
+                and not batch.replay
+            ):
                 return  # a repeat
             guard(target, self._fence)
             for result in results:
@@ -308,10 +312,10 @@ class Work:
         if self.scope and store.done.get(done, 0) >= self.fence.batch:
             return
         if self.messages:
-            known = (
+            known_ids = (
                 set() if self.target.options.guarantee is Guarantee.AT_LEAST_ONCE else {m.id for m in store.messages}
             )
-            store.messages += [message for message in self.messages if message.id not in known]
+            store.messages += [message for message in self.messages if message.id not in known_ids]
         for _, plan, stretch in self.clears:
             _clear(store.tables[plan.target], stretch)
         if self.table is not None:
@@ -384,7 +388,7 @@ class MemoryUnit:
     def _work(self, store: MemoryStore, rejected: RejectedRows | None) -> tuple[Work, WriteResult]:
         nothing = Work(self.target, self.fence)
         if self.clears:
-            ranges = tuple((None, one.plan, self.reader.key_range(one)) for one in self.clears)
+            ranges = tuple((None, clear.plan, self.reader.key_range(clear)) for clear in self.clears)
             return replace(nothing, clears=ranges), WriteResult()
         if self.share is not None:
             messages = tuple(self._changes(self.share))
@@ -396,13 +400,13 @@ class MemoryUnit:
         return self._rows(store, self.table, rejected)
 
     def _changes(self, share: Share) -> Iterator[Message]:
-        for one in self.reader.changes(share):
+        for row in self.reader.changes(share):
             envelope = {
-                "file": one.file, "offset": one.offset, "gtid": one.gtid, "txn": one.txn, "txn_row": one.txn_row,
-                "commit_time_us": one.commit_time_us, "origin": one.origin, "seq": one.seq,
+                "file": row.file, "offset": row.offset, "gtid": row.gtid, "txn": row.txn, "txn_row": row.txn_row,
+                "commit_time_us": row.commit_time_us, "origin": row.origin, "seq": row.seq,
             }  # fmt: skip
-            name = f"{self.target.prefix}/{self.fence.batch}/{one.table}/{one.seq}/{one.row}/{one.part}"
-            yield Message(name, one.table, one.op, one.before, one.after, envelope)
+            name = f"{self.target.prefix}/{self.fence.batch}/{row.table}/{row.seq}/{row.row}/{row.part}"
+            yield Message(name, row.table, row.op, row.before, row.after, envelope)
 
     def _messages(self, table: TableInput) -> Iterator[Message]:
         seen: dict[tuple[int, str], int] = {}

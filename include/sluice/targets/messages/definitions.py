@@ -40,6 +40,6 @@ def require_said(changes: Sequence[SchemaChange], forms: KeyForms | None, words:
     """
     for change in changes:
         require_not_stopped(change)
-        for one in stale_keys(change, forms, words) if forms is not None else ():
-            raise not_followed(change, f"no {words.document} names the rows that it is about: {one.why}", hint)
+        for key in stale_keys(change, forms, words) if forms is not None else ():
+            raise not_followed(change, f"no {words.document} names the rows that it is about: {key.why}", hint)
         require_not_converted(change)

@@ -141,11 +141,13 @@ class MessageWriter:
         keys: list[bytes] = []
         routes: list[bytes] = []
         headers: list[list[Header]] = []
-        for one, part in zip(changes_of(rows, piece.table, piece.key, at=self.at), piece.part.to_pylist(), strict=True):
-            image = one.before or {}
-            keys.append(envelope.key(self._key(one, image, key)))
-            routes.append(self._route(one, image, keys[-1]))
-            headers.append(self._headers(one, part, 0))
+        for change, part in zip(
+            changes_of(rows, piece.table, piece.key, at=self.at), piece.part.to_pylist(), strict=True
+        ):
+            image = change.before or {}
+            keys.append(envelope.key(self._key(change, image, key)))
+            routes.append(self._route(change, image, keys[-1]))
+            headers.append(self._headers(change, part, 0))
         kind, count = pa.large_binary(), len(keys)
         made = pa.array(keys, kind), pa.nulls(count, kind), pa.array(routes, kind)
         return Messages(np.arange(count), *made, headers if form.headers else None)
@@ -284,60 +286,62 @@ class MessageWriter:
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         routes: list[bytes] = []
-        for number, (one, place) in enumerate(zip(rows, places_of(piece), strict=True)):
-            one = one if place is None else replace(one, in_transaction=place)
-            shown = connect.completed(one, self.form.unavailable_value_placeholder) if self.form.has_schemas else one
-            for step, (image, text) in enumerate(self._documents(form.row(shown, self.source), one, key)):
-                key_bytes = envelope.key(self._key(one, image, key)) if key else None
+        for number, (change, place) in enumerate(zip(rows, places_of(piece), strict=True)):
+            change = change if place is None else replace(change, in_transaction=place)
+            shown_change = (
+                connect.completed(change, self.form.unavailable_value_placeholder) if self.form.has_schemas else change
+            )
+            for step, (image, text) in enumerate(self._documents(form.row(shown_change, self.source), change, key)):
+                key_bytes = envelope.key(self._key(change, image, key)) if key else None
                 numbers.append(number)
                 keys.append(key_bytes)
                 values.append(None if text is None else envelope.value(text))
-                routes.append(self._route(one, image, key_bytes))
+                routes.append(self._route(change, image, key_bytes))
                 if self.form.headers:
                     typed = _CONTENT_TYPES.get(self.form.format, ()) if text is not None else ()
-                    headers.append([*typed, *self._headers(one, parts[number], step)])
+                    headers.append([*typed, *self._headers(change, parts[number], step)])
         kind = pa.large_binary()
         arrays = pa.array(keys, kind), pa.array(values, kind), pa.array(routes, kind)
         return Messages(np.array(numbers, np.int64), *arrays, headers if self.form.headers else None)
 
     def _documents(
-        self, texts: tuple[str, ...], one: Change, key: tuple[str, ...]
+        self, texts: tuple[str, ...], change: Change, key: tuple[str, ...]
     ) -> list[tuple[dict[str, Any], str | None]]:
         """Return (the row whose key it is, document) for each message; a document of None is a tombstone."""
-        before, after = one.before or {}, one.after if one.after is not None else one.before or {}
+        before, after = change.before or {}, change.after if change.after is not None else change.before or {}
         tombstone: list[tuple[dict[str, Any], str | None]] = [(before, None)] if key and self.form.tombstones else []
-        if one.op == Op.DELETE:
+        if change.op == Op.DELETE:
             if self.at is not None and tombstone:
                 return tombstone
             return [(before, texts[0]), *tombstone]
-        moved = one.op == Op.UPDATE and not set(changed(one)).isdisjoint(key)
+        moved = change.op == Op.UPDATE and not set(changed(change)).isdisjoint(key)
         if len(texts) == 2:
             return [(before, texts[0]), *tombstone, (after, texts[1])]
         return [*(tombstone if moved else ()), (after, texts[0])]
 
-    def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> str:
-        whole = {**(one.before or {}), **image}  # an after image may lack unchanged columns
-        return key_text(self.form.format, one.table, key, whole, columns_of(one.fields))
+    def _key(self, change: Change, image: dict[str, Any], key: tuple[str, ...]) -> str:
+        whole = {**(change.before or {}), **image}  # an after image may lack unchanged columns
+        return key_text(self.form.format, change.table, key, whole, columns_of(change.fields))
 
-    def _route(self, one: Change, image: dict[str, Any], key: bytes | None) -> bytes:
-        columns = self.form.ordered_by(one.table)
+    def _route(self, change: Change, image: dict[str, Any], key: bytes | None) -> bytes:
+        columns = self.form.ordered_by(change.table)
         if columns is None and key is not None:
             return key
         if columns:
-            whole = {**(one.before or {}), **image}
-            return key_text("debezium-json", one.table, columns, whole, columns_of(one.fields)).encode()
-        return str(one.table).encode()
+            whole = {**(change.before or {}), **image}
+            return key_text("debezium-json", change.table, columns, whole, columns_of(change.fields)).encode()
+        return str(change.table).encode()
 
-    def _headers(self, one: Change, part: int, step: int) -> list[Header]:
+    def _headers(self, change: Change, part: int, step: int) -> list[Header]:
         found = [("sluice.batch", str(self.batch).encode())]
         if self.at is not None:
-            return [*found, ("sluice.change", f"{one.seq}.{one.op}.{part}.{step}".encode())]
+            return [*found, ("sluice.change", f"{change.seq}.{change.op}.{part}.{step}".encode())]
         found += [
-            ("sluice.change", f"{one.seq}.{one.row}.{part}.{step}".encode()),
-            ("sluice.position", f"{one.file}:{one.offset}".encode()),
-            ("sluice.origin", str(one.origin).encode()),
+            ("sluice.change", f"{change.seq}.{change.row}.{part}.{step}".encode()),
+            ("sluice.position", f"{change.file}:{change.offset}".encode()),
+            ("sluice.origin", str(change.origin).encode()),
         ]
-        return [*found, ("sluice.gtid", one.gtid.encode())] if one.gtid else found
+        return [*found, ("sluice.gtid", change.gtid.encode())] if change.gtid else found
 
 
 def _after_another(made: list[tuple[int, Messages]]) -> Messages:

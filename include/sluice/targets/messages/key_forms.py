@@ -101,8 +101,8 @@ class KeyForms:
 def _key(change: SchemaChange, table: TableDefinition) -> list[ColumnDefinition]:
     """Return the columns that tell rows apart, in order."""
     names = table.row_key or change.mapping.route(table.table).key
-    known = {column.name.lower(): column for column in table.columns}
-    return [known[name.lower()] for name in names if name.lower() in known]
+    known_columns = {column.name.lower(): column for column in table.columns}
+    return [known_columns[name.lower()] for name in names if name.lower() in known_columns]
 
 
 def _became(change: SchemaChange, one: TableChange) -> dict[str, str | None]:
@@ -120,15 +120,15 @@ def _became(change: SchemaChange, one: TableChange) -> dict[str, str | None]:
     }
 
 
-def _field(name: str, column: ColumnDefinition, made: ColumnType) -> pa.Field:
+def _field(name: str, column: ColumnDefinition, column_type: ColumnType) -> pa.Field:
     """Return the field of a key column, as batches have it."""
-    said = {"type": column.type, "name": name, "kind": made.to_text(), "key": "1", "required": "1"}
+    said = {"type": column.type, "name": name, "kind": column_type.to_text(), "key": "1", "required": "1"}
     if column.charset:
         said["charset"] = column.charset
     if column.collation:
         said["collation"] = column.collation
     metadata = {f"sluice.{word}".encode(): text.encode() for word, text in said.items()}
-    return pa.field(stored_name(name), made.arrow_type, metadata=metadata)
+    return pa.field(stored_name(name), column_type.arrow_type, metadata=metadata)
 
 
 def _samples(old: pa.DataType, new: pa.DataType) -> Iterator[tuple[pa.Scalar, pa.Scalar]]:

@@ -63,10 +63,10 @@ class KeyedRows:
 
     def type_of(self, arrow: pa.Field) -> ColumnType:
         """Return what the values of a column are."""
-        known = self._types.get(true_name(arrow))
-        if known is not None and known.arrow_type == arrow.type:
-            return known
-        return neutral_type(arrow) or known or ColumnType.of_arrow(str(arrow.type))
+        known_type = self._types.get(true_name(arrow))
+        if known_type is not None and known_type.arrow_type == arrow.type:
+            return known_type
+        return neutral_type(arrow) or known_type or ColumnType.of_arrow(str(arrow.type))
 
     def sent(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns that are sent."""
@@ -91,17 +91,17 @@ class KeyedRows:
 
         Where it has none, or the log does not say them, they are those of the row.
         """
-        before, found = one_chunk(rows["_before"]), []
-        for one in self.key_fields(rows.schema):
-            now = one_chunk(rows[one.name])
-            known = before.type.get_field_index(one.name) >= 0
-            found.append(pc.coalesce(member(before, one.name).cast(now.type), now) if known else now)
-        return found
+        before, old_columns = one_chunk(rows["_before"]), []
+        for key_field in self.key_fields(rows.schema):
+            now = one_chunk(rows[key_field.name])
+            known = before.type.get_field_index(key_field.name) >= 0
+            old_columns.append(pc.coalesce(member(before, key_field.name).cast(now.type), now) if known else now)
+        return old_columns
 
     def row_keys(self, rows: pa.Table) -> pa.Array:
         """Return the keys of rows."""
         fields = self.key_fields(rows.schema)
-        return self.keys([one_chunk(rows[one.name]) for one in fields], fields)
+        return self.keys([one_chunk(rows[field.name]) for field in fields], fields)
 
     def keys_of(self, rows: pa.Table) -> RowKeys:
         """Return the keys of rows, now and at the target."""
@@ -130,5 +130,5 @@ class KeyedRows:
         if not is_partial(rows):
             return {}
         users = [one for one in rows.schema if one.name not in META_COLUMNS]
-        known, _ = masks(rows["_present"], len(users))
-        return {one.name: known[:, number] for number, one in enumerate(users)}
+        known_mask, _ = masks(rows["_present"], len(users))
+        return {one.name: known_mask[:, number] for number, one in enumerate(users)}

@@ -107,10 +107,17 @@ def plan_of(piece: ChangePiece) -> PlannedTable:
     columns = []
     for one in piece.rows.schema:
         if one.name not in META_COLUMNS:
-            given = true_name(one)
-            number = piece.key.index(given) + 1 if given in piece.key else 0
-            made = neutral_type(one) or ColumnType.of_arrow(str(one.type))
+            given_true_name = true_name(one)
+            number = piece.key.index(given_true_name) + 1 if given_true_name in piece.key else 0
+            column_type = neutral_type(one) or ColumnType.of_arrow(str(one.type))
             columns.append(
-                PlannedColumn(given, declared_type(one), number, is_generated(one), arrow_type=str(one.type), type=made)
+                PlannedColumn(
+                    given_true_name,
+                    declared_type(one),
+                    number,
+                    is_generated(one),
+                    arrow_type=str(one.type),
+                    type=column_type,
+                )
             )
     return PlannedTable(piece.table, piece.table, tuple(columns))

@@ -149,28 +149,28 @@ class ReadBack:
                 f"{self.pipeline} --table {plan.source}`)",
             ) from None
 
-    def _stored(self, made: ColumnType, value: Any) -> Any:
+    def _stored(self, column_type: ColumnType, value: Any) -> Any:
         """Invert what the formats make of a value."""
-        if made.kind in _WHOLE:
+        if column_type.kind in _WHOLE:
             return int(_unscaled(value) if isinstance(value, bytes | str | dict) and self._in_base64 else value)
-        if made.kind in _BYTES:
+        if column_type.kind in _BYTES:
             return self._bytes(value)
-        if made.kind is K.DATE:
+        if column_type.kind is K.DATE:
             return date_number(value) if isinstance(value, str) else value
-        if made.kind in {K.DATETIME, K.TIMESTAMP}:
-            return self._micros(made, value)
-        if made.kind is K.DECIMAL:
+        if column_type.kind in {K.DATETIME, K.TIMESTAMP}:
+            return self._micros(column_type, value)
+        if column_type.kind is K.DECIMAL:
             if isinstance(value, Decimal) or not self._in_base64:
                 return Decimal(str(value))
-            return _unscaled(value).scaleb(-made.scale)
+            return _unscaled(value).scaleb(-column_type.scale)
         return str(value)
 
-    def _micros(self, made: ColumnType, value: Any) -> int:
+    def _micros(self, column_type: ColumnType, value: Any) -> int:
         """Return the stored number of a date and time."""
         if isinstance(value, str):
             return zoned_number(value) if "T" in value else timestamp_number(value)
-        if self.form.debezium and made.kind is K.DATETIME:
-            return time_number(value, made.digits)
+        if self.form.debezium and column_type.kind is K.DATETIME:
+            return time_number(value, column_type.digits)
         return int(value)
 
     @property
@@ -231,14 +231,14 @@ def _texts(column: pa.ChunkedArray) -> list[Any]:
     values = column.combine_chunks()
     if pa.types.is_temporal(values.type):
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    found: list[Any] = values.to_pylist()
+    texts: list[Any] = values.to_pylist()
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return [None if one is None else one.hex() for one in found]
+        return [None if one is None else one.hex() for one in texts]
     if pa.types.is_decimal(values.type):
-        return [None if one is None else f"{one:f}" for one in found]
+        return [None if one is None else f"{one:f}" for one in texts]
     if pa.types.is_floating(values.type):
-        return [None if one is None else {"float": repr(one)} for one in found]
-    return found
+        return [None if one is None else {"float": repr(one)} for one in texts]
+    return texts
 
 
 def _found(row: Mapping[str, Any], name: str) -> Any:

@@ -120,25 +120,25 @@ def key_texts(values: pa.Array, made: ColumnType) -> pa.Array:
     own = own_type(made)
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         return pa.array([None if one is None else one.hex() for one in values.to_pylist()], pa.large_string())
-    found = texts(values, made).cast(pa.large_string())
+    key_texts = texts(values, made).cast(pa.large_string())
     if own.trailing:
-        found = pc.replace_substring_regex(found, r"(\.\d*?)0+$", r"\1")
-        found = pc.replace_substring_regex(found, r"\.$", "")
+        key_texts = pc.replace_substring_regex(key_texts, r"(\.\d*?)0+$", r"\1")
+        key_texts = pc.replace_substring_regex(key_texts, r"\.$", "")
     for plain in ("%", ":"):
-        found = pc.replace_substring(found, plain, escaped(plain))
-    return found
+        key_texts = pc.replace_substring(key_texts, plain, escaped(plain))
+    return key_texts
 
 
 def json_texts(values: pa.Array, made: ColumnType) -> pa.Array:
     """Return values as JSON (large_string); null stays null."""
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         return base64(values)
-    found = texts(values, made).cast(pa.large_string())
+    json_texts = texts(values, made).cast(pa.large_string())
     if not own_type(made).number:
-        return quoted(found)
+        return quoted(json_texts)
     if pa.types.is_floating(values.type) and (odd := _not_finite(values)).any():  # JSON has no number for them
-        return pc.if_else(pa.array(odd), quoted(found), found)
-    return found
+        return pc.if_else(pa.array(odd), quoted(json_texts), json_texts)
+    return json_texts
 
 
 def iso_texts(values: pa.Array, made: ColumnType) -> pa.Array:

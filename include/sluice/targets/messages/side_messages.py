@@ -16,12 +16,15 @@ Made = list[tuple[bytes | None, bytes]]
 def transaction_messages(writer: MessageWriter, topic: str, transactions: Iterable[Transaction]) -> Made:
     """Return two messages per transaction: where it begins, and where it ends."""
     envelope = writer.envelope(topic, connect.TRANSACTION_KEY, connect.TRANSACTION_VALUE)
-    made: Made = []
-    for one in transactions:
-        key = envelope.key(debezium.transaction_key(one.id))
-        for counts in (None, one.counts):
-            made.append((key, envelope.value(debezium.transaction_event(one.id, one.commit_time_us, counts))))
-    return made
+    transaction_messages: Made = []
+    for transaction in transactions:
+        key = envelope.key(debezium.transaction_key(transaction.id))
+        for counts in (None, transaction.counts):
+            transaction_messages.append((
+                key,
+                envelope.value(debezium.transaction_event(transaction.id, transaction.commit_time_us, counts)),
+            ))
+    return transaction_messages
 
 
 def statement_messages(writer: MessageWriter, topic: str, statements: Iterable[Statement]) -> Made:
@@ -31,18 +34,24 @@ def statement_messages(writer: MessageWriter, topic: str, statements: Iterable[S
     """
     if not writer.form.enveloped:
         form = format_of(writer.form.format)
-        return [(None, text.encode()) for one in statements for text in form.statement(one, writer.source)]
+        return [(None, text.encode()) for statement in statements for text in form.statement(statement, writer.source)]
     envelope = writer.envelope(topic, *connect.schema_change_schemas(writer.source))
     return [
-        (envelope.key(debezium.statement_key(one)), envelope.value(text))
-        for one in statements
-        for text in debezium.statement(one, writer.source)
+        (envelope.key(debezium.statement_key(statement)), envelope.value(text))
+        for statement in statements
+        for text in debezium.statement(statement, writer.source)
     ]
 
 
 def statement_of(change: SchemaChange) -> Statement:
     """Convert a schema change to what the formats take, with the source's names."""
-    found = change.statement
+    statement = change.statement
     return Statement(
-        found.file, found.offset, found.gtid, found.commit_time_us, found.schema, found.text, change.tables
+        statement.file,
+        statement.offset,
+        statement.gtid,
+        statement.commit_time_us,
+        statement.schema,
+        statement.text,
+        change.tables,
     )

@@ -123,21 +123,21 @@ def _begins(groups: _Numbers) -> _Numbers:
 def _places(begins: _Numbers, weights: _Numbers) -> _Numbers:
     """Return how many documents of its run precede each, plus one."""
     before = np.cumsum(weights) - weights
-    found: _Numbers = before - np.maximum.accumulate(np.where(begins, before, 0)) + 1
-    return found
+    places: _Numbers = before - np.maximum.accumulate(np.where(begins, before, 0)) + 1
+    return places
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    whole = found if isinstance(found, pa.Array) else found.chunk(0)
-    return whole.cast(pa.string())
+    combine_chunks = column.combine_chunks()
+    chunk = combine_chunks if isinstance(combine_chunks, pa.Array) else combine_chunks.chunk(0)
+    return chunk.cast(pa.string())
 
 
 def _numbers(column: pa.ChunkedArray) -> _Numbers:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
-    found: _Numbers = column.to_numpy().astype(np.int64)
-    return found
+    numbers: _Numbers = column.to_numpy().astype(np.int64)
+    return numbers
 
 
 def _is_logged(piece: ChangePiece) -> _Numbers:
@@ -151,5 +151,5 @@ def _moves_key(piece: ChangePiece) -> _Numbers:
         return columns.moved(piece.rows, piece.key).astype(np.int64)
     rows = changes_of(piece.rows, piece.table, piece.key)
     return np.array(
-        [one.op == Op.UPDATE and not set(changed(one)).isdisjoint(piece.key) for one in rows], dtype=np.int64
+        [row.op == Op.UPDATE and not set(changed(row)).isdisjoint(piece.key) for row in rows], dtype=np.int64
     )

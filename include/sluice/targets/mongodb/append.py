@@ -24,18 +24,18 @@ _AT = ColumnType(ColumnKind.TIMESTAMP, digits=3)
 
 def append(client: Client, record: Record, fence: Fence, plan: PlannedTable, piece: ChangePiece) -> WriteResult:
     """Write the changes of a piece. Raises LoadError, MappingError, Fenced."""
-    place, made, version = client.place, TableDocuments(client.place, plan), record.version(fence.batch)
+    place, documents, version = client.place, TableDocuments(client.place, plan), record.version(fence.batch)
     require_fields(place, plan)
     hidden = any(map(is_masked, piece.rows.schema))
     writes = []
     for key, document in zip(
-        ids_of(place.owner, fence.batch, piece).to_pylist(), _documents(made, fence, piece), strict=True
+        ids_of(place.owner, fence.batch, piece).to_pylist(), _documents(documents, fence, piece), strict=True
     ):
         one = encoded_write(place, key, document, version)
         if isinstance(one, Refused):
             raise _refused(plan, one.why)
         writes.append(one)
-    sender = BulkSender(client, fence, made.at, version, hidden=hidden)
+    sender = BulkSender(client, fence, documents.at, version, hidden=hidden)
     for _, why in sender.send(writes).values():
         raise _refused(plan, why)
     return WriteResult(statements=sender.requests, retries=sender.retries)
@@ -43,10 +43,10 @@ def append(client: Client, record: Record, fence: Fence, plan: PlannedTable, pie
 
 def _documents(made: TableDocuments, fence: Fence, piece: ChangePiece) -> list[dict[str, Any]]:
     was, there = before(piece)
-    known = {name: _values(name, values) for name, values in about(fence.batch, piece).items()}
-    columns = made.values_of(piece.rows), known, made.values_of(was)
+    known_values = {name: _values(name, values) for name, values in about(fence.batch, piece).items()}
+    columns = made.values_of(piece.rows), known_values, made.values_of(was)
     rows, changes, old = (
-        [dict(zip(one, row, strict=True)) for row in zip(*one.values(), strict=True)] for one in columns
+        [dict(zip(column, row, strict=True)) for row in zip(*column.values(), strict=True)] for column in columns
     )
     documents = []
     for number, exists in enumerate(there.to_pylist()):

@@ -54,17 +54,17 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
     for name in _FILES:
         if name in extra and not os.path.isfile(str(extra[name])):
             raise _wrong(endpoint, f"{name} {extra[name]!r} is not a file")
-    found = {name: value for name, value in extra.items() if name != "srv"}
+    settings = {name: value for name, value in extra.items() if name != "srv"}
     if extra.get("srv"):
-        found["host"] = f"mongodb+srv://{endpoint.host}/"
+        settings["host"] = f"mongodb+srv://{endpoint.host}/"
     else:
-        found["host"] = [host.strip() for host in endpoint.host.split(",")]
-        found["port"] = endpoint.port or 27017
+        settings["host"] = [host.strip() for host in endpoint.host.split(",")]
+        settings["port"] = endpoint.port or 27017
     if endpoint.user:
-        found |= {"username": endpoint.user, "password": endpoint.password}
-        if endpoint.schema and "authSource" not in found:
-            found["authSource"] = endpoint.schema
-    return found
+        settings |= {"username": endpoint.user, "password": endpoint.password}
+        if endpoint.schema and "authSource" not in settings:
+            settings["authSource"] = endpoint.schema
+    return settings
 
 
 def _wrong(endpoint: Endpoint, what: str, hint: str = "") -> ConfigError:
@@ -78,10 +78,10 @@ class Client:
     def __init__(self, place: Place) -> None:
         self.place = place
         wait_ms = int(place.options.timeout.total_seconds() * 1000)
-        given = settings(place.endpoint)
+        given_settings = settings(place.endpoint)
         with self._errors("connecting"):
             self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(
-                **given,
+                **given_settings,
                 appname="sluice",
                 connectTimeoutMS=min(_CONNECT_MS, wait_ms),
                 serverSelectionTimeoutMS=wait_ms,
@@ -144,8 +144,8 @@ class Client:
         """
         wanted = None if columns is None else dict.fromkeys(columns, 1) or {"_id": 1}
         collection = self._client[at.database].get_collection(at.collection, codec_options=_AS_STORED)
-        with self._errors(doing, hidden=True), collection.find(query, wanted, limit=most) as found:
-            yield from found
+        with self._errors(doing, hidden=True), collection.find(query, wanted, limit=most) as cursor:
+            yield from cursor
 
     @contextmanager
     def _errors(self, doing: str, *, hidden: bool = False) -> Iterator[None]:

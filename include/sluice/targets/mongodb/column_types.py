@@ -89,19 +89,19 @@ def form_of(made: ColumnType, types: Mapping[str, Form], name: str) -> Form:
     Raises MappingError.
     """
     kind, offered = made.kind, OFFERED[made.kind]
-    given = types.get(name)
-    if given is not None and given not in offered:
+    given_type = types.get(name)
+    if given_type is not None and given_type not in offered:
         raise MappingError(
-            f"options.types stores {name} as {given}, and {kind} values are stored as {' or '.join(offered)}",
+            f"options.types stores {name} as {given_type}, and {kind} values are stored as {' or '.join(offered)}",
             where=name,
             hint="name another form, or leave the column out of options.types",
         )
-    if given is None and made.unsigned:
-        given = types.get(f"{kind} unsigned")
-    if given is None:
-        given = types.get(kind.value)
-    if given is not None:
-        return given
+    if given_type is None and made.unsigned:
+        given_type = types.get(f"{kind} unsigned")
+    if given_type is None:
+        given_type = types.get(kind.value)
+    if given_type is not None:
+        return given_type
     whole = made.digits <= _MILLISECONDS if kind in _TIMES else made.precision <= _DIGITS
     return offered[0] if whole else Form.TEXT
 
@@ -146,10 +146,10 @@ def document_values(values: pa.Array, made: ColumnType, form: Form) -> list[Any]
         case Form.DATE:
             return _dates(values, made)
         case Form.DOCUMENT:
-            return [None if one is None else parsed(one) for one in _texts(values, made)]
+            return [None if text is None else parsed(text) for text in _texts(values, made)]
         case Form.BYTES:
-            found: list[Any] = values.cast(pa.large_binary()).to_pylist()
-            return found
+            document_values: list[Any] = values.cast(pa.large_binary()).to_pylist()
+            return document_values
         case Form.TEXT:
             return _texts(values, made)
 
@@ -160,27 +160,27 @@ def id_values(values: pa.Array, made: ColumnType) -> list[Any] | None:
     None for a kind whose ids are its key's text.
     """
     if made.kind in _WHOLE:
-        return [None if one is None else _long(one) for one in _numbers(values)]
+        return [None if number is None else _long(number) for number in _numbers(values)]
     if made.kind in _TEXTS | _WORDS:
         return _texts(values, made)
     return None
 
 
-def _texts(values: pa.Array, made: ColumnType) -> list[Any]:
-    times = made.kind in _TIMES and pa.types.is_timestamp(values.type)
-    found: list[Any] = (iso_texts if times else texts)(values, made).cast(pa.large_string()).to_pylist()
+def _texts(values: pa.Array, column_type: ColumnType) -> list[Any]:
+    times = column_type.kind in _TIMES and pa.types.is_timestamp(values.type)
+    found: list[Any] = (iso_texts if times else texts)(values, column_type).cast(pa.large_string()).to_pylist()
     return found
 
 
 def _numbers(values: pa.Array) -> list[Any]:
-    found: list[Any] = (values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values).to_pylist()
-    return found
+    numbers: list[Any] = (values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values).to_pylist()
+    return numbers
 
 
-def _whole(values: pa.Array, made: ColumnType) -> list[Any]:
+def _whole(values: pa.Array, column_type: ColumnType) -> list[Any]:
     numbers = _numbers(values)
-    if made.kind in _LONG_KINDS or (made.kind is K.INT and made.unsigned):
-        return [None if one is None else _long(one) for one in numbers]
+    if column_type.kind in _LONG_KINDS or (column_type.kind is K.INT and column_type.unsigned):
+        return [None if number is None else _long(number) for number in numbers]
     return numbers
 
 
@@ -188,18 +188,18 @@ def _long(number: Any) -> Any:
     return Int64(number) if number <= _MOST_LONG else decimal128(Decimal(int(number)))
 
 
-def _floats(values: pa.Array, made: ColumnType) -> list[Any]:
+def _floats(values: pa.Array, column_type: ColumnType) -> list[Any]:
     """Return numbers; those of four bytes as they are written with the fewest digits."""
     if pa.types.is_float32(values.type):
-        values = texts(values, made).cast(pa.large_string()).cast(pa.float64())
+        values = texts(values, column_type).cast(pa.large_string()).cast(pa.float64())
     found: list[Any] = values.cast(pa.float64()).to_pylist()
     return found
 
 
-def _decimals(values: pa.Array, made: ColumnType) -> list[Any]:
+def _decimals(values: pa.Array, column_type: ColumnType) -> list[Any]:
     if pa.types.is_decimal(values.type):
         return decimals.to_python(values)
-    return [None if one is None else Decimal(one) for one in _texts(values, made)]
+    return [None if text is None else Decimal(text) for text in _texts(values, column_type)]
 
 
 def decimal128(number: Decimal) -> Any:
@@ -211,7 +211,7 @@ def decimal128(number: Decimal) -> Any:
     return Decimal128(number)
 
 
-def _dates(values: pa.Array, made: ColumnType) -> list[Any]:
+def _dates(values: pa.Array, column_type: ColumnType) -> list[Any]:
     """Return dates; a day that no calendar has stays a text."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us", values.type.tz))
@@ -219,13 +219,13 @@ def _dates(values: pa.Array, made: ColumnType) -> list[Any]:
     elif pa.types.is_date32(values.type):
         numbers = [None if one is None else one * _DAY_MS for one in values.view(pa.int32()).to_pylist()]
     else:
-        return _texts(values, made)
-    found: list[Any] = [None if one is None else DatetimeMS(one) for one in numbers]
+        return _texts(values, column_type)
+    dates: list[Any] = [None if number is None else DatetimeMS(number) for number in numbers]
     odd = is_special(values)
     if odd.any():
-        told = _texts(values, made)
-        found = [text if special else one for one, text, special in zip(found, told, odd.tolist(), strict=True)]
-    return found
+        texts = _texts(values, column_type)
+        dates = [text if special else one for one, text, special in zip(dates, texts, odd.tolist(), strict=True)]
+    return dates
 
 
 class _NoDocument(ValueError):
@@ -242,8 +242,8 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> Any:
-    given, short = Decimal(text), float(text)
-    return short if math.isfinite(short) and Decimal(repr(short)) == given else _stored(given)
+    given_number, short = Decimal(text), float(text)
+    return short if math.isfinite(short) and Decimal(repr(short)) == given_number else _stored(given_number)
 
 
 def _integer(text: str) -> Any:

@@ -40,16 +40,16 @@ class MongoComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError."""
         with connected(self.place) as client:
             self._require(client, plan)
-            made, rows = TableDocuments(self.place, plan), rows.combine_chunks()
-            ids = made.ids(rows) if rows.num_rows else []
-            found = self._compared(client, made, rows, ids, values=values) if ids else RangeDifferences()
+            documents, rows = TableDocuments(self.place, plan), rows.combine_chunks()
+            ids = documents.ids(rows) if rows.num_rows else []
+            differences = self._compared(client, documents, rows, ids, values=values) if ids else RangeDifferences()
             if item is None or item.listed is None or not item.listed.num_rows:
-                return found
+                return differences
             keys = listed_keys(plan, item.listed, rows.schema)
-            asked = made.ids_of([one_chunk(one) for one in keys.columns], list(keys.schema))
-            sent, there = set(map(named, ids)), held_documents(client, made.at, asked, ())
-            only = [one is not None and named(key) not in sent for key, one in zip(asked, there, strict=True)]
-            return replace(found, extra=keys_where(item.listed, only))
+            requested_ids = documents.ids_of([one_chunk(column) for column in keys.columns], list(keys.schema))
+            sent, there = set(map(named, ids)), held_documents(client, documents.at, requested_ids, ())
+            only = [one is not None and named(key) not in sent for key, one in zip(requested_ids, there, strict=True)]
+            return replace(differences, extra=keys_where(item.listed, only))
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -72,12 +72,12 @@ class MongoComparer(ComparesRowsOnly):
         require(self.place, definitions(client, self.place, [self.place.namespace(plan.target)]), plan)
 
     def _compared(
-        self, client: Client, made: TableDocuments, rows: pa.Table, ids: list[Any], *, values: bool
+        self, client: Client, documents: TableDocuments, rows: pa.Table, ids: list[Any], *, values: bool
     ) -> RangeDifferences:
-        mine = made.values_of(rows)
-        types = {true_name(one): made.type_of(one) for one in made.sent(rows.schema)}
-        own = (dict(zip(mine, row, strict=True)) for row in zip(*mine.values(), strict=True))
-        held = held_documents(client, made.at, ids)
+        own_values = documents.values_of(rows)
+        types = {true_name(one): documents.type_of(one) for one in documents.sent(rows.schema)}
+        own = (dict(zip(own_values, row, strict=True)) for row in zip(*own_values.values(), strict=True))
+        held = held_documents(client, documents.at, ids)
         return differences(own, held, lambda name, value, there: same(types[name], value, there), values=values)
 
 

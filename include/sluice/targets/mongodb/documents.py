@@ -70,16 +70,16 @@ class TableDocuments(KeyedRows):
     def ids(self, rows: pa.Table) -> list[Any]:
         """Return the ids of rows."""
         fields = self.key_fields(rows.schema)
-        return self.ids_of([one_chunk(rows[one.name]) for one in fields], fields)
+        return self.ids_of([one_chunk(rows[field.name]) for field in fields], fields)
 
     def values_of(self, rows: pa.Table) -> dict[str, list[Any]]:
         """Return what is stored of rows, by true name."""
-        found = {}
+        values = {}
         for one in self.sent(rows.schema):
-            name, made = true_name(one), self.type_of(one)
-            form = self.place.form(self.plan.target, name, made)
-            found[name] = document_values(one_chunk(rows[one.name]), made, form)
-        return found
+            name, column_type = true_name(one), self.type_of(one)
+            form = self.place.form(self.plan.target, name, column_type)
+            values[name] = document_values(one_chunk(rows[one.name]), column_type, form)
+        return values
 
     def writes(self, rows: pa.Table, version: int, *, copied: bool) -> list[Write | Refused]:
         """Return the update of each row. ``copied``: a dump fills the table, so that rows may be missing.

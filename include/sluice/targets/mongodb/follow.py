@@ -53,10 +53,12 @@ class _Follower(Follower):
         return definitions(self.client, self.place, [at]).get(str(at))
 
     def document_value(self, table: TableId, name: str, values: pa.Array, made: ColumnType) -> Any:
-        [found] = document_values(values, made, self.place.form(table, name, made))
-        if type(found) is Unstorable:
-            raise not_filled(self.change, table, name, found.why, "options.types stores the column in another way")
-        return found
+        [document_value] = document_values(values, made, self.place.form(table, name, made))
+        if type(document_value) is Unstorable:
+            raise not_filled(
+                self.change, table, name, document_value.why, "options.types stores the column in another way"
+            )
+        return document_value
 
     def drop(self, table: TableId) -> None:
         at = self.place.namespace(table)
@@ -79,17 +81,17 @@ class _Follower(Follower):
 
     def rename(self, table: TableId, to: TableId) -> None:
         """Rename the collection; a repeat finds that it has the new name already."""
-        old, new, held = self.place.namespace(table), self.place.namespace(to), self.read(table)
-        assert held is not None  # the plan saw it
+        old, new, held_definition = self.place.namespace(table), self.place.namespace(to), self.read(table)
+        assert held_definition is not None  # the plan saw it
         if old != new:
-            define(self.client, self.place, old, replace(held, moves_to=str(to)))
+            define(self.client, self.place, old, replace(held_definition, moves_to=str(to)))
             if collection_exists(self.client, old) and not collection_exists(self.client, new):
                 command = {"renameCollection": str(old), "to": str(new)}
                 self.client.command(f"renaming collection {old} to {new}", "admin", command)
             elif collection_exists(self.client, old):
                 why = f"there are collections {old} and {new}"
                 raise not_followed(self.change, why, f"remove {new}, if nothing in it is needed")
-        define(self.client, self.place, new, replace(held, table=str(to), moves_to=""))
+        define(self.client, self.place, new, replace(held_definition, table=str(to), moves_to=""))
         if old != new:
             define(self.client, self.place, old, None)
 
@@ -99,9 +101,9 @@ class _Follower(Follower):
 
     def alter(self, step: AlterTable, definition: Definition, values: Mapping[str, Any]) -> None:
         at = self.place.namespace(step.table)
-        given = {name: value for name, value in values.items() if value is not None}
+        given_values = {name: value for name, value in values.items() if value is not None}
         operators = {
-            "$unset": dict.fromkeys(step.drops, ""), "$rename": dict(step.renames), "$set": given,
+            "$unset": dict.fromkeys(step.drops, ""), "$rename": dict(step.renames), "$set": given_values,
         }  # fmt: skip
         update = {name: parts for name, parts in operators.items() if parts}
         for ids in chunks(self.client, at) if update else ():

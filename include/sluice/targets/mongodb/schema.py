@@ -39,22 +39,22 @@ class MongoSchema:
         """Return findings on the server, once, and on each table."""
         if not tables:
             return ()
-        first, found = tables[0].target, list[TableFinding]()
+        first, findings = tables[0].target, list[TableFinding]()
         with connected(self.place) as client:
             try:
-                found.append(self._server(client, first))
+                findings.append(self._server(client, first))
                 names = [] if self.place.every else [self.place.namespace(plan.target) for plan in tables]
-                held = definitions(client, self.place, names)
+                held_definitions = definitions(client, self.place, names)
             except SluiceError as error:
-                return [*found, TableFinding("error", first, "", error.message, hint=error.hint or "")]
+                return [*findings, TableFinding("error", first, "", error.message, hint=error.hint or "")]
         for plan in tables:
-            found += self._about(plan, held)
-        return found
+            findings += self._about(plan, held_definitions)
+        return findings
 
     def _server(self, client: Client, first: TableId) -> TableFinding:
-        told = client.command("asking for the server", "admin", {"hello": 1})
+        command = client.command("asking for the server", "admin", {"hello": 1})
         version = client.command("asking for the server", "admin", {"buildInfo": 1}).get("version", "")
-        if told.get("setName") or told.get("msg") == "isdbgrid":
+        if command.get("setName") or command.get("msg") == "isdbgrid":
             return TableFinding(
                 "ok", first, "", f"server {version}: what a majority of members has on disk is acknowledged"
             )
@@ -64,28 +64,30 @@ class MongoSchema:
         )
         return TableFinding("ok", first, "", why)
 
-    def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[TableFinding]:
+    def _about(self, plan: PlannedTable, held_definitions: Mapping[str, Definition]) -> Iterator[TableFinding]:
         place, at = self.place, self.place.namespace(plan.target)
         if place.every:
             yield from self._changes(plan, at)
             return
-        there = held.get(str(at))
+        definition = held_definitions.get(str(at))
         if not plan.key:
             yield without_key(plan)
             return
-        new = lacking(plan, there.columns) if there is not None else []
+        new = lacking(plan, definition.columns) if definition is not None else []
         for name in new:
-            assert there is not None
+            assert definition is not None
             why = f"it has no column {name!r}, which {plan.source} has"
-            yield TableFinding("error", plan.target, name, why, extend_statement(place, plan, there, new), absent=True)
+            yield TableFinding(
+                "error", plan.target, name, why, extend_statement(place, plan, definition, new), absent=True
+            )
         if new:
             return
         try:
-            require(place, held, plan)
+            require(place, held_definitions, plan)
         except MappingError as error:
-            statement = make_statement(place, plan) if there is None else ""
+            statement = make_statement(place, plan) if definition is None else ""
             hint = error.hint or ""
-            yield TableFinding("error", plan.target, "", error.message, statement, hint=hint, absent=there is None)
+            yield TableFinding("error", plan.target, "", error.message, statement, hint=hint, absent=definition is None)
             return
         names, begin = {column.name for column in plan.columns}, f"{plan.target}."
         for named in place.options.types:

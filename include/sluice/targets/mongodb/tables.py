@@ -24,18 +24,18 @@ _OWN = frozenset({"_id", VERSION, DELETED})
 
 def definitions(client: Client, place: Place, collections: Collection[Namespace]) -> dict[str, Definition]:
     """Return the definitions of collections, as far as there are any. Raises LoadError if one cannot be read."""
-    found = {}
-    query = {"_id": {"$in": sorted({str(one) for one in collections})}}
+    definitions = {}
+    query = {"_id": {"$in": sorted({str(collection) for collection in collections})}}
     for one in client.find("reading the tables", place.tables, query):
         try:
-            found[str(one["_id"])] = Definition.from_json(one)
+            definitions[str(one["_id"])] = Definition.from_json(one)
         except (KeyError, TypeError) as error:
             raise LoadError(
                 f"the definition of {one['_id']} cannot be read: {error!r}",
                 where=f"{place.tables} at {place.endpoint.address}",
                 hint=f"remove the document; `sluice check {place.pipeline} --apply` makes it anew",
             ) from None
-    return found
+    return definitions
 
 
 def define(client: Client, place: Place, at: Namespace, definition: Definition | None) -> None:
@@ -75,11 +75,11 @@ def extend_statement(place: Place, plan: PlannedTable, held: Definition, names: 
 def read_statement(place: Place, statement: str) -> tuple[Namespace, Definition]:
     """Return what a command of :func:`statement_of` stores. Raises LoadError."""
     head = f"db.getSiblingDB({json.dumps(place.tables.database)}).runCommand("
-    given = re.fullmatch(re.escape(head) + r"(\{.*\})\)", statement, re.DOTALL)
+    given_match = re.fullmatch(re.escape(head) + r"(\{.*\})\)", statement, re.DOTALL)
     try:
-        if given is None:
+        if given_match is None:
             raise ValueError("it stores no definition")
-        command = json.loads(given[1])
+        command = json.loads(given_match[1])
         [one] = command["updates"]
         database, _, collection = one["q"]["_id"].partition(".")
         if command["update"] != place.tables.collection or not collection:
@@ -92,8 +92,8 @@ def read_statement(place: Place, statement: str) -> tuple[Namespace, Definition]
 def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) -> None:
     """Raise MappingError unless rows of a planned table can be written."""
     at = place.namespace(plan.target)
-    found = held.get(str(at))
-    if found is None:
+    definition = held.get(str(at))
+    if definition is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}: no definition says which rows collection {at} "
             "has",
@@ -101,8 +101,8 @@ def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) ->
             hint=f"`sluice check {place.pipeline} --apply` stores the definition",
         )
     hint = "give each table a collection of its own: {schema} and {table} in options.database and options.collection"
-    require_own_table(found, plan, f"collection {at}", hint)
-    if found.ids != place.ids:
+    require_own_table(definition, plan, f"collection {at}", hint)
+    if definition.ids != place.ids:
         raise MappingError(
             f"options.ids is {place.options.ids}, and collection {at} has ids of the other way: each row would be "
             "there twice",
@@ -110,7 +110,7 @@ def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) ->
             hint=f"set options.ids back; or remove the collection and its definition in {place.tables}, run `sluice "
             f"check {place.pipeline} --apply`, and copy the table anew",
         )
-    require_defined(found, plan, place.pipeline, f"remove the collection and its definition in {place.tables}")
+    require_defined(definition, plan, place.pipeline, f"remove the collection and its definition in {place.tables}")
     require_fields(place, plan)
 
 

@@ -88,8 +88,8 @@ class MongoTarget:
 
     def location_of(self, table: TableId) -> str:
         """Return the URI of a table's collection."""
-        found = self.place.namespace(table)
-        return self.place.endpoint.uri("mongodb", 27017, found.database, found.collection)
+        namespace = self.place.namespace(table)
+        return self.place.endpoint.uri("mongodb", 27017, namespace.database, namespace.collection)
 
     def schema(self) -> MongoSchema:
         """Return what compares tables with their definitions."""
@@ -127,9 +127,11 @@ class MongoReconciler:
         with connected(place) as client:
             query = {"pipeline": {"$ne": place.pipeline}}
             for one in client.find("reading checkpoints", place.checkpoints, query):
-                held, at, owner = found_record(one, place), place.checkpoints, json.dumps(one["_id"])
+                held_record, at, owner = found_record(one, place), place.checkpoints, json.dumps(one["_id"])
                 forget = f"db.getSiblingDB({json.dumps(at.database)}).{at.collection}.deleteOne({{_id: {owner}}})"
-                found.append(OtherWriter(str(one["pipeline"]), held.tables, max(0.0, now - held.at), forget))
+                found.append(
+                    OtherWriter(str(one["pipeline"]), held_record.tables, max(0.0, now - held_record.at), forget)
+                )
         return tuple(found)
 
 

@@ -70,9 +70,9 @@ class MongoStore(DocumentStore[Client]):
     ) -> set[TableId]:
         """Check the fence and the definitions. Clearing a collection that is not there does nothing."""
         guarded(client, self.place, fence)
-        held = definitions(client, self.place, [self.place.namespace(plan.target) for plan in tables])
+        held_definitions = definitions(client, self.place, [self.place.namespace(plan.target) for plan in tables])
         for plan in tables:
-            require(self.place, held, plan)
+            require(self.place, held_definitions, plan)
         return {plan.target for plan in cleared}
 
     def work(self, client: Client, record: Record, fence: Fence, plan: PlannedTable, options: WorkOptions) -> TableWork:

@@ -18,10 +18,15 @@ def distinguishes(target: str, source: str) -> bool:
     """
     if target == source or target == "binary" or target.endswith("_bin"):
         return True
-    one, other = _COLLATION.fullmatch(_plain(source)), _COLLATION.fullmatch(_plain(target))
-    if one is None or other is None or one["base"] != other["base"] or bool(one["accent"]) != bool(other["accent"]):
+    match, other_match = _COLLATION.fullmatch(_plain(source)), _COLLATION.fullmatch(_plain(target))
+    if (
+        match is None
+        or other_match is None
+        or match["base"] != other_match["base"]
+        or bool(match["accent"]) != bool(other_match["accent"])
+    ):
         return False
-    return (one["accent"] or "") <= (other["accent"] or "") and one["case"] <= other["case"]
+    return (match["accent"] or "") <= (other_match["accent"] or "") and match["case"] <= other_match["case"]
 
 
 def pads(target: str, source: str, sql_type: str, target_type: str = "") -> bool:

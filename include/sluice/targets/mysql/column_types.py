@@ -17,42 +17,42 @@ from sluice.targets.mysql.table_info import ColumnInfo
 K = ColumnKind
 
 
-def _word(made: ColumnType) -> str:
-    return made.kind.value
+def _word(column_type: ColumnType) -> str:
+    return column_type.kind.value
 
 
-def _number(made: ColumnType) -> str:
-    return made.kind.value + (" unsigned" if made.unsigned else "")
+def _number(column_type: ColumnType) -> str:
+    return column_type.kind.value + (" unsigned" if column_type.unsigned else "")
 
 
-def _decimal(made: ColumnType) -> str:
-    return f"decimal({made.precision},{made.scale})" + (" unsigned" if made.unsigned else "")
+def _decimal(column_type: ColumnType) -> str:
+    return f"decimal({column_type.precision},{column_type.scale})" + (" unsigned" if column_type.unsigned else "")
 
 
-def _sized(made: ColumnType) -> str:
-    return f"{made.kind.value}({made.length or 1})"
+def _sized(column_type: ColumnType) -> str:
+    return f"{column_type.kind.value}({column_type.length or 1})"
 
 
-def _timed(made: ColumnType) -> str:
-    return f"{made.kind.value}({made.digits})" if made.digits else made.kind.value
+def _timed(column_type: ColumnType) -> str:
+    return f"{column_type.kind.value}({column_type.digits})" if column_type.digits else column_type.kind.value
 
 
-def _long(made: ColumnType) -> str:
+def _long(column_type: ColumnType) -> str:
     """Return the shortest of the TEXT or BLOB types that holds it."""
-    wanted = made.length or LONGEST
-    return next(row.word for row in TYPES if row.kind is made.kind and row.most_bytes >= min(wanted, LONGEST))
+    wanted = column_type.length or LONGEST
+    return next(row.word for row in TYPES if row.kind is column_type.kind and row.most_bytes >= min(wanted, LONGEST))
 
 
-def _labelled(made: ColumnType) -> str:
-    return declared(made.kind.value, made.labels)
+def _labelled(column_type: ColumnType) -> str:
+    return declared(column_type.kind.value, column_type.labels)
 
 
-def _vector(made: ColumnType) -> str:
-    return f"vector({made.length})" if made.length else "vector"
+def _vector(column_type: ColumnType) -> str:
+    return f"vector({column_type.length})" if column_type.length else "vector"
 
 
-def _shape(made: ColumnType) -> str:
-    return made.shape or "geometry"
+def _shape(column_type: ColumnType) -> str:
+    return column_type.shape or "geometry"
 
 
 OWN: Mapping[ColumnKind, Callable[[ColumnType], str]] = {
@@ -124,10 +124,10 @@ def column_type(column: PlannedColumn, server: Server, *, key_parts: int = 1) ->
     """
     if column.wanted:
         return column.wanted
-    made = column.value_type
-    kind = _of_postgresql(made, mariadb=server.mariadb, key_parts=key_parts if column.key else 0)
+    value_type = column.value_type
+    kind = _of_postgresql(value_type, mariadb=server.mariadb, key_parts=key_parts if column.key else 0)
     if not kind:
-        kind = server.word(column.sql_type if find_type(column.sql_type) is not None else own_type(made))
+        kind = server.word(column.sql_type if find_type(column.sql_type) is not None else own_type(value_type))
     if column.charset and column.collation:
         collation = server.collation(column.charset, column.collation) or column.collation
         kind += f" CHARACTER SET {column.charset} COLLATE {collation}"
@@ -144,18 +144,18 @@ def is_long_key(column: PlannedColumn) -> bool:
     return bool(column.key and column.value_type.native) and column.value_type.kind in {K.TEXT, K.BLOB}
 
 
-def _of_postgresql(made: ColumnType, *, mariadb: bool, key_parts: int) -> str:
+def _of_postgresql(column_type: ColumnType, *, mariadb: bool, key_parts: int) -> str:
     """Return the type for a column of PostgreSQL's that has more values than the one of the same name here.
 
     Returns "" for one that has not. ``key_parts``: 0 for a column that is not in the key.
     """
-    if made.kind is K.DECIMAL and (made.precision > _MOST_DIGITS or made.scale > _MOST_SCALE):
-        return f"varchar({made.precision + 3})"
-    if not made.native:
+    if column_type.kind is K.DECIMAL and (column_type.precision > _MOST_DIGITS or column_type.scale > _MOST_SCALE):
+        return f"varchar({column_type.precision + 3})"
+    if not column_type.native:
         return ""
-    match made.kind:
+    match column_type.kind:
         case K.TIMESTAMP:  # MySQL's ends in 2038
-            return f"datetime({made.digits})"
+            return f"datetime({column_type.digits})"
         case K.UUID if not mariadb:
             return "char(36) CHARACTER SET ascii COLLATE ascii_bin"
         case K.TEXT if key_parts:
@@ -170,11 +170,11 @@ def lost(column: PlannedColumn, found: ColumnInfo, sent: ColumnType | None = Non
 
     ``sent``: the type in which they are sent.
     """
-    made = sent if sent is not None else column.value_type
-    held = SqlType.parse(found.sql_type, found.charset)
-    if made.native:
-        return _lost_of_postgresql(made, held)
-    return loss(SqlType.parse(own_type(made), made.charset), held)
+    value_type = sent if sent is not None else column.value_type
+    held_sql_type = SqlType.parse(found.sql_type, found.charset)
+    if value_type.native:
+        return _lost_of_postgresql(value_type, held_sql_type)
+    return loss(SqlType.parse(own_type(value_type), value_type.charset), held_sql_type)
 
 
 _BEYOND: Mapping[ColumnKind, str] = {
@@ -187,10 +187,14 @@ _ALIKE = frozenset({(K.TIMESTAMP, "datetime"), (K.UUID, "char")})
 """The types of MySQL's that hold all else of a kind."""
 
 
-def _lost_of_postgresql(made: ColumnType, held: SqlType) -> str:
-    said = "" if (made.kind, held.word) in _ALIKE else loss(SqlType.parse(own_type(made), made.charset), held)
+def _lost_of_postgresql(column_type: ColumnType, held_sql_type: SqlType) -> str:
+    said = (
+        ""
+        if (column_type.kind, held_sql_type.word) in _ALIKE
+        else loss(SqlType.parse(own_type(column_type), column_type.charset), held_sql_type)
+    )
     text = ""
-    if made.kind in {K.TEXT, K.VARCHAR} and not made.native.startswith(("text", "character varying")):
-        text = f"it is the text of {made.native}"
-    beyond = _BEYOND.get(made.kind, "") if made.kind is not K.JSON or held.word == "json" else ""
+    if column_type.kind in {K.TEXT, K.VARCHAR} and not column_type.native.startswith(("text", "character varying")):
+        text = f"it is the text of {column_type.native}"
+    beyond = _BEYOND.get(column_type.kind, "") if column_type.kind is not K.JSON or held_sql_type.word == "json" else ""
     return together(said, text, beyond)

@@ -128,11 +128,11 @@ class MySQLComparer:
                 columns = [DigestColumn(c.name, c.sql_type, c.nullable) for c in _of(plan, there)]
                 self._digested[plan] = columns, {c.name: c.sql_type for c in there.values()}
             columns, types = self._digested[plan]
-            found = RangeDigest()
+            digest = RangeDigest()
             for condition in stretches(item, types):
                 session.cursor.execute(sql(columns, condition, mariadb=session.mariadb))
-                found = found.plus(*session.cursor.fetchone())
-            return found
+                digest = digest.plus(*session.cursor.fetchone())
+            return digest
 
     @contextmanager
     def _comparison(self, plan: PlannedTable) -> Iterator[_Comparison]:
@@ -154,16 +154,16 @@ def _there(session: Session, plan: PlannedTable) -> dict[str, ColumnInfo]:
     return {c.name.casefold(): c for c in infos[plan.target].columns} if plan.target in infos else {}
 
 
-def _of(plan: PlannedTable, there: Mapping[str, ColumnInfo]) -> list[ColumnInfo]:
+def _of(plan: PlannedTable, columns: Mapping[str, ColumnInfo]) -> list[ColumnInfo]:
     """Return the columns of a plan, in its order. Raises LoadError."""
-    lost = [c.name for c in plan.columns if c.name.casefold() not in there]
+    lost = [c.name for c in plan.columns if c.name.casefold() not in columns]
     if lost:
         raise LoadError(
             f"table {plan.target} at the target has no column {lost[0]!r}",
             where=str(plan.target),
             hint="`sluice check PIPELINE` shows what is missing",
         )
-    return [there[c.name.casefold()] for c in plan.columns]
+    return [columns[c.name.casefold()] for c in plan.columns]
 
 
 @dataclass(frozen=True)
@@ -196,20 +196,22 @@ class _Comparison:
         most: int,
     ) -> RowCounts:
         """Count by the columns ``names``; see :meth:`sluice.targets.port.CountingComparer.count`."""
-        sent, other = (TableId(self.table.table.schema, name) for name in (COMPARED, CHANGED))
+        sent, other_table = (TableId(self.table.table.schema, name) for name in (COMPARED, CHANGED))
         try:
             self._make(sent, names)
             count = self._send_all(sent, rows, names)
             groups = self._groups(sent, names, shown, whole=whole)
             late: Iterable[Sequence[Any]] = ()
             if groups:
-                self._make(other, names)
-                self._send_all(other, changed(), names)
-                self.session.cursor.execute(f"SELECT DISTINCT {self._hash('k', names)} FROM {quoted_table(other)} k")
+                self._make(other_table, names)
+                self._send_all(other_table, changed(), names)
+                self.session.cursor.execute(
+                    f"SELECT DISTINCT {self._hash('k', names)} FROM {quoted_table(other_table)} k"
+                )
                 late = self.session.cursor.fetchall()
             return counted(count, groups, late, most=most)
         finally:
-            for table in (sent, other):
+            for table in (sent, other_table):
                 self.session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(table)}")
 
     def _send_all(self, temporary: TableId, pieces: Iterable[pa.Table], names: list[str]) -> int:

@@ -61,8 +61,8 @@ def review(
             )
             remarks += _without_transactions(plan.target, _engine_of(statement, plan.dialect))
             if same:  # the source's own statement lacks them
-                made = (column for column in plan.columns if column.name in plan.made)
-                remarks += [_missing_column(plan, column, (), server) for column in made]
+                columns = (column for column in plan.columns if column.name in plan.made)
+                remarks += [_missing_column(plan, column, (), server) for column in columns]
             elif is_foreign(plan.dialect):
                 remarks += _losses_of_new(plan, server)
             continue
@@ -111,7 +111,7 @@ def hidden_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, str]:
     """Return the ``tables`` (that information_schema does not show) on which the login has no privilege, each with the
     GRANT that it lacks.
     """
-    found, granted = {}, None
+    hidden_tables, granted = {}, None
     for table in tables:
         try:
             cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 0")  # noqa: S608 - quoted
@@ -119,10 +119,10 @@ def hidden_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, str]:
             if error.args[:1] and error.args[0] in DENIED:
                 granted = granted or GrantedRights.read(cursor.connection)
                 lacks = granted.missing(rights_on(Scope.TABLES, TARGET), table.schema, [table.table])
-                found[table] = lacks[0].fix if lacks else getattr(error, "grant", "")
+                hidden_tables[table] = lacks[0].fix if lacks else getattr(error, "grant", "")
             elif error.args[:1] and error.args[0] not in {1146, 1049, 1356}:
                 raise
-    return found
+    return hidden_tables
 
 
 def refuse_hidden(hidden: Mapping[TableId, str]) -> None:
@@ -179,22 +179,24 @@ def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection
 
 def _losses_of_new(plan: PlannedTable, server: Server) -> list[TableFinding]:
     """Return what the columns of a table that is to be made cannot hold of the values."""
-    found = []
+    losses = []
     for column in plan.columns:
         declared = column_type(column, server)
-        held = ColumnInfo(column.name, False, False, declared.partition(" CHARACTER SET")[0], charset=column.charset)
-        why = "" if column.generated else lost(column, held, column.sent_type)
+        held_column = ColumnInfo(
+            column.name, False, False, declared.partition(" CHARACTER SET")[0], charset=column.charset
+        )
+        why = "" if column.generated else lost(column, held_column, column.sent_type)
         if why:
-            types = f"{column.value_type.native or column.sql_type} -> {held.sql_type}"
-            found.append(about_values(plan.target, column.name, types, why))
-    return found
+            types = f"{column.value_type.native or column.sql_type} -> {held_column.sql_type}"
+            losses.append(about_values(plan.target, column.name, types, why))
+    return losses
 
 
 def _losses(plan: PlannedTable, info: TableInfo, server: Server) -> list[TableFinding]:
-    there = {column.name.casefold(): column for column in info.columns}
+    columns = {column.name.casefold(): column for column in info.columns}
     remarks = []
     for column in plan.columns:
-        found = there.get(column.name.casefold())
+        found = columns.get(column.name.casefold())
         if found is None or found.generated or not column.sql_type:
             continue
         why = lost(column, found, column.sent_type)

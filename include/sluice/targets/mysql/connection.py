@@ -94,10 +94,10 @@ class TargetConnection(MySQLConnection):
         """
         self._execute_command(COMMAND.COM_QUERY, sql)
         try:
-            asked = self._read_packet()  # type: ignore[no-untyped-call]
+            requested_packet = self._read_packet()  # type: ignore[no-untyped-call]
         except pymysql.err.OperationalError as error:
             raise self.with_grant(error) from error.__cause__
-        if not asked.is_load_local_packet():
+        if not requested_packet.is_load_local_packet():
             raise pymysql.err.InternalError(0, "the server did not ask for the data")
         view = memoryview(data)
         for start in range(0, len(view), _LOAD_PACKET):
@@ -131,9 +131,9 @@ def kept_alive(*connections: TargetConnection) -> Iterator[None]:
 
     def ping() -> None:
         while not over.wait(IDLE_S / 4):
-            for one in connections:
+            for connection in connections:
                 with suppress(pymysql.err.Error, OSError):  # the session is gone, as its next use says
-                    one.query("DO 0")
+                    connection.query("DO 0")
 
     thread = threading.Thread(target=ping, name="sluice-kept-alive", daemon=True)
     thread.start()

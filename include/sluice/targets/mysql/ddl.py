@@ -61,8 +61,8 @@ class MysqlTables(OnlyColumns):
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the columns of a table, lower-case name -> name; None if the table is missing."""
-        found = self._columns(table)
-        return {name.casefold(): name for name in found} if found is not None else None
+        columns = self._columns(table)
+        return {name.casefold(): name for name in columns} if columns is not None else None
 
 
 _MODES = {
@@ -135,10 +135,10 @@ def session_settings(change: SchemaChange, *, mariadb: bool) -> list[str]:
             settings.append(f"explicit_defaults_for_timestamp = {int(session.timestamps_explicit)}")
         if session.utf8mb4_collation in _UTF8MB4 and not mariadb:
             settings.append(f"default_collation_for_utf8mb4 = {_UTF8MB4[session.utf8mb4_collation]}")
-    made = [f"SET SESSION {', '.join(settings)}"]
+    session_settings = [f"SET SESSION {', '.join(settings)}"]
     if session.time_zone is not None:
-        made.append(f"SET SESSION time_zone = {text_literal(session.time_zone)}")
-    return made
+        session_settings.append(f"SET SESSION time_zone = {text_literal(session.time_zone)}")
+    return session_settings
 
 
 def _own_modes(change: SchemaChange, *, mariadb: bool) -> list[str]:
@@ -179,25 +179,25 @@ def new_columns(change: SchemaChange, columns: Columns) -> Iterator[tuple[TableC
             yield one, target, name, column
 
 
-def _with_defaults(one: TableChange, said: Defaults) -> TableChange:
+def _with_defaults(change: TableChange, said: Defaults) -> TableChange:
     """Return the change with other texts for some defaults of its definitions."""
 
     def column(old: ColumnDefinition) -> ColumnDefinition:
-        text = said.get((one.table, old.name.lower()))
+        text = said.get((change.table, old.name.lower()))
         return replace(old, default=text) if text is not None else old
 
-    if not said or one.after is None:
-        return one
-    parts = tuple(replace(part, new=column(part.new)) if part.new is not None else part for part in one.columns)
-    after = replace(one.after, columns=tuple(map(column, one.after.columns)))
-    return replace(one, after=after, columns=parts)
+    if not said or change.after is None:
+        return change
+    parts = tuple(replace(part, new=column(part.new)) if part.new is not None else part for part in change.columns)
+    after = replace(change.after, columns=tuple(map(column, change.after.columns)))
+    return replace(change, after=after, columns=parts)
 
 
 def irreproducible(change: SchemaChange, columns: Columns) -> list[tuple[TableId, str, str]]:
     """Return (target table, column, why) of columns that are new, and whose values in existing rows are not known from
     the statement.
     """
-    swapped = {one.table for one in change.cut_overs}
+    swapped = {change.table for change in change.cut_overs}
     found = []
     for one, target, name, column in new_columns(change, columns):
         default = _TEXT.sub("''", column.default or "")
@@ -249,10 +249,10 @@ def converts_otherwise(change: SchemaChange, effect: ColumnEffect, *, mariadb: b
     return ""
 
 
-def _takes_over(one: TableChange, column: ColumnDefinition, old: dict[str, ColumnDefinition]) -> bool:
+def _takes_over(change: TableChange, column: ColumnDefinition, old: dict[str, ColumnDefinition]) -> bool:
     """Return True for a column that may be new under a name that another one had before it was renamed."""
     before = old.get(column.name.lower())
-    renames = {ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN} <= set(one.kinds)
+    renames = {ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN} <= set(change.kinds)
     return renames and before is not None and before.default != column.default
 
 
@@ -297,8 +297,10 @@ def renderable(change: SchemaChange) -> bool:
     """Return True if the definitions tell what the statement made, but for foreign keys, checks and partitions: no
     index of an expression.
     """
-    made = [one.after for one in change.tables if one.after is not None]
-    return bool(made) and not any(not name for table in made for index in table.indexes for name, _ in index.columns)
+    definitions = [table.after for table in change.tables if table.after is not None]
+    return bool(definitions) and not any(
+        not name for table in definitions for index in table.indexes for name, _ in index.columns
+    )
 
 
 def statements_for(change: SchemaChange, columns: Columns, words: Words | None = None) -> list[str]:
@@ -317,7 +319,7 @@ def statements_for(change: SchemaChange, columns: Columns, words: Words | None =
             *_altered(change, [_with_defaults(one, words.defaults) for one in swapped], columns, words),
             *_of_tables(change, columns),
         ]
-    change = replace(change, tables=tuple(_with_defaults(one, words.defaults) for one in change.tables))
+    change = replace(change, tables=tuple(_with_defaults(table, words.defaults) for table in change.tables))
     text = change.statement
     names = NamesReader(text.text, text.schema, dialect_of(change))
     try:
@@ -362,12 +364,12 @@ def _alter(
     target = change.target(statement.table)
     one = next((c for c in change.tables if c.table == statement.table), None)
     if one is not None and one.after is not None and columns(target) is None:
-        made = change.target(one.renamed_to or statement.table)
-        if columns(made) is not None:
+        table = change.target(one.renamed_to or statement.table)
+        if columns(table) is not None:
             return []
         if one.renamed_to is not None and one.table in change.not_captured:
-            raise never_seen(change, one, made)
-        return [definitions.create_sql(made, one.after, _naming(change, statement.table), words.server)]
+            raise never_seen(change, one, table)
+        return [definitions.create_sql(table, one.after, _naming(change, statement.table), words.server)]
     if one is not None and NAMES & set(one.kinds) and one.names_differ and _named_as_after(change, one, columns):
         return []  # somebody was here before
     partly = change.kinds is not None or any(t == statement.table for t, *_ in (*change.columns, *change.excluded))
@@ -390,8 +392,12 @@ def _said_defaults(table: TableId, names: NamesReader, defaults: Defaults) -> It
         text = defaults.get((table, column.name.lower()))
         if text is None or column.default is None:
             continue
-        for one, after in pairwise(token for token in found if token.start >= end):
-            if one.kind is Kind.WORD and one.upper == "DEFAULT" and names.sql.startswith(column.default, after.start):
+        for token, after in pairwise(token for token in found if token.start >= end):
+            if (
+                token.kind is Kind.WORD
+                and token.upper == "DEFAULT"
+                and names.sql.startswith(column.default, after.start)
+            ):
                 yield after.start, after.start + len(column.default), text
                 break
 
@@ -436,7 +442,7 @@ def _has_columns(there: Collection[str] | None, definition: TableDefinition | No
 def _told(change: SchemaChange) -> list[TableChange]:
     """Return the changes of tables; the definitions tell all of a cut-over of an online schema change."""
     swapped = change.cut_overs
-    return [replace(one, kinds=(), columns=()) if one in swapped else one for one in change.changes]
+    return [replace(change, kinds=(), columns=()) if change in swapped else change for change in change.changes]
 
 
 def _altered(change: SchemaChange, changes: list[TableChange], columns: Columns, words: Words) -> list[str]:

@@ -54,7 +54,7 @@ def create_schema(cursor: Any, statement: str) -> None:
 
 def create_renamed_schemas(cursor: Any, change: SchemaChange) -> None:
     """Create the schema in which a table gets a name, if it is missing: it may not be captured."""
-    schemas = {change.target(one.renamed_to).schema for one in change.tables if one.renamed_to is not None}
+    schemas = {change.target(table.renamed_to).schema for table in change.tables if table.renamed_to is not None}
     for schema in sorted(schemas):
         cursor.execute("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s", (schema,))
         if not cursor.fetchone()[0]:
@@ -195,7 +195,7 @@ class DdlRunner:
         running = state.get("running") if state.get("done") == change.number else None
         if running:
             return dict(running)
-        tables = sorted({change.target(t) for one in change.tables for t in one.tables if t.table})
+        tables = sorted({change.target(t) for table in change.tables for t in table.tables if t.table})
         if is_foreign(change.statement.dialect):
             return self._followed(session, change, tables)
         model = ddl.model_of(change)
@@ -215,7 +215,7 @@ class DdlRunner:
             self._refuse_irreproducible(session, change, columns)
         else:
             require_whole(change, held)
-        emptied = [place for one in sorted(change.copies) if columns(place := change.target(one)) is not None]
+        emptied = [place for copy in sorted(change.copies) if columns(place := change.target(copy)) is not None]
         statements_ = [*(f"TRUNCATE TABLE {quoted_table(place)}" for place in emptied), *statements_]
         return {
             "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
@@ -224,7 +224,7 @@ class DdlRunner:
     @staticmethod
     def _keeps_rows(session: Session, change: SchemaChange, table: TableId) -> bool:
         """Return True if a target table has rows, and is not emptied to be copied again."""
-        emptied = {change.target(one) for one in change.copies}
+        emptied = {change.target(copy) for copy in change.copies}
         return table not in emptied and has_rows(session.cursor, table)
 
     def _followed(self, session: Session, change: SchemaChange, tables: list[TableId]) -> dict[str, Any]:
@@ -238,8 +238,8 @@ class DdlRunner:
 
         keeps_rows, specs = partial(self._keeps_rows, session, change), partial(column_specs, cursor, mariadb=mariadb)
         follower = Follower(change, infos, held, keeps_rows, cache(specs), partial(index_names, cursor), mariadb)
-        found = follower.statements()
-        return {"statements": found, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None}
+        statements = follower.statements()
+        return {"statements": statements, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None}
 
     def _statements(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> list[str]:
         """Return what to run.
@@ -260,11 +260,11 @@ class DdlRunner:
             self._defaults(session, change, columns),
             collation=partial(default_collation, session.cursor),
         )
-        found = ddl.statements_for(change, columns, words)
-        if not found or not ddl.renderable(change):
-            return found
-        if not ddl.is_oracle(change) and self._understood(session, change, found):
-            return found
+        statements = ddl.statements_for(change, columns, words)
+        if not statements or not ddl.renderable(change):
+            return statements
+        if not ddl.is_oracle(change) and self._understood(session, change, statements):
+            return statements
         rendered = ddl.statements_for(change, columns, replace(words, by_definition=True))
         _log.info(
             "target_ddl_rendered",
@@ -281,8 +281,8 @@ class DdlRunner:
         """
         if not session.mariadb and any(
             wants_brackets(column)
-            for one in change.tables
-            for column in (one.after.columns if one.after is not None else ())
+            for table in change.tables
+            for column in (table.after.columns if table.after is not None else ())
         ):
             return False
         with errors(self.target.endpoint, f"following {change.where}"):
@@ -308,34 +308,34 @@ class DdlRunner:
 
         Raises LoadError for one that has none.
         """
-        said: dict[tuple[TableId, str], str] = {}
+        defaults: dict[tuple[TableId, str], str] = {}
         here = ddl.read_here(change, mariadb=session.mariadb)
         for one, table, name, column in ddl.new_columns(change, columns):
-            wanted, read = change.meaning.default_value(column), default_value(column, here)
-            if (wanted.value is None and read.value is None) or alike(wanted.value, read.value):
+            wanted_default, read = change.meaning.default_value(column), default_value(column, here)
+            if (wanted_default.value is None and read.value is None) or alike(wanted_default.value, read.value):
                 continue
             text = next(
                 (
                     text
-                    for text in literals_of(wanted.value)
-                    if alike(wanted.value, default_value(replace(column, default=text), here).value)
+                    for text in literals_of(wanted_default.value)
+                    if alike(wanted_default.value, default_value(replace(column, default=text), here).value)
                 ),
                 None,
             )
             if text is not None:
-                said[one.table, column.name.lower()] = text
+                defaults[one.table, column.name.lower()] = text
             elif self._keeps_rows(session, change, table):
                 servers = (MARIADB, MYSQL) if ddl.is_mariadb(change) else (MYSQL, MARIADB)
                 why = f"{servers[1]} reads its default {column.default} otherwise than {servers[0]}"
-                why = f"{why} ({wanted.why})" if wanted.why else why
+                why = f"{why} ({wanted_default.why})" if wanted_default.why else why
                 raise not_filled(change, table, name, why, added_by_hand())
-        return said
+        return defaults
 
     def _refuse_other_conversions(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> None:
         """Raise LoadError where this server would not convert the rows that are there as the source did."""
-        for one in {effect.table for effect in change.effects}:
-            target = change.target(one)
-            for effect in effects_on(change, one) if columns(target) is not None else ():
+        for table in {effect.table for effect in change.effects}:
+            target = change.target(table)
+            for effect in effects_on(change, table) if columns(target) is not None else ():
                 why = ddl.converts_otherwise(change, effect, mariadb=session.mariadb)
                 if why and self._keeps_rows(session, change, target):
                     raise not_converted(change, effect, target, why)

@@ -103,8 +103,8 @@ def create_sql(table: TableId, definition: TableDefinition, naming: Naming, serv
         column_sql(c, name, definition, server) for c in definition.columns if (name := naming(c.name)) is not None
     ]
     lines += [line for index in definition.indexes if (line := index_sql(index, naming, server)) is not None]
-    there = definition.engine and not (server.lacks_words and definition.engine.lower() not in _ENGINES)
-    options = f" ENGINE={definition.engine}" if there else ""
+    engine = definition.engine and not (server.lacks_words and definition.engine.lower() not in _ENGINES)
+    options = f" ENGINE={definition.engine}" if engine else ""
     if collation := server.collation(definition.charset, definition.collation):
         options += f" DEFAULT CHARACTER SET {definition.charset} COLLATE {collation}"
     return f"CREATE TABLE {quoted_table(table)} ({', '.join(lines)}){options}"
@@ -131,24 +131,24 @@ def alter_sql(
     before, after = change.before, change.after
     if before is None or after is None:
         raise LoadError(f"the definition of {change.table} is not known", where=str(table), hint=change.reason or None)
-    wanted = set(ChangeKind) if kinds is None else set(kinds)
+    wanted_kinds = set(ChangeKind) if kinds is None else set(kinds)
     columns = change.columns or column_changes(before, after)
     require_told_renames(change, columns, str(table), f"ALTER TABLE {quoted_table(table)}")
     clauses: list[str] = []
-    for one in columns:
-        name = naming((one.new or one.old).name)  # type: ignore[union-attr]
-        if name is None or one.kind not in wanted:
+    for pair in columns:
+        name = naming((pair.new or pair.old).name)  # type: ignore[union-attr]
+        if name is None or pair.kind not in wanted_kinds:
             continue
-        if one.kind is ChangeKind.DROP_COLUMN and name.lower() in there:
+        if pair.kind is ChangeKind.DROP_COLUMN and name.lower() in there:
             clauses.append(f"DROP COLUMN {quoted(name)}")
-        elif one.kind is ChangeKind.ADD_COLUMN and one.new is not None and name.lower() not in there:
+        elif pair.kind is ChangeKind.ADD_COLUMN and pair.new is not None and name.lower() not in there:
             clauses.append(
-                f"ADD COLUMN {column_sql(one.new, name, after, server)}{_place(after, one.new.name, naming, there)}"
+                f"ADD COLUMN {column_sql(pair.new, name, after, server)}{_place(after, pair.new.name, naming, there)}"
             )
-        elif one.kind in _CHANGES and one.new is not None and name.lower() in there:
-            place = _place(after, one.new.name, naming, there) if one.kind is ChangeKind.MOVE_COLUMN else ""
-            clauses.append(f"MODIFY COLUMN {column_sql(one.new, name, after, server)}{place}")
-    clauses += _keys(before, after, naming, wanted, server)
+        elif pair.kind in _CHANGES and pair.new is not None and name.lower() in there:
+            place = _place(after, pair.new.name, naming, there) if pair.kind is ChangeKind.MOVE_COLUMN else ""
+            clauses.append(f"MODIFY COLUMN {column_sql(pair.new, name, after, server)}{place}")
+    clauses += _keys(before, after, naming, wanted_kinds, server)
     merged = list(dict.fromkeys(clauses))
     return f"ALTER TABLE {quoted_table(table)} {', '.join(merged)}" if merged else ""
 
@@ -165,13 +165,17 @@ def _place(after: TableDefinition, name: str, naming: Naming, there: Collection[
 
 
 def _keys(
-    before: TableDefinition, after: TableDefinition, naming: Naming, wanted: set[ChangeKind], server: Server
+    before: TableDefinition,
+    after: TableDefinition,
+    naming: Naming,
+    wanted_change_kinds: set[ChangeKind],
+    server: Server,
 ) -> list[str]:
     old, new = {i.name: i for i in before.indexes}, {i.name: i for i in after.indexes}
     clauses = []
     for name, index in old.items():
         kind = ChangeKind.PRIMARY_KEY if index.primary else ChangeKind.INDEXES
-        if kind in wanted and new.get(name) != index and index_sql(index, naming, server) is not None:
+        if kind in wanted_change_kinds and new.get(name) != index and index_sql(index, naming, server) is not None:
             gone = {c.lower() for c, _ in index.columns} - {c.name.lower() for c in after.columns}
             if gone and name not in new:
                 continue  # the server drops a key with the last of its columns
@@ -179,6 +183,6 @@ def _keys(
     for name, index in new.items():
         kind = ChangeKind.PRIMARY_KEY if index.primary else ChangeKind.INDEXES
         line = index_sql(index, naming, server)
-        if kind in wanted and old.get(name) != index and line is not None:
+        if kind in wanted_change_kinds and old.get(name) != index and line is not None:
             clauses.append(f"ADD {line}")
     return clauses

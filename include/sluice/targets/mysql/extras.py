@@ -63,7 +63,7 @@ def identified(plan: PlannedTable) -> PlannedTable:
         found = index.unique and index.kind == "index" and len(names) == len(index.columns)
         if found and not any(columns[name].nullable for name in names):
             places = {name: place for place, name in enumerate(names, 1)}
-            keyed = (replace(one, key=places.get(one.name.casefold(), 0)) for one in plan.columns)
+            keyed = (replace(column, key=places.get(column.name.casefold(), 0)) for column in plan.columns)
             return replace(plan, columns=tuple(keyed))
     return plan
 
@@ -74,7 +74,7 @@ def index_lines(indexes: Iterable[IndexDefinition], columns: Mapping[str, Planne
     ``indexes`` and ``columns`` have the names at the target; ``columns`` in lower case.
     """
     key = {name for name, column in columns.items() if column.key}
-    found = {}
+    index_lines = {}
     for index in indexes:
         same = index.unique and {name.casefold() for name, _ in index.columns} == key
         if index.primary or same or index.kind != "index" or len(index.name) > LONGEST_NAME:
@@ -82,16 +82,16 @@ def index_lines(indexes: Iterable[IndexDefinition], columns: Mapping[str, Planne
         parts = _parts(index, columns)
         if parts:
             word = "UNIQUE KEY" if index.unique else "KEY"
-            found[index.name] = f"{word} {quoted(index.name)} ({', '.join(parts)})"
-    return found
+            index_lines[index.name] = f"{word} {quoted(index.name)} ({', '.join(parts)})"
+    return index_lines
 
 
 def _parts(index: IndexDefinition, columns: Mapping[str, PlannedColumn]) -> list[str]:
     """Return the columns of an index with their prefixes; none if this server has no such index."""
     found = [columns.get(name.casefold()) for name, _ in index.columns]
-    taken = [one for one in found if one is not None and not one.generated]
-    sizes = [_characters(one.value_type) for one in taken]
-    if len(taken) < len(found) or None in sizes:
+    taken_columns = [one for one in found if one is not None and not one.generated]
+    sizes = [_characters(one.value_type) for one in taken_columns]
+    if len(taken_columns) < len(found) or None in sizes:
         return []
     short = [size if size is not None and 0 <= size <= _INDEXED_CHARACTERS else -1 for size in sizes]
     whole = -1 not in short and sum(short) <= _INDEXED_CHARACTERS
@@ -99,14 +99,14 @@ def _parts(index: IndexDefinition, columns: Mapping[str, PlannedColumn]) -> list
         return []
     return [
         quoted(one.name) + (f"({_PREFIX})" if not whole and not one.key and (size < 0 or size > _PREFIX) else "")
-        for one, size in zip(taken, short, strict=True)
+        for one, size in zip(taken_columns, short, strict=True)
     ]
 
 
-def _characters(made: ColumnType) -> int | None:
+def _characters(column_type: ColumnType) -> int | None:
     """Return how many characters of an index a column takes; -1 for one without a limit, None if it has no index."""
-    if made.kind in {T.TEXT, T.BLOB}:
+    if column_type.kind in {T.TEXT, T.BLOB}:
         return -1
-    if made.kind in {T.CHAR, T.VARCHAR, T.BINARY, T.VARBINARY}:
-        return made.length
-    return None if made.kind in {T.JSON, T.GEOMETRY, T.VECTOR} else 2
+    if column_type.kind in {T.CHAR, T.VARCHAR, T.BINARY, T.VARBINARY}:
+        return column_type.length
+    return None if column_type.kind in {T.JSON, T.GEOMETRY, T.VECTOR} else 2

@@ -65,10 +65,10 @@ class Types:
 
     def planned(self, column: ColumnDefinition, name: str, key: Sequence[str] = ()) -> PlannedColumn:
         """Return the plan of a column. ``key``: the source's key. Raises LoadError for a type that is not known."""
-        made = type_of(self.change, column)
+        column_type = type_of(self.change, column)
         keyed = [one.lower() for one in key]
         place = keyed.index(column.name.lower()) + 1 if column.name.lower() in keyed else 0
-        charset, collation = (_CHARSET, _COLLATION) if made.kind in _TEXTS else ("", "")
+        charset, collation = (_CHARSET, _COLLATION) if column_type.kind in _TEXTS else ("", "")
         return PlannedColumn(
             name,
             "",
@@ -77,14 +77,16 @@ class Types:
             charset,
             collation,
             nullable=column.nullable,
-            type=made,
+            type=column_type,
             definition=column,
             default=self.change.meaning.default_value(column),
         )
 
     def word(self, column: ColumnDefinition, table: TableDefinition) -> str:
         """Return the type of a column of ``table`` as a statement writes it, with its charset and collation."""
-        parts = [self.planned(one, one.name, table.row_key) for one in table.columns if one.generated is None]
+        parts = [
+            self.planned(column, column.name, table.row_key) for column in table.columns if column.generated is None
+        ]
         long = max(1, sum(map(is_long_key, parts)))
         planned = self.planned(column, column.name, table.row_key)
         return column_type(planned, Server(self.mariadb), key_parts=long)
@@ -104,18 +106,18 @@ class FollowedHeld(MysqlHeld):
         """
         assert part.old is not None
         assert part.new is not None
-        there, info = self.info(table, name), self.infos[table]
+        column, info = self.info(table, name), self.infos[table]
         primary = next((key.parts for key in info.keys if key.name == "PRIMARY"), ())
         keyed = name.casefold() in {one.casefold() for one, _ in primary}
         old, new = (
             column_type(self.types.planned(one, name, (one.name,) if keyed else ()), Server(self.types.mariadb))
             for one in (part.old, part.new)
         )
-        if _same(there.sql_type, new) and not _same(old, new):
+        if _same(column.sql_type, new) and not _same(old, new):
             return Answer.HAS  # somebody changed it
         if effect is not None:
             return Answer.UNSEEN
-        return has(_holds(there, new))
+        return has(_holds(column, new))
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
         """Compare the comment, and only whether there is a default at all: its text is this server's own."""
@@ -140,9 +142,9 @@ def _same(one: str, other: str) -> bool:
     return declared_words(one) == declared_words(other)
 
 
-def _holds(there: ColumnInfo, wanted: str) -> bool:
+def _holds(column: ColumnInfo, wanted: str) -> bool:
     """Return True if a column holds every value of a type."""
-    return not loss(SqlType.parse(wanted, there.charset), SqlType.parse(there.sql_type, there.charset))
+    return not loss(SqlType.parse(wanted, column.charset), SqlType.parse(column.sql_type, column.charset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,25 +171,25 @@ class Follower:
 
     def statements(self) -> list[str]:
         """Return what to run, in order; empty if the target has it already. Raises LoadError."""
-        found: list[str] = []
+        statements: list[str] = []
         for step in steps_of(self.change, self.held):
             match step:
                 case DropTable(table):
-                    found.append(f"DROP TABLE IF EXISTS {quoted_table(table)}")
+                    statements.append(f"DROP TABLE IF EXISTS {quoted_table(table)}")
                 case EmptyTable(table):
-                    found.append(f"TRUNCATE TABLE {quoted_table(table)}")
+                    statements.append(f"TRUNCATE TABLE {quoted_table(table)}")
                 case RenameTable(table, to):
                     self._refuse_long([to.schema, to.table])
-                    found.append(f"RENAME TABLE {quoted_table(table)} TO {quoted_table(to)}")
+                    statements.append(f"RENAME TABLE {quoted_table(table)} TO {quoted_table(to)}")
                 case CreateTable():
-                    found.append(self._created(step))
+                    statements.append(self._created(step))
                 case AlterTable():
-                    found += self._altered(step)
-        return found
+                    statements += self._altered(step)
+        return statements
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _refuse_long(self, names: Sequence[str]) -> None:
-        name = next((one for one in names if len(one) > LONGEST_NAME), "")
+        name = next((name for name in names if len(name) > LONGEST_NAME), "")
         if name:
             raise not_followed(self.change, f"the name {name!r} is longer than {LONGEST_NAME} characters")
 
@@ -223,10 +225,10 @@ class Follower:
 
         ``statement``: makes the change, for people.
         """
-        there = self.held.columns(step.table) or {}
+        columns = self.held.columns(step.table) or {}
         for effect in effects_on(self.change, step.source):
             names = [self.held.column(step.one, one.name) for one in (effect.old, effect.new)]
-            if any(name is not None and name.casefold() in there for name in names) and self.has_rows(step.table):
+            if any(name is not None and name.casefold() in columns for name in names) and self.has_rows(step.table):
                 raise not_converted(self.change, effect, step.table, by_hand=statement)
 
     # -- columns ---------------------------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ class Follower:
                 yield column
 
     def _info(self, table: TableId, name: str) -> ColumnInfo | None:
-        return next((one for one in self.infos[table].columns if one.name.casefold() == name.casefold()), None)
+        return next((column for column in self.infos[table].columns if column.name.casefold() == name.casefold()), None)
 
     def _changed(self, step: AlterTable, parts: Sequence[ChangeColumn]) -> str:
         """Return the clause for all that changed of one column besides its name, "" if the target has it."""
@@ -356,18 +358,18 @@ class Follower:
         before = self._lines(step.before, lambda name: self.held.column(step.one, renamed.get(name.lower(), name)))
         after = self._lines(step.after, lambda name: self.held.column(step.one, name))
         there = {name.lower() for name in self.indexes(step.table)}
-        gone = [name for name, line in before.items() if after.get(name) != line and name.lower() in there]
-        left = there - {name.lower() for name in gone}
-        made = [line for name, line in after.items() if before.get(name) != line and name.lower() not in left]
-        return gone, made
+        removed_names = [name for name, line in before.items() if after.get(name) != line and name.lower() in there]
+        left = there - {name.lower() for name in removed_names}
+        lines = [line for name, line in after.items() if before.get(name) != line and name.lower() not in left]
+        return removed_names, lines
 
     def _lines(self, table: TableDefinition, naming: Callable[[str], str | None]) -> dict[str, str]:
         """Return the definitions of the indexes that the target shall have, by name.
 
         ``naming``: the target's name of a source column.
         """
-        columns = (self.types.planned(one, naming(one.name) or "", table.row_key) for one in table.columns)
-        there = {one.name.casefold(): one for one in columns if one.name and not one.generated}
+        columns = (self.types.planned(column, naming(column.name) or "", table.row_key) for column in table.columns)
+        there = {column.name.casefold(): column for column in columns if column.name and not column.generated}
         return index_lines(created_by(table, naming).indexes, there)
 
 

@@ -51,14 +51,18 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
     ends = ("table_schema, table_name", "referenced_table_schema, referenced_table_name")
     views = [("key_column_usage", f"{first}, {rest}", behind) for first in ends]
     name, answers = views_about(cursor, tables, *views)
-    asked = {name(table): table for table in tables}
+    requested_tables = {name(table): table for table in tables}
     columns: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
-    for found in answers:
+    for answer in answers:
         seen: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
         for table in tables:
-            for _, constraint, schema, child, column, parent_schema, parent, parent_column in found[name(table)]:
-                mine, theirs = TableId(schema, child), TableId(parent_schema, parent)
-                pair = (asked.get(name(mine), mine), constraint, asked.get(name(theirs), theirs))
+            for _, constraint, schema, child, column, parent_schema, parent, parent_column in answer[name(table)]:
+                own_table, other_table = TableId(schema, child), TableId(parent_schema, parent)
+                pair = (
+                    requested_tables.get(name(own_table), own_table),
+                    constraint,
+                    requested_tables.get(name(other_table), other_table),
+                )
                 seen.setdefault(pair, []).append((column, parent_column))
         columns |= seen
     return [
@@ -96,8 +100,8 @@ def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
     if {name.casefold() for name in columns} <= {name.casefold() for name in item.table.key}:
         return found  # a row that changes its key is a delete and an insert
     before = rows["_before"].combine_chunks()
-    known = {field.name for field in before.type}
-    then = {f.name: member(before, f.name) if f.name in known else pa.nulls(len(before)) for f in users}
+    known_names = {field.name for field in before.type}
+    then = {f.name: member(before, f.name) if f.name in known_names else pa.nulls(len(before)) for f in users}
     return found | _keys(rows, then, columns)
 
 
@@ -106,16 +110,16 @@ def _keys(rows: pa.Table, values: Mapping[str, Any], columns: Sequence[str]) -> 
     that are not sent.
     """
     fields = {true_name(field).casefold(): field for field in user_fields(rows.schema)}
-    wanted = [fields.get(name.casefold()) for name in columns]
-    if not rows.num_rows or any(field is None for field in wanted):
+    wanted_fields = [fields.get(name.casefold()) for name in columns]
+    if not rows.num_rows or any(field is None for field in wanted_fields):
         return set()
-    arrays = [values[field.name] for field in wanted if field is not None]
+    arrays = [values[field.name] for field in wanted_fields if field is not None]
     arrays = [a.combine_chunks() if isinstance(a, pa.ChunkedArray) else a for a in arrays]
     whole = np.logical_and.reduce([pc.is_valid(array).to_numpy(zero_copy_only=False) for array in arrays])
     some = [array.filter(pa.array(whole)) for array in arrays]
     texts = [
         literals.literals(field, array, comparing=True).to_pylist()
-        for field, array in zip(wanted, some, strict=True)
+        for field, array in zip(wanted_fields, some, strict=True)
         if field is not None
     ]
     return set(zip(*texts, strict=True))
@@ -152,20 +156,20 @@ def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *,
 def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> list[TableFinding]:
     """Return, before the first row, what the pipeline's rows alone cannot keep right."""
     planned = {plan.target: {column.name.casefold() for column in plan.columns} for plan in plans}
-    found = []
-    for one in references:
-        if one.child not in planned:
+    remarks = []
+    for reference in references:
+        if reference.child not in planned:
             why = (
-                f"foreign key {one.name}: rows of {one.child}, which this pipeline does not write, refer to this "
-                "table; the batch that removes a row they refer to stops"
+                f"foreign key {reference.name}: rows of {reference.child}, which this pipeline does not write, refer "
+                "to this table; the batch that removes a row they refer to stops"
             )
-            found.append(TableFinding("warning", one.parent, "", why))
-        for table, columns in ((one.child, one.columns), (one.parent, one.parent_columns)):
+            remarks.append(TableFinding("warning", reference.parent, "", why))
+        for table, columns in ((reference.child, reference.columns), (reference.parent, reference.parent_columns)):
             absent = [name for name in columns if table in planned and name.casefold() not in planned[table]]
             if absent:
                 why = (
-                    f"foreign key {one.name} ({one.child} -> {one.parent}) is not checked for rows of {table}: no "
-                    "such column comes over"
+                    f"foreign key {reference.name} ({reference.child} -> {reference.parent}) is not checked for rows "
+                    f"of {table}: no such column comes over"
                 )
-                found.append(TableFinding("warning", table, absent[0], why))
-    return found
+                remarks.append(TableFinding("warning", table, absent[0], why))
+    return remarks

@@ -32,14 +32,14 @@ class MysqlHeld(CatalogHeld[TableInfo, ColumnInfo]):
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Compare the words of the types; the server that got the type by hand has converted the rows itself."""
-        there, new = self.info(table, name), part.new
+        column, new = self.info(table, name), part.new
         assert new is not None
-        if declared_words(there.sql_type) != declared_words(new.type):
+        if declared_words(column.sql_type) != declared_words(new.type):
             return Answer.LACKS
-        if new.charset and _charset(there.charset) != _charset(new.charset):
+        if new.charset and _charset(column.charset) != _charset(new.charset):
             return Answer.LACKS
         compares = self.same_dialect and part.old is not None and part.old.collation != new.collation
-        return has(not compares or there.collation == new.collation)
+        return has(not compares or column.collation == new.collation)
 
     def nullable(self, table: TableId, name: str) -> bool | None:
         """Return True if the catalog's column takes NULL."""
@@ -55,8 +55,8 @@ class MysqlHeld(CatalogHeld[TableInfo, ColumnInfo]):
         )
         old, new = part.old, part.new
         [(default, extra, comment)] = rows
-        told = _Attributes(_default(default), str(extra or "").lower(), str(comment or ""))
-        return has(all(told.agree(field, old, new) for field in _Attributes.FIELDS))
+        attributes = _Attributes(_default(default), str(extra or "").lower(), str(comment or ""))
+        return has(all(attributes.agree(field, old, new) for field in _Attributes.FIELDS))
 
     def order(self, table: TableId, names: list[str]) -> Answer:
         """Compare the order of those columns that the table has."""
@@ -140,10 +140,10 @@ class _Attributes:
 
 def declared_words(declared: str) -> SqlType:
     """Return a type without display widths."""
-    found = SqlType.parse(declared)
-    kind = find_type(found.word)
+    sql_type = SqlType.parse(declared)
+    kind = find_type(sql_type.word)
     shows_width = kind is not None and (kind.brackets is Brackets.WIDTH or kind.kind is ColumnKind.YEAR)
-    return SqlType(found.word, (), found.unsigned) if shows_width else found
+    return SqlType(sql_type.word, (), sql_type.unsigned) if shows_width else sql_type
 
 
 def _charset(name: str | None) -> str:

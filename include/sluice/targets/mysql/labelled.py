@@ -68,14 +68,14 @@ def errors(values: pa.Array, source: str) -> np.ndarray[Any, Any]:
 
 def _number_of(source: str, target: str) -> Callable[[str], int | None]:
     """Return a function from a value's text to its number at the target."""
-    known = _first_numbers(target)
+    known_numbers = _first_numbers(target)
     zero = {ENUM_ERROR_VALUE} if "" in _labels(source) else {"", ENUM_ERROR_VALUE}
 
     def of_enum(text: str) -> int | None:
-        return 0 if text in zero else known.get(text)
+        return 0 if text in zero else known_numbers.get(text)
 
     def of_set(text: str) -> int | None:
-        bits = [known.get(label) for label in text.split(",")] if text else []
+        bits = [known_numbers.get(label) for label in text.split(",")] if text else []
         return None if None in bits else sum({1 << (bit - 1) for bit in bits if bit})
 
     return of_set if target[:4].lower() == "set(" else of_enum
@@ -88,10 +88,10 @@ def _has(source: str, text: str) -> bool:
 
 @lru_cache(256)
 def _first_numbers(declared: str) -> Mapping[str, int]:
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, label in enumerate(labels_of(declared), 1):
-        found.setdefault(label, number)
-    return found
+        numbers.setdefault(label, number)
+    return numbers
 
 
 @lru_cache(256)

@@ -121,8 +121,8 @@ def _documents(text: pa.Array) -> pa.Array:
     special = documents.inexact(text)
     if not special.any():
         return plain
-    made = [documents.literal(text[int(row)].as_py()) for row in np.flatnonzero(special)]
-    return pc.replace_with_mask(plain, pa.array(special), pa.array(made, pa.string()))
+    literals = [documents.literal(text[int(row)].as_py()) for row in np.flatnonzero(special)]
+    return pc.replace_with_mask(plain, pa.array(special), pa.array(literals, pa.string()))
 
 
 def escaped(text: pa.Array) -> pa.Array:

@@ -152,8 +152,10 @@ class LockWatch:
                 connections[key] = connect(watched.endpoint)
             with connections[key].cursor() as cursor:
                 with self._lock:
-                    ours = {_number(w.session) for w in self._watched.values() if w.endpoint == watched.endpoint}
-                said = blocker_of(cursor, _number(watched.session), watched.session.mariadb, watched.endpoint, ours)
+                    own_numbers = {_number(w.session) for w in self._watched.values() if w.endpoint == watched.endpoint}
+                said = blocker_of(
+                    cursor, _number(watched.session), watched.session.mariadb, watched.endpoint, own_numbers
+                )
         except (pymysql.err.MySQLError, SluiceError, OSError) as error:
             _log.debug("lock_watch_failed", error=str(error))
             with suppress(KeyError):

@@ -53,18 +53,18 @@ def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
         return WriteResult(deleted=int(cursor.execute(f"DELETE FROM {name}") or 0), statements=1)
     columns = {c.name: c for c in read_tables(cursor, [table.table])[table.table].columns}
     sent = 1 + _keep(session, table, item, columns)
-    kept = quoted_table(TableId(table.table.schema, KEPT))
+    kept_quoted_table = quoted_table(TableId(table.table.schema, KEPT))
     same = " AND ".join(f"k.{quoted(column)} = {name}.{quoted(column)}" for column in item.names)
     deleted = 0
     for condition in stretches(item, {column.name: column.sql_type for column in columns.values()}):
-        missing = f"{condition} AND NOT EXISTS (SELECT 1 FROM {kept} k WHERE {same})"
+        missing = f"{condition} AND NOT EXISTS (SELECT 1 FROM {kept_quoted_table} k WHERE {same})"
         cursor.execute(f"SELECT COUNT(*) FROM {name} WHERE {missing}")
         if cursor.fetchone()[0]:
             sql = f"DELETE FROM {name} WHERE {missing}".encode()
             deleted += session.write(statements.Statement(sql, 0, computed=table.computed))
             sent += 1
         sent += 1
-    cursor.execute(f"DROP TEMPORARY TABLE {kept}")
+    cursor.execute(f"DROP TEMPORARY TABLE {kept_quoted_table}")
     return WriteResult(deleted=deleted, statements=sent)
 
 
@@ -109,8 +109,8 @@ def _keep(session: Session, table: TargetTable, item: KeyRange, columns: Mapping
     )
     assert item.kept is not None
     types = tuple(columns[name].sql_type for name in item.names)
-    kept = TargetTable(there, item.names, item.names, types=types)
-    return session.run(statements.upserts(kept, item.kept, session.dialect))
+    kept_target_table = TargetTable(there, item.names, item.names, types=types)
+    return session.run(statements.upserts(kept_target_table, item.kept, session.dialect))
 
 
 def declared(column: ColumnInfo) -> str:
@@ -127,15 +127,17 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) ->
     """
     if info is None:
         return None, f"the target has no table {plan.target}"
-    there = {column.name.casefold(): column for column in info.columns}
+    columns = {column.name.casefold(): column for column in info.columns}
     for column in plan.columns:
-        mine = there.get(column.name.casefold())
+        own_column = columns.get(column.name.casefold())
         why = (
-            f"it has no column {column.name}" if mine is None else _sorts_otherwise(column, mine, plan, mariadb=mariadb)
+            f"it has no column {column.name}"
+            if own_column is None
+            else _sorts_otherwise(column, own_column, plan, mariadb=mariadb)
         )
         if why:
             return None, f"{plan.target} at the target: {why}"
-    key = tuple(there[name.casefold()].name for name in plan.key)
+    key = tuple(columns[name.casefold()].name for name in plan.key)
     known = {c.casefold() for c in key}
     if key and not any({c.casefold() for c in unique} == known for unique in info.unique_keys):
         return None, f"{plan.target} at the target has no key ({', '.join(key)})"
@@ -144,25 +146,36 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) ->
 
 
 def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTable, *, mariadb: bool) -> str:
-    made = source.value_type
-    mine, theirs = SqlType.parse(own_type(made), made.charset), SqlType.parse(target.sql_type, target.charset)
+    value_type = source.value_type
+    own_sql_type, other_sql_type = (
+        SqlType.parse(own_type(value_type), value_type.charset),
+        SqlType.parse(target.sql_type, target.charset),
+    )
     name, why = source.name, lost(source, target)
     if why:
         return f"column {name}: {why}"
-    if mine.word in _TEXTS or theirs.word in _TEXTS:
-        if mine.word not in _TEXTS or theirs.word not in _TEXTS or source.collation != target.collation:
+    if own_sql_type.word in _TEXTS or other_sql_type.word in _TEXTS:
+        if own_sql_type.word not in _TEXTS or other_sql_type.word not in _TEXTS or source.collation != target.collation:
             return (
-                f"column {name} is sorted by {target.collation or theirs.word}, at the source by "
-                f"{source.collation or mine.word}"
+                f"column {name} is sorted by {target.collation or other_sql_type.word}, at the source by "
+                f"{source.collation or own_sql_type.word}"
             )
         if plan.dialect and (plan.dialect == MARIADB) != mariadb and not target.collation.endswith("_bin"):
             return f"column {name}: MySQL and MariaDB may sort {target.collation} in two ways"
         return ""
-    if "text" in mine.word or "blob" in mine.word or "text" in theirs.word or "blob" in theirs.word:
+    if (
+        "text" in own_sql_type.word
+        or "blob" in own_sql_type.word
+        or "text" in other_sql_type.word
+        or "blob" in other_sql_type.word
+    ):
         return f"column {name} has a type whose keys are prefixes"
-    if mine.word in _FLOATS | {"enum", "set", "binary", "varbinary"} | _SORTED_ALIKE and mine.word != theirs.word:
-        return f"column {name} is {theirs.word}, at the source {mine.word}"
-    if mine.labels != theirs.labels:
+    if (
+        own_sql_type.word in _FLOATS | {"enum", "set", "binary", "varbinary"} | _SORTED_ALIKE
+        and own_sql_type.word != other_sql_type.word
+    ):
+        return f"column {name} is {other_sql_type.word}, at the source {own_sql_type.word}"
+    if own_sql_type.labels != other_sql_type.labels:
         return f"column {name} has other labels"
     return ""
 

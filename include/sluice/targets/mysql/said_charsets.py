@@ -69,20 +69,20 @@ def _collated(collation: str | None, names: NamesReader, after: TableDefinition,
 
 
 def _of_columns(names: NamesReader, after: TableDefinition, added: set[str], knows: Knows) -> list[Replacement]:
-    found = []
-    there = {column.name.lower(): column for column in after.columns}
+    columns = []
+    definitions = {column.name.lower(): column for column in after.columns}
     for end, column in names.types:
-        definition, written = there.get(column.name.lower()), column.type
+        definition, written = definitions.get(column.name.lower()), column.type
         kind = find_type(written.name)
         if definition is None or kind is None or not kind.charset or written.collation is not None:
             continue
         if written.binary or written.compressed or not _known(definition.charset, definition.collation, knows):
             continue
         if written.charset is not None:
-            found.append((end, end, f" COLLATE {definition.collation}"))
+            columns.append((end, end, f" COLLATE {definition.collation}"))
         elif column.name.lower() in added:
-            found.append((end, end, f" CHARACTER SET {definition.charset} COLLATE {definition.collation}"))
-    return found
+            columns.append((end, end, f" CHARACTER SET {definition.charset} COLLATE {definition.collation}"))
+    return columns
 
 
 def _known(charset: str | None, collation: str | None, knows: Knows) -> bool:

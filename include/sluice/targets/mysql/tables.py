@@ -165,18 +165,20 @@ def default_collation(cursor: Any, table: TableId) -> str:
 
 def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
     """Return SHOW CREATE TABLE of each, without its counter; "" for a table that does not exist."""
-    found = []
+    definitions = []
     for table in tables:
         cursor.execute(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
             (table.schema, table.table),
         )
         if not cursor.fetchone()[0]:
-            found.append("")
+            definitions.append("")
             continue
-        shown = create_table_of(cursor.connection, table)
-        found.append(without_counter(shown.decode(errors="backslashreplace")))  # definitions are only compared
-    return found
+        shown_table = create_table_of(cursor.connection, table)
+        definitions.append(
+            without_counter(shown_table.decode(errors="backslashreplace"))
+        )  # definitions are only compared
+    return definitions
 
 
 def column_specs(cursor: Any, table: TableId, *, mariadb: bool) -> Mapping[str, ColumnSpec]:
@@ -185,8 +187,8 @@ def column_specs(cursor: Any, table: TableId, *, mariadb: bool) -> Mapping[str, 
     Raises DecodeError for a definition that is not understood.
     """
     [text] = definitions_of(cursor, [table])
-    made = parse_statement(text, table.schema, Dialect(mariadb))
-    return {one.name.lower(): one for one in made.columns} if isinstance(made, CreateTable) else {}
+    statement = parse_statement(text, table.schema, Dialect(mariadb))
+    return {column.name.lower(): column for column in statement.columns} if isinstance(statement, CreateTable) else {}
 
 
 def index_names(cursor: Any, table: TableId) -> frozenset[str]:
@@ -268,9 +270,9 @@ def target_table(
 ) -> TargetTable:
     """Return the table with the columns that take a value."""
     taking = [c for c in info.columns if not c.generated]
-    there = {c.name.casefold(): c for c in info.columns}
+    columns = {c.name.casefold(): c for c in info.columns}
     alike = not any(
-        lost(c, there[c.name.casefold()]) for c in plan.key_columns if c.name.casefold() in there
+        lost(c, columns[c.name.casefold()]) for c in plan.key_columns if c.name.casefold() in columns
     )  # otherwise only a strict session prevents that a key compares as another value
     computed = {c.name.casefold() for c in plan.columns if c.generated and alike}
     return TargetTable(

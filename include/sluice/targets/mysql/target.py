@@ -138,13 +138,13 @@ class MySQLTarget(KeepsDigestRows, SqlTarget[Session, MySQLOptions, AckTable]):
         with self.session("reading the target's tables") as session:
             infos = read_tables(session.cursor, places)
             refuse_hidden(hidden_tables(session.cursor, [place for place in places if place not in infos]))
-            found = compare_all(tables, infos, session.server)
+            target_tables = compare_all(tables, infos, session.server)
             if self.options.triggers == "refuse":
                 refuse_triggers(read_triggers(session.cursor, places))
             if self.options.foreign_keys == "ordered":
-                found = ordered(found, families.read_references(session.cursor, places))
-            compare_all(compared_again(tables, found, again), infos, session.server)
-        return found
+                target_tables = ordered(target_tables, families.read_references(session.cursor, places))
+            compare_all(compared_again(tables, target_tables, again), infos, session.server)
+        return target_tables
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
         """See :meth:`SqlTarget.replaceable`.
@@ -169,10 +169,12 @@ class MySQLTarget(KeepsDigestRows, SqlTarget[Session, MySQLOptions, AckTable]):
             places = [plan.target for plan in tables]
             infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
             hidden = hidden_tables(session.cursor, [place for place in places if place not in infos])
-            found = review(tables, infos, triggers, session.server, fire=self.options.triggers == "fire", hidden=hidden)
+            findings = review(
+                tables, infos, triggers, session.server, fire=self.options.triggers == "fire", hidden=hidden
+            )
             if self.options.foreign_keys == "ordered":
-                found += families.remarks(tables, families.read_references(session.cursor, places))
-            return found
+                findings += families.remarks(tables, families.read_references(session.cursor, places))
+            return findings
 
     def missing_rights(self, tables: Sequence[TableId] | None = None) -> list[Finding]:
         """See :class:`sluice.targets.port.NamesRights`."""
@@ -181,18 +183,20 @@ class MySQLTarget(KeepsDigestRows, SqlTarget[Session, MySQLOptions, AckTable]):
             granted, dialect = GrantedRights.read(session.connection), MARIADB if session.mariadb else MYSQL
         if tables is None:
             return granted.missing(rights_on(Scope.CHECKPOINTS, TARGET), self.acks.schema, [TABLE])
-        wanted = rights_on(Scope.TABLES, TARGET, dialect, ddl=ddl)
-        return [one for schema, names in by_schema(tables).items() for one in granted.missing(wanted, schema, names)]
+        wanted_rights = rights_on(Scope.TABLES, TARGET, dialect, ddl=ddl)
+        return [
+            one for schema, names in by_schema(tables).items() for one in granted.missing(wanted_rights, schema, names)
+        ]
 
     def apply(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
         with self.session(f"running {statement[:200]}") as session:
             create_schema(session.cursor, statement)
             session.cursor.execute(statement)
-            made = made_with_indexes(session, statement)
-        if made is not None:
+            indexes = made_with_indexes(session, statement)
+        if indexes is not None:
             with suppress(SluiceError):  # without the note it keeps its indexes while it is filled
-                self.checkpoints.note_made(made)
+                self.checkpoints.note_made(indexes)
 
     def leave_out_indexes(self, fence: Fence, tables: Sequence[TableId]) -> tuple[TableId, ...]:
         """See :class:`sluice.targets.port.indexes.LeavesOutIndexes`."""

@@ -66,8 +66,8 @@ def refuse_merging(plan: PlannedTable, info: TableInfo, server: Server) -> None:
 
 
 def _key_columns(plan: PlannedTable, info: TableInfo) -> list[tuple[PlannedColumn, ColumnInfo]]:
-    there = {column.name.casefold(): column for column in info.columns}
-    return [(c, there[c.name.casefold()]) for c in plan.columns if c.key and c.name.casefold() in there]
+    columns = {column.name.casefold(): column for column in info.columns}
+    return [(c, columns[c.name.casefold()]) for c in plan.columns if c.key and c.name.casefold() in columns]
 
 
 def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
@@ -111,18 +111,18 @@ def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[
     """Return, for each source key whose columns are all in ``key``, the columns that the target compares less exactly,
     and why.
     """
-    there = {column.name.casefold(): column for column in info.columns}
+    columns = {column.name.casefold(): column for column in info.columns}
     sent = {column.name.casefold(): column for column in plan.columns}
     parts = {name.casefold(): prefix for name, prefix in key.parts}
     found = []
     for own_key in [*(plan.unique or ()), *([tuple((name, 0) for name in plan.key)] if plan.key else [])]:
         names = [(name.casefold(), prefix) for name, prefix in own_key]
         if all(
-            name in parts and (not parts[name] or 0 < prefix * _unit(sent.get(name), there.get(name)) <= parts[name])
+            name in parts and (not parts[name] or 0 < prefix * _unit(sent.get(name), columns.get(name)) <= parts[name])
             for name, prefix in names
         ):
-            both = [name for name, _ in names if name in sent and name in there]
-            found.append([(sent[name], why) for name in both if (why := _merges(sent[name], there[name]))])
+            both = [name for name, _ in names if name in sent and name in columns]
+            found.append([(sent[name], why) for name in both if (why := _merges(sent[name], columns[name]))])
     return found
 
 
@@ -151,14 +151,14 @@ def padded_keys(plan: PlannedTable, info: TableInfo) -> tuple[str, ...]:
     """Return columns of unique keys whose values must not end with spaces, as the target would compare two of them as
     equal.
     """
-    there = {column.name.casefold(): column for column in info.columns}
+    columns = {column.name.casefold(): column for column in info.columns}
     keyed = {name.casefold() for key in info.keys for name, _ in key.parts}
     return tuple(
         column.name
         for column in plan.columns
         if (name := column.name.casefold()) in keyed
-        and name in there
-        and pads(there[name].collation, _compared_by(column), column.sql_type, there[name].sql_type)
+        and name in columns
+        and pads(columns[name].collation, _compared_by(column), column.sql_type, columns[name].sql_type)
     )
 
 

@@ -114,10 +114,10 @@ _TRIGGERS = (
 def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
     """Read the existing tables, by the ids asked for."""
     once = sorted(set(tables))
-    found: dict[TableId, TableInfo] = {}
+    table_infos: dict[TableId, TableInfo] = {}
     for start in range(0, len(once), _AT_ONCE):
-        found.update(_read(cursor, once[start : start + _AT_ONCE]))
-    return found
+        table_infos.update(_read(cursor, once[start : start + _AT_ONCE]))
+    return table_infos
 
 
 def _read(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
@@ -155,18 +155,18 @@ def _keys(
     indexes: Sequence[tuple[Any, ...]],
     columns: Mapping[TableId, Sequence[ColumnInfo]],
 ) -> dict[TableId, list[UniqueKey]]:
-    found: dict[TableId, list[UniqueKey]] = defaultdict(list)
+    keys: dict[TableId, list[UniqueKey]] = defaultdict(list)
     grouped: dict[tuple[TableId, str, bool], list[str]] = defaultdict(list)
     for owner, table, name, kind, column in constraints:
         grouped[TableId(owner, table), str(name), kind == "P"].append(str(column))
     for owner, table, name, column in indexes:
         grouped[TableId(owner, table), str(name), False].append(str(column))
     for (place, name, primary), names in sorted(grouped.items(), key=lambda item: not item[0][2]):
-        known = {column.name for column in columns[place]}
-        every = tuple(names) if set(names) <= known else tuple(column.name for column in columns[place])
-        if all(set(key.columns) != set(every) for key in found[place]):
-            found[place].append(UniqueKey(name, every, primary))
-    return found
+        known_names = {column.name for column in columns[place]}
+        every = tuple(names) if set(names) <= known_names else tuple(column.name for column in columns[place])
+        if all(set(key.columns) != set(every) for key in keys[place]):
+            keys[place].append(UniqueKey(name, every, primary))
+    return keys
 
 
 def _column(row: Sequence[Any], *, fixed: bool) -> ColumnInfo:
@@ -231,11 +231,13 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
             where=str(plan.target),
             hint=applied(create_table(plan, wanted)),
         )
-    for one in _problems(plan, info, wanted):
-        if one.severity == "error":
-            where = f"{plan.target}.{one.column}" if one.column else str(plan.target)
+    for problem in _problems(plan, info, wanted):
+        if problem.severity == "error":
+            where = f"{plan.target}.{problem.column}" if problem.column else str(plan.target)
             raise MappingError(
-                f"{plan.target} at the target: {one.why}", where=where, hint=one.hint or one.statement or None
+                f"{plan.target} at the target: {problem.why}",
+                where=where,
+                hint=problem.hint or problem.statement or None,
             )
     return as_target(plan, info)
 
@@ -252,31 +254,31 @@ def compare_all(
 
 def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[TableFinding]:
     """Return everything to say about the planned tables, with the statements that correct it."""
-    found: list[TableFinding] = []
+    review: list[TableFinding] = []
     for plan in plans:
         info = infos.get(plan.target)
         try:
             refuse_long(plan, wanted.longest_bytes, "Oracle")
         except MappingError as error:
-            found.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
+            review.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue
         if info is None:
             why = f"the target has no such table for {plan.source}"
-            found.append(TableFinding("error", plan.target, "", why, create_table(plan, wanted), absent=True))
-            found += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(column, wanted)]
-            found += [
+            review.append(TableFinding("error", plan.target, "", why, create_table(plan, wanted), absent=True))
+            review += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(column, wanted)]
+            review += [
                 TableFinding("error", plan.target, "", "the table is to have the source's comment", statement)
                 for statement in comments_of(plan)
             ]
             continue
-        found += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
-    return found
+        review += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
+    return review
 
 
 def _loss(column: PlannedColumn, wanted: Wanted) -> str:
     """Return what a new column does not keep of the values."""
-    made, kind = column.sent_type, oracle_type(made_type(column, wanted.string_bytes))
-    return lost(made, kind) if takes(made, kind) and not column.generated else ""
+    column_type, kind = column.sent_type, oracle_type(made_type(column, wanted.string_bytes))
+    return lost(column_type, kind) if takes(column_type, kind) and not column.generated else ""
 
 
 def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> TableFinding:
@@ -288,10 +290,16 @@ def _preset(column: PlannedColumn, wanted: Wanted) -> str:
     """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts
     NOT NULL.
     """
-    source, known = column.definition, column.default
-    if source is None or known is None or source.default is None or source.generated is not None or column.wanted:
+    source, known_default = column.definition, column.default
+    if (
+        source is None
+        or known_default is None
+        or source.default is None
+        or source.generated is not None
+        or column.wanted
+    ):
         return ""
-    default = default_of(source, column.sent_type, known, wanted.empty_strings, wanted.zero_dates).later
+    default = default_of(source, column.sent_type, known_default, wanted.empty_strings, wanted.zero_dates).later
     return f" DEFAULT {default}{' NOT NULL' if wanted.required(column) else ''}" if default else ""
 
 
@@ -299,62 +307,66 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Probl
     place = quoted_table(plan.target)
     if info.temporary:
         return [error_of("", "it is a temporary table, which keeps no rows", hint="write into another (mapping: to)")]
-    found = [*_guards(plan, info, wanted)]
-    there: dict[str, list[ColumnInfo]] = defaultdict(list)
+    problems = [*_guards(plan, info, wanted)]
+    columns: dict[str, list[ColumnInfo]] = defaultdict(list)
     for one in info.columns:
-        there[one.name.casefold()].append(one)
+        columns[one.name.casefold()].append(one)
     for column in plan.columns:
         if not column.generated:
-            found += _of_column(plan, column, there[column.name.casefold()], wanted)
+            problems += _of_column(plan, column, columns[column.name.casefold()], wanted)
     sent = {column.name.casefold() for column in plan.columns if not column.generated}
     for one in info.columns:
         if one.required and one.name.casefold() not in sent:
             why = f"column {one.name!r} needs a value, and {plan.source} has no such column"
             alter = f"ALTER TABLE {place} MODIFY ({quoted(one.name)}"
-            found.append(error_of(one.name, why, hint=f"give it a default: {alter} DEFAULT …), or {alter} NULL)"))
+            problems.append(error_of(one.name, why, hint=f"give it a default: {alter} DEFAULT …), or {alter} NULL)"))
         if not plan.key and one.name.casefold() in sent and oracle_type(one.declared).is_lob:
             why = (
                 f"column {one.name!r} is {one.declared}, which Oracle does not compare, and rows of a table without a "
                 "key are found by all of their values"
             )
-            found.append(error_of(one.name, why, hint="give the table a key, or leave the column out: columns.exclude"))
+            problems.append(
+                error_of(one.name, why, hint="give the table a key, or leave the column out: columns.exclude")
+            )
     key = {name.casefold() for name in plan.key}
-    if key and not any({c.casefold() for c in one.columns} == key for one in info.keys):
-        own = [there[name.casefold()][0].name if there[name.casefold()] else name for name in plan.key]
+    if key and not any({c.casefold() for c in column.columns} == key for column in info.keys):
+        own = [columns[name.casefold()][0].name if columns[name.casefold()] else name for name in plan.key]
         why = f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), and the table has no such key"
-        found.append(error_of("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
-    return found
+        problems.append(error_of("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
+    return problems
 
 
 def _guards(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
     """Return the problems of triggers and foreign keys: Oracle switches neither off for a session."""
-    found = []
+    guards = []
     if info.foreign_keys:
         named = ", ".join(info.foreign_keys)
         why = f"the foreign keys {named} are checked for each row that is written, in no order of theirs"
         own = "; ".join(f"ALTER TABLE … DISABLE CONSTRAINT {quoted(name)}" for name in info.foreign_keys)
-        found.append(error_of("", why, hint=f"the source has checked them already: {own}"))
+        guards.append(error_of("", why, hint=f"the source has checked them already: {own}"))
     if info.triggers and not wanted.fire:
         named = ", ".join(info.triggers)
         why = f"the triggers {named} fire for rows that Sluice writes"
         off = "; ".join(f"ALTER TRIGGER {quoted(plan.target.schema)}.{quoted(name)} DISABLE" for name in info.triggers)
-        found.append(error_of("", why, hint=f"{off}; or options.triggers: fire, if they are meant for these rows"))
-    return found
+        guards.append(error_of("", why, hint=f"{off}; or options.triggers: fire, if they are meant for these rows"))
+    return guards
 
 
-def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted) -> list[Problem]:
-    made, place = column.sent_type, quoted_table(plan.target)
+def _of_column(
+    plan: PlannedTable, column: PlannedColumn, columns: Sequence[ColumnInfo], wanted: Wanted
+) -> list[Problem]:
+    column_type, place = column.sent_type, quoted_table(plan.target)
     own = made_type(column, wanted.string_bytes)
-    if not found:
+    if not columns:
         add = f"ALTER TABLE {place} ADD ({quoted(column.name)} {own}{_preset(column, wanted)})"
         why = f"it has no column {column.name!r}, which {plan.source} has"
         hint = f"{applied(add)}; or leave it out: mapping.columns.exclude"
         return [error_of(column.name, why, add, hint, absent=True)]
-    if len(found) > 1:
-        names = ", ".join(repr(one.name) for one in found)
+    if len(columns) > 1:
+        names = ", ".join(repr(column.name) for column in columns)
         why = f"the columns {names} differ in case only: {column.name!r} of {plan.source} may be either"
         return [error_of(column.name, why, hint="rename one of them")]
-    [one] = found
+    [one] = columns
     modify = f"ALTER TABLE {place} MODIFY ({quoted(one.name)}"
     change = f"{modify} {own})"
     if one.generated:
@@ -365,11 +377,11 @@ def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[Column
         why = f"column {one.name!r} is GENERATED ALWAYS AS IDENTITY, and takes no value"
         return [error_of(one.name, why, f"{modify} GENERATED BY DEFAULT AS IDENTITY)")]
     kind, said = oracle_type(one.declared), column.sql_type or column.arrow_type
-    if not takes(made, kind):
+    if not takes(column_type, kind):
         why = f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}"
         return [error_of(one.name, why, change)]
-    why = lost(made, kind)
-    nulls = column.nullable or wanted.may_be_null(made.arrow_type)
+    why = lost(column_type, kind)
+    nulls = column.nullable or wanted.may_be_null(column_type.arrow_type)
     if not one.nullable and nulls and not column.key:
         why, change = together(why if isinstance(why, Loss) else "", "NULL is refused"), f"{modify} NULL)"
     elif column.key or kind.declared == own:
@@ -391,14 +403,14 @@ def create_table(plan: PlannedTable, wanted: Wanted) -> str:
 
 def comments_of(plan: PlannedTable) -> list[str]:
     """Return the statements for the source's comments of a planned table."""
-    made = plan.created
-    if made is None:
+    table = plan.created
+    if table is None:
         return []
     sent = {column.name.casefold(): column for column in plan.columns if not column.generated}
-    found = [comment_on_table(plan.target, made.comment)] if made.comment else []
+    found = [comment_on_table(plan.target, table.comment)] if table.comment else []
     return found + [
         comment_on_column(plan.target, sent[name.casefold()].name, comment)
-        for name, comment in made.comments
+        for name, comment in table.comments
         if name.casefold() in sent
     ]
 

@@ -47,11 +47,11 @@ class OracleType:
 @lru_cache(4096)
 def oracle_type(declared: str) -> OracleType:
     """Parse a type as the catalog or a person writes it."""
-    found = _TYPE.fullmatch(declared.strip())
-    if found is None:
+    match = _TYPE.fullmatch(declared.strip())
+    if match is None:
         return OracleType(declared, (), declared)
-    word, rest = found["word"].upper(), found["rest"].upper()
-    inside = (found["numbers"] or "").upper()
+    word, rest = match["word"].upper(), match["rest"].upper()
+    inside = (match["numbers"] or "").upper()
     numbers = tuple(int(part) for part in re.findall(r"-?\d+", inside + rest))
     if word == "INTERVAL":
         word = "INTERVAL DAY TO SECOND" if "DAY" in rest else "INTERVAL YEAR TO MONTH"
@@ -69,25 +69,25 @@ _SHORT_TEXTS: Mapping[ColumnKind, int] = {K.UUID: 36, K.INET4: 15, K.INET6: 45}
 _BYTES = (K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR)
 
 
-def _whole(made: ColumnType) -> str:
-    if made.kind is K.YEAR:
+def _whole(column_type: ColumnType) -> str:
+    if column_type.kind is K.YEAR:
         return "NUMBER(4)"
-    if made.kind is K.BIT:
-        return f"NUMBER({len(str(2 ** (made.length or 1) - 1))})"
-    return f"NUMBER({_DIGITS[made.kind][made.unsigned]})"
+    if column_type.kind is K.BIT:
+        return f"NUMBER({len(str(2 ** (column_type.length or 1) - 1))})"
+    return f"NUMBER({_DIGITS[column_type.kind][column_type.unsigned]})"
 
 
-def _decimal(made: ColumnType) -> str:
-    return f"NUMBER({made.precision},{made.scale})" if made.precision <= _MOST_DIGITS else "NUMBER"
+def _decimal(column_type: ColumnType) -> str:
+    return f"NUMBER({column_type.precision},{column_type.scale})" if column_type.precision <= _MOST_DIGITS else "NUMBER"
 
 
-def _longest(made: ColumnType) -> int:
+def _longest(column_type: ColumnType) -> int:
     """Return the characters of a text at most; 0: there is no limit that is known."""
-    if made.kind is K.ENUM:
-        return max((len(label) for label in made.labels), default=0)
-    if made.kind is K.SET:
-        return sum(len(label) + 1 for label in made.labels)
-    return made.length
+    if column_type.kind is K.ENUM:
+        return max((len(label) for label in column_type.labels), default=0)
+    if column_type.kind is K.SET:
+        return sum(len(label) + 1 for label in column_type.labels)
+    return column_type.length
 
 
 def own_type(made: ColumnType, string_bytes: int = STANDARD_BYTES, *, key: bool = False) -> str:
@@ -212,10 +212,10 @@ def holds_all(made: ColumnType, found: OracleType) -> bool:
     return takes(made, found) and lost(made, found) == LOSES.get(made.kind, "")
 
 
-def _second_digits(found: OracleType) -> int:
-    if found.word == "DATE":
+def _second_digits(oracle_type: OracleType) -> int:
+    if oracle_type.word == "DATE":
         return 0
-    return found.numbers[-1] if found.numbers else 6
+    return oracle_type.numbers[-1] if oracle_type.numbers else 6
 
 
 def room(found: OracleType) -> tuple[int, int]:
@@ -226,12 +226,16 @@ def room(found: OracleType) -> tuple[int, int]:
     return precision - scale, scale
 
 
-def _lost_number(made: ColumnType, found: OracleType) -> str:
+def _lost_number(column_type: ColumnType, found: OracleType) -> str:
     before, after = room(found)
-    if made.kind is K.DECIMAL:
+    if column_type.kind is K.DECIMAL:
         if not found.numbers:
-            return "" if made.precision <= _MOST_DIGITS else f"numbers of more than {_MOST_DIGITS} digits are refused"
-        fits = after >= made.scale and before >= made.precision - made.scale
+            return (
+                ""
+                if column_type.precision <= _MOST_DIGITS
+                else f"numbers of more than {_MOST_DIGITS} digits are refused"
+            )
+        fits = after >= column_type.scale and before >= column_type.precision - column_type.scale
         return "" if fits else "numbers with more digits are refused"
-    needed = oracle_type(_whole(made)).numbers[0]
+    needed = oracle_type(_whole(column_type)).numbers[0]
     return "" if before >= needed else f"numbers of more than {before} digits are refused"

@@ -59,9 +59,9 @@ class OracleComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.Comparer.compare`."""
         table = self.target.check([plan])[plan.target]
         with self.target.session(f"comparing {plan.target}") as session:
-            found = _Comparison(session, table, plan, self.policies).run(rows, item, values)
+            differences = _Comparison(session, table, plan, self.policies).run(rows, item, values)
             session.rollback()
-            return found
+            return differences
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -97,14 +97,14 @@ class _Comparison:
         names = [name for _, name in fields]
         types = [column.target for column in columns]
         sent = bound(rows.combine_chunks(), columns, self.table, self.policies).rows if rows.num_rows else []
-        mine = [_row([row[column.name] for column in columns], types) for row in sent]
+        own_rows = [_row([row[column.name] for column in columns], types) for row in sent]
         places = [names.index(name) for name in self.table.key]
-        keys = [tuple(row[place] for place in places) for row in mine]
+        keys = [tuple(row[place] for place in places) for row in own_rows]
         there = self._there(names, types, keys, places)
         missing = tuple(number for number, key in enumerate(keys) if key not in there)
         different = tuple(
             self._difference(number, names, row, there[key], values)
-            for number, (key, row) in enumerate(zip(keys, mine, strict=True))
+            for number, (key, row) in enumerate(zip(keys, own_rows, strict=True))
             if key in there and there[key] != row
         )
         return differences(missing, different, self._beyond(item, set(keys)) if item is not None else None, item)

@@ -66,33 +66,33 @@ DATA_ERRORS = DataErrors()
 def settings_of(endpoint: Endpoint) -> dict[str, Any]:
     """Return the arguments of ``oracledb.connect`` that say where the server is. Raises ConfigError."""
     extra = endpoint.extra
-    found: dict[str, Any] = {name: str(extra[name]) for name in _WORDS if extra.get(name) not in (None, "")}
+    settings: dict[str, Any] = {name: str(extra[name]) for name in _WORDS if extra.get(name) not in (None, "")}
     for name in _SWITCHES:
         if name in extra:
-            found[name] = is_on(extra[name])
-    wallet = found.get("wallet_location")
+            settings[name] = is_on(extra[name])
+    wallet = settings.get("wallet_location")
     if wallet and not os.path.isdir(wallet):
         raise ConfigError(f"connection {endpoint.connection_id!r}: wallet_location {wallet!r} is not a folder")
     if extra.get("dsn"):
-        return {**found, "dsn": str(extra["dsn"])}
-    secure = found.get("protocol") == "tcps"
-    if not endpoint.schema and "sid" not in found:
+        return {**settings, "dsn": str(extra["dsn"])}
+    secure = settings.get("protocol") == "tcps"
+    if not endpoint.schema and "sid" not in settings:
         raise ConfigError(
             f"connection {endpoint.connection_id!r} names no service",
             hint="set its schema to the service name (FREEPDB1), or its extra's sid or dsn",
         )
-    found["host"] = endpoint.host or "127.0.0.1"
-    found["port"] = endpoint.port or (_DEFAULT_TLS_PORT if secure else _DEFAULT_PORT)
-    if "sid" not in found:
-        found["service_name"] = endpoint.schema
-    return found
+    settings["host"] = endpoint.host or "127.0.0.1"
+    settings["port"] = endpoint.port or (_DEFAULT_TLS_PORT if secure else _DEFAULT_PORT)
+    if "sid" not in settings:
+        settings["service_name"] = endpoint.schema
+    return settings
 
 
 def location_of(endpoint: Endpoint, *names: str) -> str:
     """Return the URI of something in the service of a connection, without credentials."""
-    found = settings_of(endpoint)
-    service = str(found.get("service_name") or found.get("sid") or found.get("dsn"))
-    return endpoint.uri("oracle", found.get("port"), service, *names)
+    settings = settings_of(endpoint)
+    service = str(settings.get("service_name") or settings.get("sid") or settings.get("dsn"))
+    return endpoint.uri("oracle", settings.get("port"), service, *names)
 
 
 def connect(endpoint: Endpoint, program: str = "sluice", call_s: int = CALL_S) -> Any:

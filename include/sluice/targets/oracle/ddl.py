@@ -68,8 +68,8 @@ class OracleHeld(SpelledHeld[TableInfo, ColumnInfo]):
 
     def nullable(self, table: TableId, name: str) -> bool | None:
         """Return True if the dictionary's column takes NULL; None if that is the target's own choice."""
-        found = self.info(table, name)
-        return None if found.nullable and self.wanted.empty_strings == "null" else found.nullable
+        column = self.info(table, name)
+        return None if column.nullable and self.wanted.empty_strings == "null" else column.nullable
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
         """Compare only whether there is a default at all: its text is Oracle's own."""
@@ -117,20 +117,20 @@ class Follower:
         if self.change.check_only:
             require_held(self.change, held)
             return []
-        found: list[str] = []
+        statements: list[str] = []
         for step in steps_of(self.change, held):
             match step:
                 case DropTable(table):
-                    found.append(f"DROP TABLE {quoted_table(table)}")
+                    statements.append(f"DROP TABLE {quoted_table(table)}")
                 case EmptyTable(table):
-                    found.append(f"TRUNCATE TABLE {quoted_table(table)}")
+                    statements.append(f"TRUNCATE TABLE {quoted_table(table)}")
                 case RenameTable():
-                    found.append(self._renamed(step))
+                    statements.append(self._renamed(step))
                 case CreateTable():
-                    found += self._created(step)
+                    statements += self._created(step)
                 case AlterTable():
-                    found += self._altered(step, held)
-        return found
+                    statements += self._altered(step, held)
+        return statements
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _renamed(self, step: RenameTable) -> str:
@@ -146,18 +146,22 @@ class Follower:
         lines: list[str] = []
         for added in step.columns:
             column, key = added.column, added.column.name.lower() in primary
-            made = type_of(self.change, column)
-            later = self._default(column, made).later
-            words = [quoted(added.name), own_type(made, self.wanted.string_bytes, key=key)]
+            column_type = type_of(self.change, column)
+            later = self._default(column, column_type).later
+            words = [quoted(added.name), own_type(column_type, self.wanted.string_bytes, key=key)]
             words += [f"DEFAULT {later}"] if later else []
-            lines.append(" ".join([*words, *(["NOT NULL"] if key or self._required(column, made) else [])]))
+            lines.append(" ".join([*words, *(["NOT NULL"] if key or self._required(column, column_type) else [])]))
         self._refuse_long([target.schema, target.table, *step.key, *(added.name for added in step.columns)])
         if step.key:
             lines.append(f"PRIMARY KEY ({', '.join(map(quoted, step.key))})")
         return [
             f"CREATE TABLE {quoted_table(target)} ({', '.join(lines)})",
             *([comment_on_table(target, after.comment)] if after.comment else []),
-            *(comment_on_column(target, one.name, one.column.comment) for one in step.columns if one.column.comment),
+            *(
+                comment_on_column(target, column.name, column.column.comment)
+                for column in step.columns
+                if column.column.comment
+            ),
         ]
 
     def _refuse_long(self, names: Iterable[str]) -> None:
@@ -165,12 +169,12 @@ class Follower:
         if name:
             raise not_followed(self.change, f"the name {name!r} is longer than {self.wanted.longest_bytes} bytes")
 
-    def _required(self, column: ColumnDefinition, made: ColumnType) -> bool:
-        return not column.nullable and not self.wanted.may_be_null(made.arrow_type)
+    def _required(self, column: ColumnDefinition, column_type: ColumnType) -> bool:
+        return not column.nullable and not self.wanted.may_be_null(column_type.arrow_type)
 
-    def _default(self, column: ColumnDefinition, made: ColumnType) -> Default:
+    def _default(self, column: ColumnDefinition, column_type: ColumnType) -> Default:
         value = self.change.meaning.default_value(column)
-        return default_of(column, made, value, self.wanted.empty_strings, self.wanted.zero_dates)
+        return default_of(column, column_type, value, self.wanted.empty_strings, self.wanted.zero_dates)
 
     def _altered(self, step: AlterTable, held: OracleHeld) -> list[str]:
         place = quoted_table(step.table)
@@ -192,9 +196,9 @@ class Follower:
         """Raise LoadError for values that the source converted: Oracle is not asked to do the same."""
         for effect in effects_on(self.change, step.source):
             name = held.column(step.one, effect.new.name)
-            there = held.columns(step.table) or {}
+            columns = held.columns(step.table) or {}
             old = held.column(step.one, effect.old.name)
-            if any(one is not None and one.casefold() in there for one in (name, old)) and self.has_rows(step.table):
+            if any(one is not None and one.casefold() in columns for one in (name, old)) and self.has_rows(step.table):
                 why = "" if effect.unknown else "Oracle is not asked to convert what it holds"
                 raise not_converted(self.change, effect, step.table, why)
 
@@ -212,13 +216,13 @@ class Follower:
 
     def _changed(self, part: ChangeColumn, step: AlterTable, held: OracleHeld) -> list[str]:
         """Return statements for one change of a column."""
-        there, new = held.info(step.table, part.was), part.new
+        column, new = held.info(step.table, part.was), part.new
         modify = f"ALTER TABLE {quoted_table(step.table)} MODIFY ({quoted(part.name)}"
         if part.kind is K.ALLOW_NULL:
-            return [] if there.nullable else [f"{modify} NULL)"]
+            return [] if column.nullable else [f"{modify} NULL)"]
         if part.kind is K.REQUIRE_VALUE:
             wanted = self._required(new, type_of(self.change, new))
-            return [f"{modify} NOT NULL)"] if there.nullable and wanted else []
+            return [f"{modify} NOT NULL)"] if column.nullable and wanted else []
         if part.kind is K.COLUMN_ATTRIBUTES:
             differs = new.comment != part.old.comment
             comment = [comment_on_column(step.table, part.name, new.comment)] if differs else []
@@ -227,7 +231,7 @@ class Follower:
             later = self._default(new, type_of(self.change, new)).later
             return [f"{modify} DEFAULT {later or 'NULL'})", *comment]
         if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
-            return self._converted(part, oracle_type(there.declared), step)
+            return self._converted(part, oracle_type(column.declared), step)
         return []
 
     def _converted(self, part: ChangeColumn, there: OracleType, step: AlterTable) -> list[str]:
@@ -252,11 +256,11 @@ class Follower:
         return [modify]
 
     def _added(self, column: ColumnDefinition, name: str, step: AlterTable) -> list[str]:
-        target, made = step.table, type_of(self.change, column)
+        target, column_type = step.table, type_of(self.change, column)
         self._refuse_long([name])
         key = column.name.lower() in {one.lower() for one in step.after.row_key}
-        kind, default = own_type(made, self.wanted.string_bytes, key=key), self._default(column, made)
-        place, required = quoted_table(target), " NOT NULL" if self._required(column, made) else ""
+        kind, default = own_type(column_type, self.wanted.string_bytes, key=key), self._default(column, column_type)
+        place, required = quoted_table(target), " NOT NULL" if self._required(column, column_type) else ""
         value = default.rows
         if value is None:
             if self.has_rows(target):
@@ -273,7 +277,7 @@ class Follower:
 
     def _key(self, step: AlterTable) -> list[str]:
         info, wanted = self.infos[step.table], step.key or ()
-        if any({c.casefold() for c in one.columns} == {c.casefold() for c in wanted} for one in info.keys):
+        if any({c.casefold() for c in key.columns} == {c.casefold() for c in wanted} for key in info.keys):
             return []
         place = quoted_table(step.table)
         found = [f"ALTER TABLE {place} DROP PRIMARY KEY"] if info.primary else []

@@ -40,11 +40,11 @@ def default_of(
     return Default(_expression(column, made) or (rows if declared and rows != "NULL" else ""), rows)
 
 
-def _expression(column: ColumnDefinition, made: ColumnType) -> str:
+def _expression(column: ColumnDefinition, column_type: ColumnType) -> str:
     """Return the default of future rows if it is a time, "" for others."""
     if not _NOW.fullmatch((column.default or "").strip()):
         return ""
-    return "SYS_EXTRACT_UTC(SYSTIMESTAMP)" if made.kind in {K.TIMESTAMP, K.DATETIME} else ""
+    return "SYS_EXTRACT_UTC(SYSTIMESTAMP)" if column_type.kind in {K.TIMESTAMP, K.DATETIME} else ""
 
 
 def literal(value: pa.Scalar, made: ColumnType, empty_strings: str = "refuse") -> str:

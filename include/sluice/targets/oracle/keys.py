@@ -117,7 +117,9 @@ def range_condition(
         places = [f"{name}{n}" for n in range(len(key))]
         values.update(zip(places, key, strict=True))
         kinds.update((one, db_type(kind, [value])) for one, value, kind in zip(places, key, types, strict=False))
-        parts.append(_beyond([quoted(one) for one in names[: len(key)]], [f":{one}" for one in places], sign, equal))
+        parts.append(
+            _beyond([quoted(place) for place in names[: len(key)]], [f":{place}" for place in places], sign, equal)
+        )
     return " AND ".join(parts) or "1 = 1", values, kinds
 
 
@@ -164,10 +166,10 @@ def table_of(names: Sequence[str], types: Mapping[str, ColumnType], keys: Sequen
     return pa.table({name: _array(types[name], column) for name, column in zip(names, columns, strict=True)})
 
 
-def _array(made: ColumnType, values: Sequence[Any]) -> pa.Array:
-    read = _STORED.get(made.kind)
+def _array(column_type: ColumnType, values: Sequence[Any]) -> pa.Array:
+    read = _STORED.get(column_type.kind)
     try:
-        return exact_values([value if read is None else read(value) for value in values], made.arrow_type)
+        return exact_values([value if read is None else read(value) for value in values], column_type.arrow_type)
     except (ValueError, ArithmeticError, pa.ArrowException):
         if any(isinstance(value, bytes) for value in values):
             raise LoadError("keys of the target are no values of the source's type", hint="compare by hand") from None

@@ -75,9 +75,9 @@ def _numbered(statement: str) -> str:
     """Return a statement with ``%s`` as ``:1``, ``:2``, …, and ``%%`` as ``%``."""
     count = 0
 
-    def place(found: re.Match[str]) -> str:
+    def place(match: re.Match[str]) -> str:
         nonlocal count
-        if found[0] == "%%":
+        if match[0] == "%%":
             return "%"
         count += 1
         return f":{count}"

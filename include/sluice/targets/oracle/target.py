@@ -138,9 +138,9 @@ class OracleTarget(FoldingTarget[Session, OracleOptions, AckTable]):
         return range_delete.replaceable(plan, self._infos(session, [place]).get(place), listed=listed)
 
     def _infos(self, session: Session, places: Sequence[TableId]) -> dict[TableId, TableInfo]:
-        found = read_tables(session.cursor, places)
+        infos = read_tables(session.cursor, places)
         session.rollback()  # a query began a transaction
-        return found
+        return infos
 
     def location_of(self, table: TableId) -> str:
         """Return the URI of a table in its service, or pluggable database."""

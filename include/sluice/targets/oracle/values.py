@@ -155,8 +155,8 @@ def encoded(column: BoundColumn, values: pa.Array, policies: Policies) -> list[A
     if pa.types.is_duration(kind):
         return _spans(values, target)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        made = neutral_type(column.field)
-        if made is not None and made.kind is ColumnKind.ENUM:  # an ENUM's error value has no text
+        column_type = neutral_type(column.field)
+        if column_type is not None and column_type.kind is ColumnKind.ENUM:  # an ENUM's error value has no text
             values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
         return _not_empty(values, policies, BLANK)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
@@ -236,10 +236,10 @@ def _spans(values: pa.Array, target: OracleType) -> list[Any]:
     micros = pc.cast(values, pa.duration("us"))
     days, digits = target.numbers if len(target.numbers) == 2 else (2, 6)
     _refuse(~_digits_fit(micros, digits), f"has more digits of a second than {target.declared}")
-    found = to_python(micros)
+    spans = to_python(micros)
     limit = dt.timedelta(days=10**days)
-    _refuse([value is not None and abs(value) >= limit for value in found], f"is longer than {target.declared} holds")
-    return list(found)
+    _refuse([value is not None and abs(value) >= limit for value in spans], f"is longer than {target.declared} holds")
+    return list(spans)
 
 
 def _not_empty(values: pa.Array, policies: Policies, blank: str | None) -> list[Any]:

@@ -85,7 +85,10 @@ class SchemaChange:
         """``tables`` with each cut-over of an online schema change as one change of the captured table."""
         swapped = self.cut_overs
         names = {one.table for one in swapped}
-        return (*swapped, *(one for one in self.tables if one.table not in names and one.renamed_to not in names))
+        return (
+            *swapped,
+            *(table for table in self.tables if table.table not in names and table.renamed_to not in names),
+        )
 
     def target(self, table: TableId) -> TableId:
         """Return the target's name of a source table."""
@@ -93,9 +96,9 @@ class SchemaChange:
 
     def name_after(self, table: TableId) -> TableId:
         """Return the name that a source table has after all renames of the statement, one after the other."""
-        for one in self.changes:
-            if one.table == table and one.renamed_to is not None:
-                table = one.renamed_to
+        for change in self.changes:
+            if change.table == table and change.renamed_to is not None:
+                table = change.renamed_to
         return table
 
     @property

@@ -189,11 +189,13 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
             where=str(plan.target),
             hint=applied(create_table(plan, wanted)),
         )
-    for one in _problems(plan, info, wanted):
-        if one.severity == "error":
-            where = f"{plan.target}.{one.column}" if one.column else str(plan.target)
+    for problem in _problems(plan, info, wanted):
+        if problem.severity == "error":
+            where = f"{plan.target}.{problem.column}" if problem.column else str(plan.target)
             raise MappingError(
-                f"{plan.target} at the target: {one.why}", where=where, hint=one.hint or one.statement or None
+                f"{plan.target} at the target: {problem.why}",
+                where=where,
+                hint=problem.hint or problem.statement or None,
             )
     return as_target(plan, info, is_arbiter)
 
@@ -215,36 +217,36 @@ def compare_all(
 
 def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[TableFinding]:
     """Return everything to say about the planned tables, with the statements that correct it."""
-    found: list[TableFinding] = []
+    review: list[TableFinding] = []
     for plan in plans:
         info = infos.get(plan.target)
         try:
             refuse_long(plan, LONGEST_BYTES, "PostgreSQL")
         except MappingError as error:
-            found.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
+            review.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue
         if info is None:
             sql = create_table(plan, wanted)
-            found += [
+            review += [
                 TableFinding("error", plan.target, "", f"the table is to have the collation {name}", made)
                 for name, made in _collations(plan, wanted)
             ]
             why = f"the target has no such table for {plan.source}"
-            found.append(TableFinding("error", plan.target, "", why, sql, absent=True))
-            found += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(plan, column, wanted)]
-            found += [
+            review.append(TableFinding("error", plan.target, "", why, sql, absent=True))
+            review += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(plan, column, wanted)]
+            review += [
                 TableFinding("error", plan.target, "", f"the table is to have {what}", sql)
                 for what, sql in extras.of_plan(plan, indexes=wanted.indexes)
             ]
             continue
-        found += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
-    return found
+        review += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
+    return review
 
 
 def _collations(plan: PlannedTable, wanted: Wanted) -> list[tuple[str, str]]:
     """Return the ICU collations of a table that is to be created: name, and the statement that creates it."""
-    made = (_collation(plan, one, wanted) for one in plan.columns if not one.generated)
-    return list(dict.fromkeys((one.name, one.create) for one in made if one is not None))
+    collations = (_collation(plan, column, wanted) for column in plan.columns if not column.generated)
+    return list(dict.fromkeys((one.name, one.create) for one in collations if one is not None))
 
 
 def _collation(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Collation | None:
@@ -254,10 +256,10 @@ def _collation(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Col
 
 def _loss(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
     """Return what a new column does not keep of the values, or of how they compare."""
-    made, kind = column.sent_type, pg_type(made_type(column, wanted.json, wanted.spatial))
+    column_type, kind = column.sent_type, pg_type(made_type(column, wanted.json, wanted.spatial))
     if column.generated:
         return ""
-    return together(lost(made, kind) if takes(made, kind) else "", _compares(plan, column, wanted))
+    return together(lost(column_type, kind) if takes(column_type, kind) else "", _compares(plan, column, wanted))
 
 
 def _compares(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
@@ -282,14 +284,20 @@ def _said(column: PlannedColumn) -> str:
     return column.value_type.native or column.sql_type or column.arrow_type
 
 
-def _preset(column: PlannedColumn, made: ColumnType) -> str:
+def _preset(column: PlannedColumn, column_type: ColumnType) -> str:
     """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts
     NOT NULL.
     """
-    source, known = column.definition, column.default
-    if source is None or known is None or source.default is None or source.generated is not None or column.wanted:
+    source, known_default = column.definition, column.default
+    if (
+        source is None
+        or known_default is None
+        or source.default is None
+        or source.generated is not None
+        or column.wanted
+    ):
         return ""
-    default = default_of(source, made, known).later
+    default = default_of(source, column_type, known_default).later
     return f" DEFAULT {default}{'' if source.nullable else ' NOT NULL'}" if default else ""
 
 
@@ -298,34 +306,34 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Probl
     if info.kind not in {"r", "p"}:
         why = "it is a view or a foreign table: rows are told apart by a key, and it has none"
         return [error_of("", why, hint="write into its table (mapping: to), or make it a table")]
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if info.guarded:
         why = f"row security hides rows from the user {wanted.user!r}: an update would not find them"
-        found.append(error_of("", why, hint=f"ALTER ROLE {quoted(wanted.user)} BYPASSRLS, or let it own the table"))
-    found += _triggers(plan, info, wanted)
-    there: dict[str, list[ColumnInfo]] = defaultdict(list)
+        problems.append(error_of("", why, hint=f"ALTER ROLE {quoted(wanted.user)} BYPASSRLS, or let it own the table"))
+    problems += _triggers(plan, info, wanted)
+    columns: dict[str, list[ColumnInfo]] = defaultdict(list)
     for one in info.columns:
-        there[one.name.casefold()].append(one)
+        columns[one.name.casefold()].append(one)
     for column in plan.columns:
         if not column.generated:
-            found += _of_column(plan, column, there[column.name.casefold()], wanted)
+            problems += _of_column(plan, column, columns[column.name.casefold()], wanted)
     sent = {column.name.casefold() for column in plan.columns if not column.generated}
     for one in info.columns:
         if one.required and one.name.casefold() not in sent:
             why = f"column {one.name!r} needs a value, and {plan.source} has no such column"
             alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
-            found.append(
+            problems.append(
                 error_of(one.name, why, hint=f"give it a default: {alter} SET DEFAULT …, or {alter} DROP NOT NULL")
             )
     key = {name.casefold() for name in plan.key}
-    if key and not any(one.arbiter and {c.casefold() for c in one.columns} == key for one in info.keys):
-        own = [there[name.casefold()][0].name if there[name.casefold()] else name for name in plan.key]
+    if key and not any(column.arbiter and {c.casefold() for c in column.columns} == key for column in info.keys):
+        own = [columns[name.casefold()][0].name if columns[name.casefold()] else name for name in plan.key]
         why = (
             f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), and the table has no such key that "
             "is checked at once"
         )
-        found.append(error_of("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
-    return found
+        problems.append(error_of("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
+    return problems
 
 
 def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
@@ -345,21 +353,23 @@ def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Probl
     return [error_of("", why, hint=f"{off}; or options.triggers: fire, if it is meant for these rows")]
 
 
-def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted) -> list[Problem]:
-    made, place = column.sent_type, quoted_table(plan.target)
+def _of_column(
+    plan: PlannedTable, column: PlannedColumn, columns: Sequence[ColumnInfo], wanted: Wanted
+) -> list[Problem]:
+    column_type, place = column.sent_type, quoted_table(plan.target)
     own, typed = made_type(column, wanted.json, wanted.spatial), _typed(plan, column, wanted)
     collation = _collation(plan, column, wanted)
-    if not found:
-        add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}{_preset(column, made)}"
+    if not columns:
+        add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}{_preset(column, column_type)}"
         why = f"it has no column {column.name!r}, which {plan.source} has"
         hint = f"{applied(add)}; or leave it out: mapping.columns.exclude"
         problem = error_of(column.name, why, add, hint, absent=True)
         return [problem] if collation is None else [error_of(column.name, why, collation.create), problem]
-    if len(found) > 1:
-        names = ", ".join(repr(one.name) for one in found)
+    if len(columns) > 1:
+        names = ", ".join(repr(column.name) for column in columns)
         why = f"the columns {names} differ in case only: {column.name!r} of {plan.source} may be either"
         return [error_of(column.name, why, hint="rename one of them")]
-    [one] = found
+    [one] = columns
     alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
     change = f"{alter} TYPE {typed}"
     if one.generated:
@@ -373,7 +383,7 @@ def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[Column
         why = f"column {one.name!r} is GENERATED ALWAYS AS IDENTITY, and no update may change it"
         return [error_of(one.name, why, f"{alter} SET GENERATED BY DEFAULT")]
     kind, said = pg_type(one.declared), _said(column)
-    if not takes(made, kind) or not is_sent(made, kind):
+    if not takes(column_type, kind) or not is_sent(column_type, kind):
         why = f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}"
         return [error_of(one.name, why, change)]
     if column.key and not one.exact and not _promised(plan):
@@ -382,14 +392,14 @@ def _of_column(plan: PlannedTable, column: PlannedColumn, found: Sequence[Column
             "would overwrite each other"
         )
         return [error_of(one.name, why, f'{change} COLLATE "C"')]
-    why = lost(made, kind)
+    why = lost(column_type, kind)
     if collation is not None and one.collation != collation.name:
         other = f"compared by {one.collation}, not by {collation.name} as options.icu_collations says"
         words = together(why if isinstance(why, Loss) else "", other)
         return [warning_of(one.name, f"{said} -> {kind.declared}", words, f"{collation.create}; {change}")]
     if not why and not one.nullable and column.nullable and not column.key:
         why, change = "NULL is refused", f"{alter} DROP NOT NULL"
-    elif column.key or kind.declared == own or made.kind is ColumnKind.GEOMETRY:
+    elif column.key or kind.declared == own or column_type.kind is ColumnKind.GEOMETRY:
         change = ""
     why = together(why, _compares(plan, column, wanted))
     return [warning_of(one.name, f"{said} -> {kind.declared}", why, change)] if why else []

@@ -42,15 +42,15 @@ def locale_of(collation: str) -> str:
     """Return ICU's locale (language and strength) for a collation of MySQL or MariaDB; "" for one that compares bytes,
     or is unknown.
     """
-    found = _NAME.fullmatch(collation.lower())
-    if found is None or found["charset"] not in _CHARSETS or (found["accents"] == "ai" and found["case"] == "cs"):
+    match = _NAME.fullmatch(collation.lower())
+    if match is None or match["charset"] not in _CHARSETS or (match["accents"] == "ai" and match["case"] == "cs"):
         return ""
-    words = "_".join(word for word in found["words"].split("_") if word not in _ROOT)
+    words = "_".join(word for word in match["words"].split("_") if word not in _ROOT)
     language = _LANGUAGES.get(words, "" if words else "und")
     if not language:
         return ""
-    accents = found["accents"] == "as" or (found["charset"] == "latin1" and found["words"] == "general")
-    strength = 3 if found["case"] == "cs" else 2 if accents else 1
+    accents = match["accents"] == "as" or (match["charset"] == "latin1" and match["words"] == "general")
+    strength = 3 if match["case"] == "cs" else 2 if accents else 1
     return f"{language}{'-' if '-u-' in language else '-u-'}ks-level{strength}"
 
 
@@ -101,9 +101,9 @@ class Collations:
         """Return what to know about how the column compares, "" for nothing."""
         if made.kind not in _TEXTS or not made.collation or not self.wanted(table):
             return ""
-        found = self.of(table, made, key=key)
-        if found is not None:
-            return f"compared by ICU's {found.locale} for {made.collation}: {DIFFERS}"
+        collation = self.of(table, made, key=key)
+        if collation is not None:
+            return f"compared by ICU's {collation.locale} for {made.collation}: {DIFFERS}"
         if key and locale_of(made.collation):
             return f"a key column is compared by the database's own collation, not as by {made.collation}"
         exact = made.collation.endswith("_bin") or made.collation == "binary"

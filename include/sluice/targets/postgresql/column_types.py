@@ -14,31 +14,31 @@ from sluice.postgresql.type_names import OIDS, SPATIAL, PgType, pg_type
 K = ColumnKind
 
 
-def _whole(made: ColumnType) -> str:
-    if made.kind is K.BIGINT:
-        return "numeric(20)" if made.unsigned else "bigint"
-    if made.kind is K.INT:
-        return "bigint" if made.unsigned else "integer"
-    if made.kind is K.MEDIUMINT or (made.kind is K.SMALLINT and made.unsigned):
+def _whole(column_type: ColumnType) -> str:
+    if column_type.kind is K.BIGINT:
+        return "numeric(20)" if column_type.unsigned else "bigint"
+    if column_type.kind is K.INT:
+        return "bigint" if column_type.unsigned else "integer"
+    if column_type.kind is K.MEDIUMINT or (column_type.kind is K.SMALLINT and column_type.unsigned):
         return "integer"
     return "smallint"
 
 
-def _decimal(made: ColumnType) -> str:
-    return f"numeric({made.precision},{made.scale})"
+def _decimal(column_type: ColumnType) -> str:
+    return f"numeric({column_type.precision},{column_type.scale})"
 
 
-def _characters(made: ColumnType) -> str:
-    return f"character varying({made.length})" if made.length else "text"
+def _characters(column_type: ColumnType) -> str:
+    return f"character varying({column_type.length})" if column_type.length else "text"
 
 
-def _bits(made: ColumnType) -> str:
-    return f"bit({made.length or 1})"
+def _bits(column_type: ColumnType) -> str:
+    return f"bit({column_type.length or 1})"
 
 
-def _timestamp(made: ColumnType) -> str:
-    zone = "with" if made.kind is K.TIMESTAMP else "without"
-    return f"timestamp({made.digits}) {zone} time zone"
+def _timestamp(column_type: ColumnType) -> str:
+    zone = "with" if column_type.kind is K.TIMESTAMP else "without"
+    return f"timestamp({column_type.digits}) {zone} time zone"
 
 
 OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
@@ -96,17 +96,17 @@ _NOT_MADE = frozenset({
 """PostgreSQL's types whose values name objects of one server, or that no one writes."""
 
 
-def _own_native(made: ColumnType, json: str) -> str:
+def _own_native(column_type: ColumnType, json: str) -> str:
     """Return the type that the source, a PostgreSQL server, has, "" if another server need not have it.
 
     A type of a user's, or of an extension, has its schema before it; its values are kept as text.
     """
-    native = made.native
+    native = column_type.native
     if not native or "." in native or native in _NOT_MADE or native.startswith("reg"):
         return ""
-    if made.kind is K.JSON:
+    if column_type.kind is K.JSON:
         return native if json == "jsonb" else ""
-    return native if is_native(made, pg_type(native)) else ""
+    return native if is_native(column_type, pg_type(native)) else ""
 
 
 def is_native(made: ColumnType, found: PgType) -> bool:
@@ -212,10 +212,10 @@ def lost(made: ColumnType, found: PgType) -> str:
     return LOSES.get(made.kind, "")
 
 
-def _lost_native(made: ColumnType, found: PgType) -> str:
+def _lost_native(column_type: ColumnType, pg_type: PgType) -> str:
     """Return what is lost of a type of PostgreSQL's own, in the same type or in text."""
-    alike = made.native == "text" or made.native.startswith("character")
-    return "" if alike or is_native(made, found) else f"it is the text of {made.native}"
+    alike = column_type.native == "text" or column_type.native.startswith("character")
+    return "" if alike or is_native(column_type, pg_type) else f"it is the text of {column_type.native}"
 
 
 def holds_all(made: ColumnType, found: PgType) -> bool:
@@ -223,28 +223,30 @@ def holds_all(made: ColumnType, found: PgType) -> bool:
     return takes(made, found) and (bool(found.label) or lost(made, found) == LOSES.get(made.kind, ""))
 
 
-def _bare(found: PgType) -> str:
+def _bare(pg_type: PgType) -> str:
     """Return PostGIS's type as :func:`own_type` writes it, without its schema."""
-    shape = (SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]
+    shape = (SPATIAL.fullmatch(pg_type.declared) or {"shape": None})["shape"]
     return f"geometry({shape.lower()})" if shape else "geometry"
 
 
-def _lost_whole(made: ColumnType, found: PgType) -> str:
-    if made.kind is K.BIT:
-        low, high, bits = 0, 2 ** (made.length or 1) - 1, made.length or 1
-        if found.word in {"bit", "bit varying"}:
-            most = (found.numbers or (1 if found.word == "bit" else 64,))[0]
-            fits = most == bits if found.word == "bit" else most >= bits
+def _lost_whole(column_type: ColumnType, pg_type: PgType) -> str:
+    if column_type.kind is K.BIT:
+        low, high, bits = 0, 2 ** (column_type.length or 1) - 1, column_type.length or 1
+        if pg_type.word in {"bit", "bit varying"}:
+            most = (pg_type.numbers or (1 if pg_type.word == "bit" else 64,))[0]
+            fits = most == bits if pg_type.word == "bit" else most >= bits
             return "" if fits else f"{bits} bits are refused"
     else:
-        width = _WIDTHS[made.kind]
+        width = _WIDTHS[column_type.kind]
         low, high = (
-            (0, 2**width - 1) if made.unsigned or made.kind is K.YEAR else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+            (0, 2**width - 1)
+            if column_type.unsigned or column_type.kind is K.YEAR
+            else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
         )
-        high = 2155 if made.kind is K.YEAR else high
-    if found.word == "numeric":
-        precision, scale = (*found.numbers, 0)[:2] if found.numbers else (1000, 0)
+        high = 2155 if column_type.kind is K.YEAR else high
+    if pg_type.word == "numeric":
+        precision, scale = (*pg_type.numbers, 0)[:2] if pg_type.numbers else (1000, 0)
         least, most = -(10 ** (precision - scale)) + 1, 10 ** (precision - scale) - 1
     else:
-        least, most = _RANGES[found.word]
+        least, most = _RANGES[pg_type.word]
     return "" if least <= low and high <= most else f"numbers outside of {least} to {most} are refused"

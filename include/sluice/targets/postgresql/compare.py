@@ -95,8 +95,8 @@ class PostgreSQLComparer:
 
     def shared_digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """See :meth:`sluice.targets.port.SharedComparer.shared_digest`."""
-        found = self._computed(shared_digest.shared_digest_sql, plan, item)
-        return RangeDigest(found.rows, found.checksum & shared_digest.MASK)
+        digest = self._computed(shared_digest.shared_digest_sql, plan, item)
+        return RangeDigest(digest.rows, digest.checksum & shared_digest.MASK)
 
     def _words(self, plan: PlannedTable, kind: str, word_of: Callable[[str], str]) -> tuple[str, ...]:
         table = self.target.check([plan])[plan.target]
@@ -118,12 +118,12 @@ class PostgreSQLComparer:
             table = self._digested[plan.target] = self.target.check([plan])[plan.target]
         there = {n.casefold(): DigestColumn(n, kind) for n, kind in zip(table.columns, table.types, strict=True)}
         columns = [there[column.name.casefold()] for column in plan.columns]
-        found = RangeDigest()
+        digest = RangeDigest()
         with self.target.session(f"computing a checksum of {plan.target}") as session:
             for condition in stretches(table, spelt(table, item)):
                 session.cursor.execute(sql(f"{quoted_table(table.place)} AS t", columns, condition, "t"))
-                found = found.plus(*session.cursor.fetchone())
-        return found
+                digest = digest.plus(*session.cursor.fetchone())
+        return digest
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -208,10 +208,12 @@ class _Comparison:
         self, staged: Staged, names: Sequence[str], own: dict[str, StagedColumn], number: StagedColumn, values: bool
     ) -> tuple[tuple[int, ...], tuple[RowDifference, ...]]:
         """Return the rows sent that the target lacks, and those it has with other values."""
-        mine = [_text(f"CAST(s.{own[name].name} AS {own[name].target.declared})") for name in names]
-        theirs = [_text(f"t.{quoted(name)}") for name in names]
-        same = [f"({a} IS NOT DISTINCT FROM {b})" for a, b in zip(mine, theirs, strict=True)]
-        shown = [f"left({text}, {SHOWN_CHARACTERS})" for pair in zip(mine, theirs, strict=True) for text in pair]
+        own_texts = [_text(f"CAST(s.{own[name].name} AS {own[name].target.declared})") for name in names]
+        other_texts = [_text(f"t.{quoted(name)}") for name in names]
+        same = [f"({a} IS NOT DISTINCT FROM {b})" for a, b in zip(own_texts, other_texts, strict=True)]
+        shown = [
+            f"left({text}, {SHOWN_CHARACTERS})" for pair in zip(own_texts, other_texts, strict=True) for text in pair
+        ]
         first = f"t.{quoted(self.table.key[0])}"
         found = self._ask(
             staged,
@@ -294,14 +296,14 @@ class _Count:
         self.stage.cursor.execute(
             f"CREATE TEMPORARY TABLE {name} AS SELECT {columns} FROM {quoted_table(self.table.place)} WITH NO DATA"
         )
-        there = Stage(
+        stage = Stage(
             self.stage.cursor, replace(self.table, table=TableId("pg_temp", name), named=None), self.stage.zero_dates
         )
         count = 0
         for piece in pieces:
             fields = sent_fields(piece.schema, self.table)
             staged = [StagedColumn.of(number, field) for number, (field, _) in enumerate(fields)]
-            there.copy(piece, staged, [name for _, name in fields])
+            stage.copy(piece, staged, [name for _, name in fields])
             count += piece.num_rows
         return count
 

@@ -95,20 +95,20 @@ class Follower:
         if self.change.check_only:
             require_held(self.change, held)
             return []
-        found: list[str] = []
+        statements: list[str] = []
         for step in steps_of(self.change, held):
             match step:
                 case DropTable(table):
-                    found.append(f"DROP TABLE {quoted_table(table)}")
+                    statements.append(f"DROP TABLE {quoted_table(table)}")
                 case EmptyTable(table):
-                    found.append(f"TRUNCATE TABLE {quoted_table(table)}")
+                    statements.append(f"TRUNCATE TABLE {quoted_table(table)}")
                 case RenameTable():
-                    found += self._renamed(step)
+                    statements += self._renamed(step)
                 case CreateTable():
-                    found += self._created(step)
+                    statements += self._created(step)
                 case AlterTable():
-                    found += self._altered(step, held)
-        return found
+                    statements += self._altered(step, held)
+        return statements
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _schema(self, name: str) -> list[str]:
@@ -145,14 +145,14 @@ class Follower:
         collations: dict[str, None] = {}
         primary = {name.lower() for name in after.row_key}
         for added in step.columns:
-            column, made = added.column, self._type(added.column)
+            column, column_type = added.column, self._type(added.column)
             collation = self._collated(target, column, after.row_key)
             if collation is not None:
                 collations[collation.create] = None
-            words = [quoted(added.name), self._own_type(made) + clause(collation)]
+            words = [quoted(added.name), self._own_type(column_type) + clause(collation)]
             if not column.nullable or column.name.lower() in primary:
                 words.append("NOT NULL")
-            later = self._default(column, made).later
+            later = self._default(column, column_type).later
             lines.append(" ".join([*words, *([f"DEFAULT {later}"] if later else [])]))
         self._refuse_long([target.schema, target.table, *step.key, *(added.name for added in step.columns)])
         if step.key:
@@ -164,9 +164,9 @@ class Follower:
             f"CREATE TABLE {quoted_table(target)} ({', '.join(lines)})",
             *([extras.comment_on_table(target, after.comment)] if after.comment else []),
             *(
-                extras.comment_on_column(target, one.name, one.column.comment)
-                for one in step.columns
-                if one.column.comment
+                extras.comment_on_column(target, column.name, column.column.comment)
+                for column in step.columns
+                if column.column.comment
             ),
             *(index.create(target) for index in self._indexes(after, lambda name: names.get(name.lower()))),
         ]
@@ -175,17 +175,17 @@ class Follower:
         """Return those that the target shall have. ``naming``: the target's name of a source column."""
         if not self.wanted.indexes:
             return []
-        found = []
-        for one in extras.plain_indexes(table):
-            columns = [table.column(name) for name, _ in one.columns]
+        indexes = []
+        for index in extras.plain_indexes(table):
+            columns = [table.column(name) for name, _ in index.columns]
             names = [naming(column.name) for column in columns]
             if any(column.generated is not None for column in columns) or not extras.entry_fits(
                 list(map(self._type, columns))
             ):
                 continue
             if None not in names:
-                found.append(Index(one.name, tuple(name for name in names if name is not None), one.unique))
-        return found
+                indexes.append(Index(index.name, tuple(name for name in names if name is not None), index.unique))
+        return indexes
 
     def _refuse_long(self, names: Iterable[str]) -> None:
         name = too_long(names)
@@ -194,13 +194,13 @@ class Follower:
 
     def _altered(self, step: AlterTable, held: PostgresHeld) -> list[str]:
         target, info, place = step.table, self.infos[step.table], quoted_table(step.table)
-        there = {column.name.casefold(): column for column in info.columns}
-        values = self._converted_values(step, held, there)
+        columns = {column.name.casefold(): column for column in info.columns}
+        values = self._converted_values(step, held, columns)
         found = [f"TRUNCATE TABLE {place}"] if step.copied else []
         found += [f"ALTER TABLE {place} DROP COLUMN {quoted(name)}" for name in step.drops]
         found += self._columns_renamed(step)
         for part in step.changes:
-            found += self._changed(part, there[part.was.casefold()], step, values)
+            found += self._changed(part, columns[part.was.casefold()], step, values)
         for added in step.adds:
             found += [] if added.there else self._added(added.column, added.name, step)
         found += self._updates(target, values)
@@ -239,16 +239,18 @@ class Follower:
             *(f"{alter} {place} TO {quoted(name)}" for (_, name), place in zip(step.renames, between, strict=True)),
         ]
 
-    def _changed(self, part: ChangeColumn, held: ColumnInfo, step: AlterTable, values: dict[str, str]) -> list[str]:
-        """Return statements for one change of a column that was ``held``.
+    def _changed(
+        self, part: ChangeColumn, held_column: ColumnInfo, step: AlterTable, values: dict[str, str]
+    ) -> list[str]:
+        """Return statements for one change of a column that was ``held_column``.
 
         ``values``: expressions of converted values by the target's name; one that a change of type uses is taken out.
         """
         column = f"ALTER TABLE {quoted_table(step.table)} ALTER COLUMN {quoted(part.name)}"
         if part.kind is K.ALLOW_NULL:
-            return [] if held.nullable else [f"{column} DROP NOT NULL"]
+            return [] if held_column.nullable else [f"{column} DROP NOT NULL"]
         if part.kind is K.REQUIRE_VALUE:
-            return [f"{column} SET NOT NULL"] if held.nullable else []
+            return [f"{column} SET NOT NULL"] if held_column.nullable else []
         if part.kind is K.COLUMN_ATTRIBUTES:
             new = part.new
             differs = new.comment != part.old.comment
@@ -258,42 +260,44 @@ class Follower:
             later = self._default(new, self._type(new)).later
             return [f"{column} SET DEFAULT {later}" if later else f"{column} DROP DEFAULT", *comment]
         if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
-            return self._converted(part, held, column, self._collated(step.table, part.new, step.after.row_key), values)
+            return self._converted(
+                part, held_column, column, self._collated(step.table, part.new, step.after.row_key), values
+            )
         return []
 
     def _converted_values(
-        self, step: AlterTable, names: PostgresHeld, there: Mapping[str, ColumnInfo]
+        self, step: AlterTable, names: PostgresHeld, columns: Mapping[str, ColumnInfo]
     ) -> dict[str, str]:
         """Return expressions that convert the values which the target has, by the target's name of the column after the
         statement.
 
-        ``there``: the target's columns now. Raises LoadError for values that the target cannot convert as the source
+        ``columns``: the target's columns now. Raises LoadError for values that the target cannot convert as the source
         did.
         """
         target = step.table
         values: dict[str, str] = {}
         for effect in effects_on(self.change, step.source):
             was, name = (names.column(step.one, each.name) for each in (effect.old, effect.new))
-            found = there.get(was.casefold()) if was is not None else None
-            if found is None and name is not None:
-                found = there.get(name.casefold())  # somebody was here before
-            if found is None or name is None:
+            column = columns.get(was.casefold()) if was is not None else None
+            if column is None and name is not None:
+                column = columns.get(name.casefold())  # somebody was here before
+            if column is None or name is None:
                 continue
             if effect.unknown:
                 raise not_converted(self.change, effect, target)
-            called = name if effect.old.name != effect.new.name else found.name
-            held, now, later = pg_type(found.declared), quoted(found.name), quoted(called)
+            called = name if effect.old.name != effect.new.name else column.name
+            held_pg_type, now, later = pg_type(column.declared), quoted(column.name), quoted(called)
             for conversion in effect.steps:
                 condition = excluded(now, conversion)
                 if condition is not None:
                     if self.has_rows(target, condition):
                         raise not_converted(self.change, effect, target, broken(conversion.kind))
                     continue
-                if is_done(conversion, held):
+                if is_done(conversion, held_pg_type):
                     continue
-                made = rendered(later, conversion, held)
+                made = rendered(later, conversion, held_pg_type)
                 if made is None:
-                    why = f"PostgreSQL does not convert {found.declared} so ({conversion.kind.value})"
+                    why = f"PostgreSQL does not convert {column.declared} so ({conversion.kind.value})"
                     raise not_converted(self.change, effect, target, why)
                 later = made
             if later != quoted(called):
@@ -308,20 +312,25 @@ class Follower:
         ]
 
     def _converted(
-        self, part: ChangeColumn, held: ColumnInfo, column: str, collation: Collation | None, values: dict[str, str]
+        self,
+        part: ChangeColumn,
+        held_column: ColumnInfo,
+        column: str,
+        collation: Collation | None,
+        values: dict[str, str],
     ) -> list[str]:
-        old, new, there = self._type(part.old), self._type(part.new), pg_type(held.declared)
+        old, new, there = self._type(part.old), self._type(part.new), pg_type(held_column.declared)
         wanted = self._own_type(new)
         same = pg_type(self._own_type(old)).word == pg_type(wanted).word
         if holds_all(new, there) and (same or part.kind is K.WIDEN_COLUMN):
             return []
-        if wanted == held.declared and same:
+        if wanted == held_column.declared and same:
             return []
         emptied = bool(self.change.copies)
         if pg_type(wanted).word not in _CASTS.get(there.word, ()) and not emptied:
             raise not_followed(
                 self.change,
-                f"PostgreSQL converts {held.declared} to {wanted} in its own way, if at all",
+                f"PostgreSQL converts {held_column.declared} to {wanted} in its own way, if at all",
                 f"run it by hand ({column} TYPE {wanted} USING …)",
             )
         made = [collation.create] if collation is not None else []
@@ -329,11 +338,11 @@ class Follower:
         using = f" USING NULL::{wanted}" if emptied else f" USING {value}::{wanted}" if value else ""
         return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}{using}"]
 
-    def _default(self, column: ColumnDefinition, made: ColumnType) -> Default:
-        return default_of(column, made, self.change.meaning.default_value(column), self.wanted.zero_dates)
+    def _default(self, column: ColumnDefinition, column_type: ColumnType) -> Default:
+        return default_of(column, column_type, self.change.meaning.default_value(column), self.wanted.zero_dates)
 
-    def _own_type(self, made: ColumnType) -> str:
-        return own_type(made, self.wanted.json, self.wanted.spatial)
+    def _own_type(self, column_type: ColumnType) -> str:
+        return own_type(column_type, self.wanted.json, self.wanted.spatial)
 
     def _collated(self, target: TableId, column: ColumnDefinition, key: Sequence[str]) -> Collation | None:
         """Return the ICU collation of a column that is made, None for the database's own."""
@@ -342,9 +351,9 @@ class Follower:
 
     def _added(self, column: ColumnDefinition, name: str, step: AlterTable) -> list[str]:
         target = step.table
-        made, collation = self._type(column), self._collated(target, column, step.after.row_key)
+        column_type, collation = self._type(column), self._collated(target, column, step.after.row_key)
         self._refuse_long([name])
-        kind, default = self._own_type(made), self._default(column, made)
+        kind, default = self._own_type(column_type), self._default(column, column_type)
         place, required = quoted_table(target), "" if column.nullable else " NOT NULL"
         alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(name)}"
         value = default.rows
@@ -364,7 +373,7 @@ class Follower:
 
     def _key(self, info: TableInfo, target: TableId, wanted: Sequence[str]) -> list[str]:
         if any(
-            one.arbiter and {c.casefold() for c in one.columns} == {c.casefold() for c in wanted} for one in info.keys
+            key.arbiter and {c.casefold() for c in key.columns} == {c.casefold() for c in wanted} for key in info.keys
         ):
             return []
         place = quoted_table(target)

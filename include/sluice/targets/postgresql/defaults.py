@@ -36,11 +36,11 @@ def default_of(column: ColumnDefinition, made: ColumnType, known: DefaultValue, 
     return Default(_expression(column, made) or (rows if declared and rows != "NULL" else ""), rows)
 
 
-def _expression(column: ColumnDefinition, made: ColumnType) -> str:
+def _expression(column: ColumnDefinition, column_type: ColumnType) -> str:
     """Return the default of future rows if it is a time, "" for others."""
     if not _NOW.fullmatch((column.default or "").strip()):
         return ""
-    return {K.TIMESTAMP: "now()", K.DATETIME: "(now() AT TIME ZONE 'UTC')"}.get(made.kind, "")
+    return {K.TIMESTAMP: "now()", K.DATETIME: "(now() AT TIME ZONE 'UTC')"}.get(column_type.kind, "")
 
 
 def literal(value: pa.Scalar, made: ColumnType) -> str:

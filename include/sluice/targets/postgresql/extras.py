@@ -78,16 +78,16 @@ def entry_fits(types: Sequence[ColumnType]) -> bool:
 
 def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
     """Yield (what it is for, statement), for a planned table whose CREATE TABLE at the source is known."""
-    made = plan.created
-    if made is None:
+    table = plan.created
+    if table is None:
         return
     sent = {column.name.casefold(): column for column in plan.columns if not column.generated}
-    if made.comment:
-        yield "the source's comment", comment_on_table(plan.target, made.comment)
-    for name, comment in made.comments:
+    if table.comment:
+        yield "the source's comment", comment_on_table(plan.target, table.comment)
+    for name, comment in table.comments:
         if name.casefold() in sent:
             yield "the source's comment", comment_on_column(plan.target, sent[name.casefold()].name, comment)
-    for one in made.indexes if indexes else ():
+    for one in table.indexes if indexes else ():
         plain = all(name.casefold() in sent and not cut for name, cut in one.columns)
         columns = [sent[name.casefold()] for name, _ in one.columns] if plain else []
         if plain and entry_fits([column.value_type for column in columns]):
@@ -98,7 +98,7 @@ def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
 def plain_indexes(table: TableDefinition) -> list[IndexDefinition]:
     """Return the secondary indexes of whole columns."""
     return [
-        one
-        for one in table.indexes
-        if not one.primary and one.kind == "index" and all(name and not cut for name, cut in one.columns)
+        index
+        for index in table.indexes
+        if not index.primary and index.kind == "index" and all(name and not cut for name, cut in index.columns)
     ]

@@ -25,8 +25,8 @@ def texts(keys: pa.Table) -> list[tuple[str, ...]]:
 
 def _texts(values: pa.Array) -> list[str]:
     if pa.types.is_temporal(values.type):
-        found: list[str] = to_text(values, fsp=0 if pa.types.is_date32(values.type) else 6).to_pylist()
-        return found
+        texts: list[str] = to_text(values, fsp=0 if pa.types.is_date32(values.type) else 6).to_pylist()
+        return texts
     return list(map(_text, values.to_pylist()))
 
 
@@ -62,14 +62,14 @@ def read_keys(types: Mapping[str, ColumnType], rows: Sequence[Sequence[str]]) ->
     return pa.table({name: _array(made, list(map(str, texts))) for (name, made), texts in read})
 
 
-def _array(made: ColumnType, texts: Sequence[str]) -> pa.Array:
-    type_ = made.arrow_type
+def _array(column_type: ColumnType, texts: Sequence[str]) -> pa.Array:
+    type_ = column_type.arrow_type
     if pa.types.is_binary(type_):
         return exact_values(list(map(bytes.fromhex, texts)), type_)
     if pa.types.is_string(type_):
         return exact_values([bytes.fromhex(text).decode() for text in texts], type_)
-    read = _READ.get(made.kind, _number)
-    if made.kind in _DATES and not made.native and not all(map(_CALENDAR.match, texts)):
+    read = _READ.get(column_type.kind, _number)
+    if column_type.kind in _DATES and not column_type.native and not all(map(_CALENDAR.match, texts)):
         return pa.array(texts, AS_TYPED)
     try:
         return exact_values(list(map(read, texts)), type_)

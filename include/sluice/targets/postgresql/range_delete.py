@@ -91,7 +91,7 @@ def stretches(table: TargetTable, item: KeyRange) -> list[str]:
         bounds = ((">=", item.lower), ("<=", item.upper), (">", item.after), ("<=", item.upto))
         given = [(sign, bound) for sign, bound in bounds if bound is not None]
         return [" AND ".join(f"{names(bound)} {sign} {key(*texts(bound))}" for sign, bound in given) or "TRUE"]
-    able = [one for one in texts(item.listed) if not any(_NUL in text for text in one)]
+    able = [text for text in texts(item.listed) if not any(_NUL in text for text in text)]
     pieces = [able[i : i + LISTED_KEYS] for i in range(0, len(able), LISTED_KEYS)]
     return [f"{names(item.listed)} IN ({', '.join(map(key, some))})" for some in pieces]
 
@@ -120,17 +120,17 @@ def is_alike(made: ColumnType, word: str, alike: Mapping[ColumnKind, frozenset[s
     return own or word in alike.get(made.kind, frozenset())
 
 
-def _otherwise(column: PlannedColumn, mine: ColumnInfo, *, listed: bool) -> str:
+def _otherwise(column: PlannedColumn, own_column: ColumnInfo, *, listed: bool) -> str:
     """Return why values of a column are not those of the source or, unless they are listed, not in its order; "" if
     they are.
     """
     alike, does = (TOLD_ALIKE, "tell apart") if listed else (SORTED_ALIKE, "sort")
-    word = pg_type(mine.declared).word
+    word = pg_type(own_column.declared).word
     if not is_alike(column.sent_type, word, alike):
         return (
-            f"column {column.name} is {mine.declared}, which PostgreSQL may {does} otherwise than the source its "
+            f"column {column.name} is {own_column.declared}, which PostgreSQL may {does} otherwise than the source its "
             f"{column.sql_type}"
         )
-    if not mine.exact:
-        return f"column {column.name} has the collation {mine.collation}, to which different texts are equal"
+    if not own_column.exact:
+        return f"column {column.name} has the collation {own_column.collation}, to which different texts are equal"
     return ""

@@ -81,8 +81,8 @@ def _gone(item: TableChanges, fields: Sequence[pa.Field], names: Sequence[str]) 
     if {name.casefold() for name in names} <= {name.casefold() for name in item.table.key}:
         return removed  # a row that changes its key is a delete and an insert
     before = item.rows["_before"].combine_chunks()
-    held = {field.name for field in before.type}
-    then = [member(before, f.name) if f.name in held else pa.nulls(len(before), f.type) for f in fields]
+    held_names = {field.name for field in before.type}
+    then = [member(before, f.name) if f.name in held_names else pa.nulls(len(before), f.type) for f in fields]
     return pa.concat_tables([removed, pa.Table.from_arrays(then, schema=pa.schema(fields))])
 
 

@@ -79,8 +79,8 @@ class StagedColumn:
 
 def _sent_type(field: pa.Field) -> PgType:
     """Return the type of a field's column, with how its values are sent: a text, but for types that read its bytes."""
-    target, made = pg_type(target_type(field)), neutral_type(field)
-    if not pa.types.is_string(field.type) or made is None or made.kind in _ADDRESSES:
+    target, column_type = pg_type(target_type(field)), neutral_type(field)
+    if not pa.types.is_string(field.type) or column_type is None or column_type.kind in _ADDRESSES:
         return target
     return target if target.label or target.word in _READ_TEXT else replace(target, label=True)
 

@@ -226,9 +226,9 @@ class PostgreSQLTarget(KeepsDigestRows, FoldingTarget[Session, PostgreSQLOptions
             places = {Scope.TABLES: list(by_schema(own)), Scope.TARGET_TABLES: own}
         ddl = any(self.config.ddl_policy(kind) not in {DdlPolicy.IGNORE, DdlPolicy.STOP} for kind in DdlKind)
         scopes = (Scope.DATABASE, *places) if tables is None else places
-        wanted = [one for scope in scopes for one in rights_on(scope, TARGET, ddl=ddl)]
+        wanted_scopes = [one for scope in scopes for one in rights_on(scope, TARGET, ddl=ddl)]
         with self.session("reading the login's rights") as session:
-            return missing_rights(session.connection, wanted, places)
+            return missing_rights(session.connection, wanted_scopes, places)
 
     def apply(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""

@@ -124,7 +124,7 @@ def encode(field: pa.Field, values: pa.Array, target: PgType, *, zero_dates: str
     Raises Refusal, and TypeError for a pair that :func:`takes` refuses.
     """
     kind = values.type
-    made = neutral_type(field)
+    column_type = neutral_type(field)
     word = target.word
     if pa.types.is_null(kind):
         return _nothing(len(values))
@@ -132,8 +132,8 @@ def encode(field: pa.Field, values: pa.Array, target: PgType, *, zero_dates: str
         values = pc.cast(values, pa.int8())
         kind = values.type
     if pa.types.is_integer(kind):
-        if made is not None and made.kind is ColumnKind.BIT and word in {"bit", "bit varying"}:
-            return _bits(values, made.length or 1)
+        if column_type is not None and column_type.kind is ColumnKind.BIT and word in {"bit", "bit varying"}:
+            return _bits(values, column_type.length or 1)
         return _whole(values, target)
     if pa.types.is_decimal(kind) and word == "numeric":
         return _decimal(values, target)
@@ -144,7 +144,9 @@ def encode(field: pa.Field, values: pa.Array, target: PgType, *, zero_dates: str
     if pa.types.is_timestamp(kind) and word.startswith("timestamp"):
         return _timestamp(_calendar(_micros(values), zero_dates), target)
     if pa.types.is_duration(kind) and word in {"interval", "time without time zone"}:
-        return _time(pc.cast(values, pa.duration("us")), target, ends_days=made is not None and bool(made.native))
+        return _time(
+            pc.cast(values, pa.duration("us")), target, ends_days=column_type is not None and bool(column_type.native)
+        )
     if _is_bytes(kind) and word == "bytea":
         return _bytes(values)
     if _is_bytes(kind) and word == "geometry":
@@ -219,12 +221,12 @@ def _spatial(column: Column) -> Column:
     """Convert the source's order (SRID, byte order, type, rest) to PostGIS's (EWKB): the SRID follows the type, which
     says so.
     """
-    there = column.lengths >= _SPATIAL_HEAD
-    at = column.starts[there]
+    mask = column.lengths >= _SPATIAL_HEAD
+    at = column.starts[mask]
     data = np.array(column.data)
     head = data[at[:, None] + np.arange(_SPATIAL_HEAD)]
-    unknown = np.zeros(len(there), bool)
-    unknown[there] = np.ascontiguousarray(head[:, :4]).view("<u4").reshape(-1) > _LARGEST_SRID
+    unknown = np.zeros(len(mask), bool)
+    unknown[mask] = np.ascontiguousarray(head[:, :4]).view("<u4").reshape(-1) > _LARGEST_SRID
     _refuse(unknown, f"has an SRID of more than {_LARGEST_SRID}, which PostGIS does not keep")
     data[at[:, None] + np.arange(_SPATIAL_HEAD)] = head[:, [4, 5, 6, 7, 8, 0, 1, 2, 3]]
     data[at + 4] |= 0x20
@@ -359,10 +361,10 @@ def _micros(values: pa.Array) -> pa.Array:
     unit = pa.timestamp("us", values.type.tz)
     if values.type == unit:
         return values
-    made = pc.cast(values, unit, safe=False)
-    same = pc.fill_null(pc.equal(pc.cast(made, values.type, safe=False), values), True).to_numpy(zero_copy_only=False)
+    micros = pc.cast(values, unit, safe=False)
+    same = pc.fill_null(pc.equal(pc.cast(micros, values.type, safe=False), values), True).to_numpy(zero_copy_only=False)
     _refuse(~np.asarray(same), "has more than six digits of a second")
-    return made
+    return micros
 
 
 def _calendar(values: pa.Array, zero_dates: str) -> pa.Array:
@@ -433,8 +435,8 @@ def _bytes(values: pa.Array) -> Column:
 def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
     if pa.types.is_dictionary(values.type):
         values = pc.cast(values, pa.string())
-    made = neutral_type(field)
-    if made is not None and made.kind is ColumnKind.ENUM:  # an ENUM's error value has no text
+    column_type = neutral_type(field)
+    if column_type is not None and column_type.kind is ColumnKind.ENUM:  # an ENUM's error value has no text
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
     if target.label:
         return _bytes(values)
@@ -450,9 +452,9 @@ def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
             _refuse(np.asarray(found), "has a NUL character, which PostgreSQL does not store")
     if target.word in {"character varying", "character"} and target.numbers:
         sure = (
-            made is not None
-            and made.kind in {ColumnKind.CHAR, ColumnKind.VARCHAR}
-            and 0 < made.length <= target.numbers[0]
+            column_type is not None
+            and column_type.kind in {ColumnKind.CHAR, ColumnKind.VARCHAR}
+            and 0 < column_type.length <= target.numbers[0]
         )
         if not sure and int(column.lengths.max(initial=0)) > target.numbers[0]:
             long = pc.fill_null(pc.greater(pc.utf8_length(values), target.numbers[0]), False).to_numpy(
@@ -466,8 +468,8 @@ def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
 
 def _versioned(column: Column) -> Column:
     """Put jsonb's version byte before each text."""
-    there = column.lengths >= 0
-    lengths = np.where(there, column.lengths + 1, -1)
+    mask = column.lengths >= 0
+    lengths = np.where(mask, column.lengths + 1, -1)
     ends = np.cumsum(np.maximum(lengths, 0))
     starts = ends - np.maximum(lengths, 0)
     data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)

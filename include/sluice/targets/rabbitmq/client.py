@@ -127,23 +127,23 @@ class AmqpClient:
             self._settle()
             self._window = min(self._place.options.confirm_window, 2 * self._window)
 
-    def _send(self, one: Outgoing) -> None:
+    def _send(self, message: Outgoing) -> None:
         pika = amqp_library()
         properties = pika.BasicProperties(
-            message_id=one.id,
-            content_type=one.content_type,
+            message_id=message.id,
+            content_type=message.content_type,
             delivery_mode=2,
             app_id="sluice",
-            headers=dict(one.headers),
+            headers=dict(message.headers),
         )
         mandatory = self._place.options.unroutable == "refuse"
         self._require_open()
         try:
-            self._channel.basic_publish(one.exchange, one.route, one.value, properties, mandatory=mandatory)
+            self._channel.basic_publish(message.exchange, message.route, message.value, properties, mandatory=mandatory)
         except pika.exceptions.AMQPError as error:
             raise self._translated(self._failed or error) from None
         self._sent += 1
-        self._waiting[self._sent] = one
+        self._waiting[self._sent] = message
 
     def _settle(self) -> None:
         """Send the messages that a full queue refused again, one by one, until it has room for each.
@@ -153,35 +153,36 @@ class AmqpClient:
         """
         if not self._refused:
             first = next(iter(self._waiting), self._sent)
-            self._overtook = {tag: one for tag, one in self._overtook.items() if tag > first}
+            self._overtook = {tag: message for tag, message in self._overtook.items() if tag > first}
             return
         self._window = 1  # and grows again: few messages are on their way when the queue is full the next time
         self._wait(lambda: not self._waiting, "waiting for confirms")
         rows: dict[tuple[str, ...], int] = {}
-        for tag, one in sorted(self._refused.items()):
-            rows.setdefault(one.of_row, tag)
-        later = {tag: one for tag, one in self._overtook.items() if tag > rows.get(one.of_row, tag)}
-        again = [one for _, one in sorted({**self._refused, **later}.items())]
+        for tag, message in sorted(self._refused.items()):
+            rows.setdefault(message.of_row, tag)
+        later = {tag: message for tag, message in self._overtook.items() if tag > rows.get(message.of_row, tag)}
+        again = [message for _, message in sorted({**self._refused, **later}.items())]
         _log.info("queue_full", target=self._place.owner, messages=len(again))
-        for one in again:
-            self._send_until_taken(one)
+        for message in again:
+            self._send_until_taken(message)
         self._overtook = {}
 
-    def _send_until_taken(self, one: Outgoing) -> None:
+    def _send_until_taken(self, message: Outgoing) -> None:
         patience_s = self._place.options.room_timeout.total_seconds()
         until, pause_s = time.monotonic() + patience_s, _FIRST_PAUSE_S
         while True:
             self._refused = {}
-            self._send(one)
+            self._send(message)
             self._wait(lambda: not self._waiting, "waiting for a confirm")
             if not self._refused:
                 return
             if self._interrupted or time.monotonic() > until:
                 raise TargetUnavailable(
-                    f"{self._doing}: the server refused message {one.id}"
+                    f"{self._doing}: the server refused message {message.id}"
                     + (f" for {patience_s:g} s" if not self._interrupted else "")
                     + ", for example because a queue is full",
-                    where=f"{self._place.address}, exchange {one.exchange or '(default)'}, routing key {one.route}",
+                    where=f"{self._place.address}, exchange {message.exchange or '(default)'}, "
+                    f"routing key {message.route}",
                     hint="let its consumers read, or raise max-length; the batch is sent again from its beginning. "
                     "options.room_timeout is how long a message waits for room",
                 )
@@ -286,16 +287,16 @@ class AmqpClient:
                     break
                 numbers.append(number)
         for number in numbers:
-            one = self._waiting.pop(number, None)
-            if one is None:
+            message = self._waiting.pop(number, None)
+            if message is None:
                 continue
-            why = self._returned.pop(one.id, None)
+            why = self._returned.pop(message.id, None)
             if why is not None:
-                self._unrouted.append((one, why))
+                self._unrouted.append((message, why))
             elif refused:
-                self._refused[number] = one
+                self._refused[number] = message
             elif self._refused or number > next(iter(self._waiting), number):
-                self._overtook[number] = one
+                self._overtook[number] = message
         self._confirmed += len(numbers)
         self._look()
 

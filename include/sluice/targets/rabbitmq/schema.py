@@ -37,7 +37,7 @@ class RabbitMQSchema:
             missing, lost = self._missing(needed)
         except SluiceError as error:
             return [TableFinding("error", first, "", error.message, hint=error.hint or "")]
-        found = [
+        findings = [
             TableFinding(
                 "error",
                 table or first,
@@ -50,7 +50,7 @@ class RabbitMQSchema:
             for (what, name), table in needed.items()
             if (what, name) in missing or name in lost
         ]
-        return [*found, *(one for plan in tables for one in self._about(plan, missing))]
+        return [*findings, *(one for plan in tables for one in self._about(plan, missing))]
 
     def _missing(
         self, needed: Mapping[tuple[str, str], TableId | None]

@@ -84,8 +84,8 @@ class QueueChannel:
 
     def send(self, messages: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
         """See :class:`Channel`."""
-        for one in messages:
-            self.client.publish(one)
+        for message in messages:
+            self.client.publish(message)
         return self.client.flush()
 
     def finish(self) -> None:
@@ -110,9 +110,9 @@ class StreamChannel:
         if messages and messages[-1].number + 1 >= _MOST:
             raise LoadError(f"a batch has more than {_MOST - 1:,} messages", where=messages[-1].route)
         routes: dict[str, list[tuple[int, bytes]]] = {}
-        for one in messages:
-            made = encoded(one.id, one.content_type, one.headers, one.value)
-            routes.setdefault(one.route, []).append((self.slot << 32 | one.number + 1, made))
+        for message in messages:
+            made = encoded(message.id, message.content_type, message.headers, message.value)
+            routes.setdefault(message.route, []).append((self.slot << 32 | message.number + 1, made))
         self.routes.update(routes)
         for route, numbered in routes.items():
             self.client.publish(route, self.publisher, numbered)

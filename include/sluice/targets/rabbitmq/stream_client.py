@@ -92,8 +92,8 @@ class StreamClient:
 
     def flush(self) -> None:
         """Wait until every message is confirmed. Raises TargetUnavailable, LoadError."""
-        for (stream, _), one in self._publishers.items():
-            self._run(one.settle(0), f"waiting for confirms of the stream {stream}", None)
+        for (stream, _), publisher in self._publishers.items():
+            self._run(publisher.settle(0), f"waiting for confirms of the stream {stream}", None)
 
     def _run(self, work: Coroutine[Any, Any, _T], doing: str, timeout_s: float | None = 0.0) -> _T:
         """Run work in the loop, within a deadline; None: it keeps one itself."""
@@ -235,7 +235,7 @@ class _Publisher:
 
     def _failed(self, frame: Any) -> None:
         if frame.publisher_id == self.number:
-            self._refused.update({one.publishing_id: one.response_code for one in frame.errors})
+            self._refused.update({error.publishing_id: error.response_code for error in frame.errors})
             self._moved.set()
 
     async def send(self, messages: list[Numbered]) -> None:

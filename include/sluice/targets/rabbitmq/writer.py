@@ -59,17 +59,17 @@ class RabbitMQWriter:
     def plan(self, parallelism: int) -> list[list[RabbitMQUnit]]:
         """Return one unit: the order of the log is kept within it."""
         batch = self.batch
-        told = tuple(map(statement_of, batch.schema_changes)) if self.place.options.statements else ()
-        if not batch.tables and not batch.changes and not told:
+        statements = tuple(map(statement_of, batch.schema_changes)) if self.place.options.statements else ()
+        if not batch.tables and not batch.changes and not statements:
             return []
-        rows = BatchRows.of(batch, self.place.pipeline, self.place.options.form, told)
+        rows = BatchRows.of(batch, self.place.pipeline, self.place.options.form, statements)
         return [[RabbitMQUnit(self.place, self.fence, rows)]]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Move the checkpoint past a batch that streams have; for queues the pipeline keeps it. Raises Fenced."""
         if self.place.options.streams and not self.batch.replay:
             to = Checkpoint(self.fence.epoch, self.batch.number, self.batch.position)
-            StreamCheckpoints(self.place).advance(to, {route for one in results for route in one.message or ()})
+            StreamCheckpoints(self.place).advance(to, {route for result in results for route in result.message or ()})
 
     def abort(self) -> None:
         """Do nothing: what was sent was sent; streams know it, and queues get it again."""
@@ -122,10 +122,10 @@ class RabbitMQUnit:
             rows.replay,
             f"{self.fence.batch} {position.server} {position.place}",
         ]
-        found += [f"{one.file}:{one.offset}" for one in rows.statements]
+        found += [f"{statement.file}:{statement.offset}" for statement in rows.statements]
         for piece in pieces:
-            seen = name_of([piece.rows["_seq"].to_numpy().tobytes().hex(), piece.part.to_numpy().tobytes().hex()])
-            found.append(f"{piece.table} {piece.rows.num_rows} {seen}")
+            seen_name = name_of([piece.rows["_seq"].to_numpy().tobytes().hex(), piece.part.to_numpy().tobytes().hex()])
+            found.append(f"{piece.table} {piece.rows.num_rows} {seen_name}")
         found += [
             f"{table.target} {file.path} {file.rows} {file.size_bytes}" for table in rows.tables for file in table.files
         ]
@@ -196,11 +196,12 @@ class BatchSender:
             if self.rejected is None:
                 for why in refused.values():
                     raise self._stopped(table.target, why)
-            for one, why in self.channel.send(messages):
+            for message, why in self.channel.send(messages):
                 refused.setdefault(
-                    one.row, f"no queue got it: {why}, exchange {one.exchange or '(default)'}, routing key {one.route}"
+                    message.row,
+                    f"no queue got it: {why}, exchange {message.exchange or '(default)'}, routing key {message.route}",
                 )
-                words.setdefault(one.row, "unroutable")
+                words.setdefault(message.row, "unroutable")
             if self.rejected is None:
                 for why in refused.values():
                     raise self._stopped(table.target, why)
@@ -211,10 +212,10 @@ class BatchSender:
             self.rejected(f"rabbitmq-{table.plan.source}", table.target, letters)
 
     def _require_taken(self, messages: Sequence[Outgoing]) -> None:
-        for one, why in self.channel.send(messages):
+        for message, why in self.channel.send(messages):
             raise LoadError(
-                f"batch {self.fence.batch}: no queue got message {one.id}: {why}",
-                where=f"{self.place.owner}, exchange {one.exchange or '(default)'}, routing key {one.route}",
+                f"batch {self.fence.batch}: no queue got message {message.id}: {why}",
+                where=f"{self.place.owner}, exchange {message.exchange or '(default)'}, routing key {message.route}",
                 hint="bind a queue to the exchange, or name an alternate exchange (its policy); options.unroutable: "
                 "discard lets the server drop such messages",
             )
@@ -228,7 +229,7 @@ class BatchSender:
         assert made.headers is not None  # the form has headers
         streams = self.place.options.streams
         exchange, route = "" if streams else self.place.exchange_of(piece.table), self.place.route_of(piece.table)
-        found: list[Outgoing] = []
+        messages: list[Outgoing] = []
         refused: dict[int, str] = {}
         masked = any(map(is_masked, piece.rows.schema))
         keys, values = made.keys.to_pylist(), made.values.to_pylist()
@@ -238,19 +239,19 @@ class BatchSender:
             said["sluice.table"] = str(piece.table)
             if key is not None:
                 said["key"] = key.decode()
-            one = self._outgoing(row, exchange, route, said, value or b"", content_type)
+            message = self._outgoing(row, exchange, route, said, value or b"", content_type)
             limit = self._limit(route)
-            size = len(one.value)
+            size = len(message.value)
             if streams and size + _BESIDE > limit:
-                size = len(encoded(one.id, one.content_type, one.headers, one.value))
+                size = len(encoded(message.id, message.content_type, message.headers, message.value))
             if size > limit:
                 shown = "(masked)" if masked else (key or b"none").decode()[:300]
                 refused[row] = (
                     f"a message of {size:,} bytes is larger than {limit:,} (options.max_message_bytes, or the "
                     f"server's frame), key {shown}"
                 )
-            found.append(one)
-        return ([one for one in found if one.row not in refused] if refused else found), refused
+            messages.append(message)
+        return ([message for message in messages if message.row not in refused] if refused else messages), refused
 
     def _limit(self, route: str) -> int:
         if route not in self._limits:

@@ -77,8 +77,8 @@ class RedisCheckpoints(SwappedCheckpoints[Place, RedisCheckpoint]):
         with self._opened() as store:
             record = change_record(store, decide, self._place)
             while record is not None and self._place.options.fsync and not store.is_on_disk:
-                held, token = store.read()
-                if held != record:
+                held_checkpoint, token = store.read()
+                if held_checkpoint != record:
                     raise TargetUnavailable("the checkpoint moved meanwhile", where=self.place)
                 store.swap(record, token)
         return record

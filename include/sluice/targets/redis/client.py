@@ -51,7 +51,7 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
         raise ConfigError(
             f"connection {endpoint.connection_id!r}: db {given!r} is not the number of a database"
         ) from None
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "host": endpoint.host or "localhost",
         "port": endpoint.port or PORT,
         "db": number,
@@ -62,9 +62,9 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
         for name in _FILES:
             if extra.get(name) and not os.path.isfile(str(extra[name])):
                 raise ConfigError(f"connection {endpoint.connection_id!r}: {name} {extra[name]!r} is not a file")
-        found["ssl"] = True
-        found |= {name: extra[name] for name in _TLS if extra.get(name) not in (None, "")}
-    return found
+        settings["ssl"] = True
+        settings |= {name: extra[name] for name in _TLS if extra.get(name) not in (None, "")}
+    return settings
 
 
 _pools: dict[tuple[tuple[str, Any], ...], Any] = {}
@@ -137,12 +137,12 @@ class Client:
 
     def _receive(self) -> Any:
         try:
-            found = self._connection.read_response()
+            response = self._connection.read_response()
         except library().ResponseError:
             self._owed -= 1  # an answer, too
             raise
         self._owed -= 1
-        return found
+        return response
 
     def run(self, script: Script, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """Run a script. Raises FenceMoved."""

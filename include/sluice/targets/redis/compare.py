@@ -49,10 +49,10 @@ class RedisComparer(ComparesRowsOnly):
             made = TableRows(self.place, plan)
             rows = rows.combine_chunks()
             keys = made.row_keys(rows).cast(BYTES).to_pylist() if rows.num_rows else []
-            found = self._compared(client, made, rows, keys, values=values)
+            differences = self._compared(client, made, rows, keys, values=values)
             if item is None or item.listed is None:
-                return found
-            return replace(found, extra=self._beyond(client, made, rows, item, set(keys)))
+                return differences
+            return replace(differences, extra=self._beyond(client, made, rows, item, set(keys)))
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -74,7 +74,10 @@ class RedisComparer(ComparesRowsOnly):
             return None
         columns = listed_keys(made.plan, listed, rows.schema)
         keys = (
-            made.keys([one.combine_chunks() for one in columns.columns], list(columns.schema)).cast(BYTES).to_pylist()
+            made
+            .keys([column.combine_chunks() for column in columns.columns], list(columns.schema))
+            .cast(BYTES)
+            .to_pylist()
         )
         there = client.ask_all("looking for keys", [["EXISTS", key] for key in keys])
         return keys_where(listed, [exists == 1 and key not in sent for key, exists in zip(keys, there, strict=True)])
@@ -104,13 +107,13 @@ class RedisComparer(ComparesRowsOnly):
                 different.append(RowDifference(number, odd, shown))
         return RangeDifferences(tuple(missing), tuple(different))
 
-    def _same(self, made: ColumnType, mine: bytes | None, there: bytes | None) -> bool:
+    def _same(self, column_type: ColumnType, mine: bytes | None, there: bytes | None) -> bool:
         if self.place.options.form != "json" or mine is None or there is None:
-            return alike(made, mine, there)
+            return alike(column_type, mine, there)
         one, other = (json.loads(text, parse_float=lambda digits: repr(float(digits))) for text in (mine, there))
         if type(one) is not type(other):
             return False
-        return bool(one == other) or (isinstance(one, str) and alike(made, one.encode(), other.encode()))
+        return bool(one == other) or (isinstance(one, str) and alike(column_type, one.encode(), other.encode()))
 
     def _shown(self, value: bytes | None) -> str | None:
         if value is None:

@@ -39,8 +39,8 @@ class HeldTables(OnlyColumns):
         self._held = held
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
-        found = self._held.get(str(table))
-        return {name.casefold(): name for name in found.columns} if found is not None else None
+        definition = self._held.get(str(table))
+        return {name.casefold(): name for name in definition.columns} if definition is not None else None
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         return has(self._held[str(table)].key == names)
@@ -53,12 +53,12 @@ def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> 
     batch, number = map(int, done.split(b" ")) if done else (0, 0)
     if batch == fence.batch and number > change.number:
         return
-    held = definitions(client, place)
+    held_definitions = definitions(client, place)
     if change.check_only:
-        require_held(change, HeldTables(held, change))
+        require_held(change, HeldTables(held_definitions, change))
         return
-    follower = _Follower(client, place, fence, change, held)
-    for step in list(steps_of(change, HeldTables(held, change), generated=True)):
+    follower = _Follower(client, place, fence, change, held_definitions)
+    for step in list(steps_of(change, HeldTables(held_definitions, change), generated=True)):
         follower.step(step)
     follower.note(place.checkpoint_key, STATEMENTS, f"{fence.batch} {change.number + 1}")
 
@@ -136,7 +136,7 @@ class _Follower:
             raise not_followed(
                 self.change, "columns take each other's names, which a load that is repeated would do twice"
             )
-        held = self.held[str(step.table)]
+        held_definition = self.held[str(step.table)]
         if self.place.options.form != "string" and (step.drops or renamed or step.new):
             for keys in self._keys(step.table):
                 values = self._values(step)
@@ -144,20 +144,22 @@ class _Follower:
                     self._fields(keys, step, values)
                 else:
                     self._documents(keys, step, values)
-        self._define(step.table, Definition(step.columns_after(held.columns), step.key_after(held.key)))
+        self._define(
+            step.table, Definition(step.columns_after(held_definition.columns), step.key_after(held_definition.key))
+        )
 
     def _values(self, step: AlterTable) -> dict[str, pa.Array]:
         """Return what rows that are there get in new columns. Raises LoadError for a value that is not known."""
-        found: dict[str, pa.Array] = {}
+        values: dict[str, pa.Array] = {}
         for added in step.new:
             if added.column.generated is not None:
                 continue
-            known = self.change.meaning.default_value(added.column)
-            if known.value is None:
-                raise not_filled(self.change, step.table, added.name, known.why, added_by_hand())
+            known_default_value = self.change.meaning.default_value(added.column)
+            if known_default_value.value is None:
+                raise not_filled(self.change, step.table, added.name, known_default_value.why, added_by_hand())
             made = json_texts if self.place.options.form == "json" else texts
-            found[added.name] = made(pa.repeat(known.value, 1), type_of(self.change, added.column))
-        return found
+            values[added.name] = made(pa.repeat(known_default_value.value, 1), type_of(self.change, added.column))
+        return values
 
     def _fields(self, keys: Sequence[bytes], step: AlterTable, values: Mapping[str, pa.Array]) -> None:
         given = {name: one[0].as_py() for name, one in values.items() if one[0].is_valid}

@@ -45,8 +45,8 @@ def held_rows(
 
 
 def _hash_row(names: Sequence[str], answer: Sequence[bytes | None]) -> HeldRow | None:
-    found = {name: value for name, value in zip(names, answer, strict=True) if value is not None}
-    return found or None  # the key's columns are never NULL
+    values = {name: value for name, value in zip(names, answer, strict=True) if value is not None}
+    return values or None  # the key's columns are never NULL
 
 
 def shown_key(key: bytes, *, hidden: bool) -> str:
@@ -79,7 +79,7 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
     """Return the key's columns from the keys of rows, as the source's values are stored; keys of other things are left
     out. Raises LoadError.
     """
-    head, tail = (one.encode() for one in place.row_affixes(plan.target))
+    head, tail = (affix.encode() for affix in place.row_affixes(plan.target))
     columns = plan.key_columns
     middles = (key[len(head) : len(key) - len(tail)].decode("utf-8", "surrogateescape").split(":") for key in keys)
     found = [
@@ -89,9 +89,9 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
     ]
     arrays = []
     for number, column in enumerate(columns):
-        made = column.value_type
+        value_type = column.value_type
         try:
-            arrays.append(pa.array([read_text(made, parts[number]) for parts in found], made.arrow_type))
+            arrays.append(pa.array([read_text(value_type, parts[number]) for parts in found], value_type.arrow_type))
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
             raise LoadError(
                 f"keys of {plan.target} cannot be read back: {error}",

@@ -130,9 +130,9 @@ class RedisOptions(BaseModel):
             raise ValueError("indexes go with form: hash: the server reads there what an old row was indexed by")
         if self.indexes and self.expire is not None:
             raise ValueError("indexes do not go with expire: an index would keep the keys of rows that are gone")
-        for one in self.indexes:
-            if one.table.count(".") != 1:
-                raise ValueError(f"indexes: table {one.table!r} must be schema.table")
+        for index in self.indexes:
+            if index.table.count(".") != 1:
+                raise ValueError(f"indexes: table {index.table!r} must be schema.table")
         return self
 
     @property

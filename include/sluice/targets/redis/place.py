@@ -56,7 +56,7 @@ class Place:
 
     def indexes_of(self, table: TableId) -> tuple[Index, ...]:
         """Return the indexes of a table."""
-        return tuple(one for one in self.options.indexes if one.table == str(table))
+        return tuple(index for index in self.options.indexes if index.table == str(table))
 
     def expiry_column(self, names: Any) -> str:
         """Return the column that says when rows of a table go; "" if none does. ``names``: of its columns."""

@@ -59,7 +59,7 @@ TARGET = (
 def set_user(user: str, rights: Iterable[Right], patterns: Iterable[str] = ()) -> str:
     """Return the statement that gives a login the commands of ``rights``, and keys of ``patterns``."""
     commands = (name for right in rights for name in right.privileges if name != PATTERN)
-    return " ".join(["ACL SETUSER", user, *(f"{PATTERN}{one}" for one in patterns), *commands])
+    return " ".join(["ACL SETUSER", user, *(f"{PATTERN}{pattern}" for pattern in patterns), *commands])
 
 
 def set_user_for(text: str) -> str:

@@ -35,25 +35,25 @@ class RedisSchema:
             return ()
         first = tables[0].target
         with connected(self.place) as client:
-            found = [
+            findings = [
                 TableFinding(severity, first, "", why, hint=hint)
                 for severity, why, hint in server_findings(client, self.place)
             ]
             try:
-                held = definitions(client, self.place) if self.input is Input.MERGED else {}
+                held_definitions = definitions(client, self.place) if self.input is Input.MERGED else {}
                 streams = {self.place.stream_of(plan.target) for plan in tables if self.input is Input.CHANGES}
                 lost = {stream: self._why_lost(client, stream) for stream in streams}
             except SluiceError as error:
-                return [*found, TableFinding("error", first, "", error.message, hint=error.hint or "")]
+                return [*findings, TableFinding("error", first, "", error.message, hint=error.hint or "")]
         for plan in tables:
             if self.input is Input.MERGED:
-                found += self._about(plan, held)
+                findings += self._about(plan, held_definitions)
             elif lost[stream := self.place.stream_of(plan.target)]:
                 forgets = shlex.join(["HDEL", self.place.checkpoint_key, f"stream:{stream}"])
                 why = f"the stream {stream} {lost[stream]}"
-                found.append(TableFinding("error", plan.target, "", why, forgets, MADE_ANEW, absent=True))
+                findings.append(TableFinding("error", plan.target, "", why, forgets, MADE_ANEW, absent=True))
             else:
-                found.append(
+                findings.append(
                     TableFinding(
                         "ok",
                         plan.target,
@@ -61,30 +61,30 @@ class RedisSchema:
                         f"stream {self.place.stream_of(plan.target)}, {self.place.options.format}",
                     )
                 )
-        return found
+        return findings
 
     def _why_lost(self, client: Client, stream: str) -> str:
         return bytes(client.run(LOST, [self.place.checkpoint_key, stream], [])).decode()
 
-    def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[TableFinding]:
-        place, there = self.place, held.get(str(plan.target))
+    def _about(self, plan: PlannedTable, held_definitions: Mapping[str, Definition]) -> Iterator[TableFinding]:
+        place, definition = self.place, held_definitions.get(str(plan.target))
         if not plan.key:
             yield without_key(plan)
             return
-        new = lacking(plan, there.columns) if there is not None else []
+        new = lacking(plan, definition.columns) if definition is not None else []
         for name in new:
-            assert there is not None
-            statement = statement_of(place, plan.target, replace(there, columns=(*there.columns, *new)))
+            assert definition is not None
+            statement = statement_of(place, plan.target, replace(definition, columns=(*definition.columns, *new)))
             why = f"it has no column {name!r}, which {plan.source} has"
             yield TableFinding("error", plan.target, name, why, statement, absent=True)
         if new:
             return
         try:
-            require(place, held, plan)
+            require(place, held_definitions, plan)
         except MappingError as error:
-            statement = statement_of(place, plan.target, definition_of(plan)) if there is None else ""
+            statement = statement_of(place, plan.target, definition_of(plan)) if definition is None else ""
             yield TableFinding(
-                "error", plan.target, "", error.message, statement, hint=error.hint or "", absent=there is None
+                "error", plan.target, "", error.message, statement, hint=error.hint or "", absent=definition is None
             )
             return
         yield from self._losses(plan)
@@ -99,13 +99,15 @@ class RedisSchema:
     def _losses(self, plan: PlannedTable) -> Iterator[TableFinding]:
         options = self.place.options
         if options.form == "string":
-            left = [column.name for column in plan.columns if column.name != options.value_column and not column.key]
-            if left:
+            remaining_names = [
+                column.name for column in plan.columns if column.name != options.value_column and not column.key
+            ]
+            if remaining_names:
                 yield TableFinding(
                     "warning",
                     plan.target,
                     "",
-                    f"form: string stores {options.value_column} alone, without {', '.join(left)}",
+                    f"form: string stores {options.value_column} alone, without {', '.join(remaining_names)}",
                 )
             return
         for column in plan.columns:

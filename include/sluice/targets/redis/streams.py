@@ -92,8 +92,8 @@ class StreamUnit:
         writer = MessageWriter(place.options.message_form, self.source, self.fence.batch)
         for group in in_log_order(pieces, _ROWS, together=place.options.one_stream):
             for piece in group:
-                made, stream = writer.messages(piece), place.stream_of(piece.table)
-                too_large = made.too_large(place.options.max_row_bytes)
+                messages, stream = writer.messages(piece), place.stream_of(piece.table)
+                too_large = messages.too_large(place.options.max_row_bytes)
                 if too_large:
                     raise LoadError(
                         f"an entry of {too_large[0][1]:,} bytes is larger than options.max_row_bytes, "
@@ -101,8 +101,10 @@ class StreamUnit:
                         where=f"{piece.table}, stream {stream}",
                         hint="raise it, or leave the column out: mapping.columns.exclude",
                     )
-                headers = made.headers or []
-                for key, value, more in zip(made.keys.to_pylist(), made.values.to_pylist(), headers, strict=True):
+                headers = messages.headers or []
+                for key, value, more in zip(
+                    messages.keys.to_pylist(), messages.values.to_pylist(), headers, strict=True
+                ):
                     fields = [] if key is None else [b"key", key]
                     fields += [] if value is None else [b"value", value]
                     yield stream, [*fields, *(part for name, said in more for part in (name.encode(), said))]

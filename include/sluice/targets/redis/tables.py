@@ -46,17 +46,17 @@ def definitions(client: Client, place: Place) -> dict[str, Definition]:
     """Return the definitions by table. Raises LoadError if one cannot be read."""
     found = client.ask("reading the tables", "HGETALL", place.tables_key)
     given = zip(found[::2], found[1::2], strict=True)
-    made = {}
+    definitions = {}
     for name, text in given:
         try:
-            made[name.decode()] = Definition.from_text(text.decode())
+            definitions[name.decode()] = Definition.from_text(text.decode())
         except (ValueError, KeyError, TypeError) as error:
             raise LoadError(
                 f"the definition of {name!r} cannot be read: {error!r}",
                 where=f"key {place.tables_key} at {place.endpoint.address}",
                 hint=f"remove the field by HDEL; `sluice check {place.pipeline} --apply` makes it anew",
             ) from None
-    return made
+    return definitions
 
 
 def definition_of(plan: PlannedTable) -> Definition:
@@ -71,8 +71,8 @@ def statement_of(place: Place, table: TableId, definition: Definition) -> str:
 
 def require(place: Place, held: Definitions, plan: PlannedTable) -> None:
     """Raise MappingError unless rows of a planned table can be written."""
-    found = held.get(str(plan.target))
-    if found is None:
+    definition = held.get(str(plan.target))
+    if definition is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}: no definition says what its keys are",
             where=str(plan.target),
@@ -80,8 +80,8 @@ def require(place: Place, held: Definitions, plan: PlannedTable) -> None:
         )
     require_names(
         plan,
-        found.columns,
-        found.key,
+        definition.columns,
+        definition.key,
         column_hint=f"`sluice check {place.pipeline} --apply` adds it, or leave it out: mapping.columns.exclude",
         key_hint="name the same key in the mapping: key; or remove the rows and the definition, and copy the table "
         "anew",
@@ -119,17 +119,17 @@ def _require_options(place: Place, plan: PlannedTable) -> None:
         )
 
 
-def _require_apart(place: Place, held: Definitions, plan: PlannedTable) -> None:
+def _require_apart(place: Place, held_definitions: Definitions, plan: PlannedTable) -> None:
     """Raise MappingError if keys of another table could be taken for those of this one."""
     head, tail = place.row_affixes(plan.target)
-    for name in held:
-        other = TableId(*name.split(".", 1))
-        if other == plan.target:
+    for name in held_definitions:
+        other_table = TableId(*name.split(".", 1))
+        if other_table == plan.target:
             continue
-        theirs, end = place.row_affixes(other)
+        theirs, end = place.row_affixes(other_table)
         if (theirs.startswith(head) or head.startswith(theirs)) and (tail.endswith(end) or end.endswith(tail)):
             raise MappingError(
-                f"keys of {plan.target} begin with {head!r} and end with {tail!r}, and so do keys of {other}",
+                f"keys of {plan.target} begin with {head!r} and end with {tail!r}, and so do keys of {other_table}",
                 where=str(plan.target),
                 hint="put {schema} and {table} in front of {key} in options.key, with another character between them",
             )
@@ -140,11 +140,11 @@ def index_spec(indexes: tuple[Index, ...]) -> str:
     if not indexes:
         return ""
     made = []
-    for one in indexes:
+    for index in indexes:
         parts: list[dict[str, str]] = []
-        for text, column, _, _ in string.Formatter().parse(one.key):
+        for text, column, _, _ in string.Formatter().parse(index.key):
             parts += [{"text": text}] if text else []
             parts += [{"column": column}] if column is not None else []
-        made.append({"key": one.key, "parts": parts, **({"score": one.score} if one.score else {})})
-    columns = sorted({name for one in indexes for name in one.columns})
+        made.append({"key": index.key, "parts": parts, **({"score": index.score} if index.score else {})})
+    columns = sorted({name for index in indexes for name in index.columns})
     return json.dumps({"columns": columns, "indexes": made}, ensure_ascii=False)

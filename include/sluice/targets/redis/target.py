@@ -147,13 +147,15 @@ class RedisReconciler:
         with connected(place) as client:
             now = float(client.ask("asking for the server's time", "TIME")[0])
             keys = sorted({key for part in client.scan(place.checkpoints, "") for key in part})
-            for key in (one.decode("utf-8", "replace") for one in keys):
+            for key in (key.decode("utf-8", "replace") for key in keys):
                 pipeline = key.removeprefix(place.checkpoints).rpartition(".")[0]
                 if pipeline == place.pipeline:
                     continue
-                held = read_checkpoint(client, place, key)
-                if held is not None:
-                    found.append(OtherWriter(pipeline, held.tables, max(0.0, now - held.at), f"DEL {key}"))
+                held_checkpoint = read_checkpoint(client, place, key)
+                if held_checkpoint is not None:
+                    found.append(
+                        OtherWriter(pipeline, held_checkpoint.tables, max(0.0, now - held_checkpoint.at), f"DEL {key}")
+                    )
         return tuple(found)
 
 

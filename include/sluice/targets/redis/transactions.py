@@ -79,14 +79,14 @@ class FencedTransactions:
         if list(held) != self._held:
             raise FenceMoved("the checkpoint is another one")
 
-    def _receive(self, one: _Transaction) -> None:
-        answers = self._client.receive_all(1 + one.count + 1)  # MULTI, each command, EXEC
+    def _receive(self, transaction: _Transaction) -> None:
+        answers = self._client.receive_all(1 + transaction.count + 1)  # MULTI, each command, EXEC
         if answers is None:
-            if one.tries >= _ATTEMPTS:
+            if transaction.tries >= _ATTEMPTS:
                 raise TargetUnavailable(
                     "the checkpoint was changed again and again while rows were written", where=self._place.record_place
                 )
-            self._again.append(_Transaction(one.commands, one.count, one.tries + 1))
+            self._again.append(_Transaction(transaction.commands, transaction.count, transaction.tries + 1))
             return
         for answer in answers:
             self._client.require_done(answer)

@@ -62,7 +62,7 @@ class RedisWriter:
         self._follow(before_rows=True)
 
     def _follow(self, *, before_rows: bool) -> None:
-        changes = [one for one in self.batch.schema_changes if one.before_rows is before_rows]
+        changes = [change for change in self.batch.schema_changes if change.before_rows is before_rows]
         if not changes:
             return
         if self.input is Input.CHANGES:
@@ -86,29 +86,32 @@ class RedisWriter:
         if not batch.tables and not batch.reconcile:
             return []
         with connected(place) as client:
-            held = definitions(client, place)
+            held_definitions = definitions(client, place)
         for table in batch.tables:
-            require(place, held, table.plan)
+            require(place, held_definitions, table.plan)
         copied = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
         unit = RedisUnit(place, self.fence, batch.reader)
         clears = [replace(unit, clears=one) for one in batch.reconcile]
         leaves, moves, puts = [], [], []
         for table in sorted(batch.tables, key=lambda one: one.weight):
-            mine = replace(unit, table=table, copied=table.target in copied)
+            own_unit = replace(unit, table=table, copied=table.target in copied)
             leaves += [
-                replace(mine, act="leave", files=(file,)) for file in table.files if file.deletes or file.updates
+                replace(own_unit, act="leave", files=(file,)) for file in table.files if file.deletes or file.updates
             ]
             if table.partial:
-                moves.append(replace(mine, act="move", files=table.files))
-            puts += [replace(mine, act="put", files=(file,)) for file in table.files]
+                moves.append(replace(own_unit, act="move", files=table.files))
+            puts += [replace(own_unit, act="put", files=(file,)) for file in table.files]
         return [phase for phase in (clears, leaves, moves, puts) if phase]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Follow later schema changes, then move the checkpoint. A repeat is harmless. Raises Fenced, LoadError."""
         batch, fence = self.batch, self.fence
         with connected(self.place) as client:
-            held = read_checkpoint(client, self.place)
-            again = held is not None and (held.checkpoint.epoch, held.checkpoint.batch) == (fence.epoch, batch.number)
+            held_checkpoint = read_checkpoint(client, self.place)
+            again = held_checkpoint is not None and (
+                held_checkpoint.checkpoint.epoch,
+                held_checkpoint.checkpoint.batch,
+            ) == (fence.epoch, batch.number)
             if not again:
                 guarded(client, self.place, fence)
         if batch.replay:
@@ -170,8 +173,8 @@ class RedisUnit:
         item, plan = self.reader.key_range(stored), stored.plan
         sender = RowSender(client, self.place, self.fence, index_spec(self.place.indexes_of(plan.target)))
         if not item.names:
-            found = client.scan(*self.place.row_affixes(plan.target))
-            return WriteResult(deleted=sum(sender.remove(keys) for keys in found))
+            scan = client.scan(*self.place.row_affixes(plan.target))
+            return WriteResult(deleted=sum(sender.remove(keys) for keys in scan))
         return WriteResult(deleted=sender.remove(self._listed(stored, item)))
 
     def _listed(self, stored: StoredRange, item: KeyRange) -> list[bytes]:
@@ -183,7 +186,7 @@ class RedisUnit:
         rows = TableRows(self.place, stored.plan)
         keys = listed_keys(stored.plan, item.listed, item.kept.schema)
         asked, kept = (
-            rows.keys([one.combine_chunks() for one in given.columns], list(keys.schema)).to_pylist()
+            rows.keys([column.combine_chunks() for column in given.columns], list(keys.schema)).to_pylist()
             for given in (keys, item.kept.select(keys.schema.names))
         )
         return [key.encode() for key in dict.fromkeys(asked) if key not in set(kept)]
@@ -226,17 +229,17 @@ class _TableWork:
         if self._moved_before():
             return WriteResult()
         olds: list[bytes] = []
-        made: list[PackedRows] = []
+        rows: list[PackedRows] = []
         for piece in self.pieces():
             keys = self.rows.keys_of(piece)
             some = keys.moved & self.rows.lacking(piece)
             if some.any():
                 old = keys.old.filter(pa.array(some))
                 olds += old.cast(BYTES).to_pylist()
-                made.append(self._packed(piece.filter(pa.array(some)), None, old))
+                rows.append(self._packed(piece.filter(pa.array(some)), None, old))
         if olds:
-            both = [*olds, *(key for one in made for key in one.names.to_pylist())]
-            words = [word for one in made for word in _words(one)]
+            both = [*olds, *(key for one in rows for key in one.names.to_pylist())]
+            words = [word for one in rows for word in _words(one)]
             place = self.unit.place
             spec = index_spec(place.indexes_of(self.table.target))
             head = [place.options.form, f"{_MARK}{self.table.target}", self.unit.fence.batch, len(olds), spec]

@@ -25,7 +25,7 @@ _BROKEN = {
 
 def effects_on(change: SchemaChange, table: TableId) -> tuple[ColumnEffect, ...]:
     """Return the effects on a source table's rows, unless they are copied again."""
-    return () if table in change.copies else tuple(one for one in change.effects if one.table == table)
+    return () if table in change.copies else tuple(effect for effect in change.effects if effect.table == table)
 
 
 def effects_at(
@@ -42,11 +42,11 @@ def effects_at(
         if why or not effect.same:
             found.append(replace(effect, unknown=effect.unknown or why))
     if held is not Held.TYPED and one.before is not None and one.after is not None:
-        known = {column.name for column in one.before.columns} | {effect.new.name for effect in effects}
+        known_names = {column.name for column in one.before.columns} | {effect.new.name for effect in effects}
         found += [
             ColumnEffect(one.table, new, new, unknown="the source computes its values")
             for new in one.after.columns
-            if new.generated is not None and new.name not in known
+            if new.generated is not None and new.name not in known_names
         ]
     return found
 
@@ -70,9 +70,9 @@ _DECIMAL128 = 34
 """The digits of IEEE 754's decimal128."""
 
 
-def _digits(made: ColumnType) -> int:
+def _digits(column_type: ColumnType) -> int:
     """Return the fractional digits of a number or a time."""
-    return made.scale if made.kind is ColumnKind.DECIMAL else made.digits
+    return column_type.scale if column_type.kind is ColumnKind.DECIMAL else column_type.digits
 
 
 def broken(kind: StepKind) -> str:

@@ -149,15 +149,15 @@ def steps_of(change: SchemaChange, tables: Tables, *, generated: bool = False) -
 
 
 def _other_keys(table: TableDefinition) -> list[IndexDefinition]:
-    return [one for one in table.indexes if not one.primary]
+    return [index for index in table.indexes if not index.primary]
 
 
 def type_of(change: SchemaChange, column: ColumnDefinition) -> ColumnType:
     """Return what the values of a column are. Raises LoadError for a type that is not known."""
-    made = change.meaning.types.get(column)
-    if made is None:
+    column_type = change.meaning.types.get(column)
+    if column_type is None:
         raise not_followed(change, f"the type {column.type} of column {column.name} is not known")
-    return made
+    return column_type
 
 
 def name_taken(change: SchemaChange, name: str) -> LoadError:
@@ -176,44 +176,46 @@ class Planner:
 
     def steps(self, part: Followed) -> Iterator[Step]:
         """Yield what to do to one table. Raises LoadError."""
-        one, kinds = part.one, part.kinds
-        table = self._tables.table(one.table)
+        change, kinds = part.one, part.kinds
+        table = self._tables.table(change.table)
         if K.DROP_TABLE in kinds:
             if self._has(table):
                 self._now[table] = None
                 yield DropTable(table)
             return
         if K.CREATE_TABLE in kinds:
-            yield from self._created(one, table)
+            yield from self._created(change, table)
             return
         if K.TRUNCATE_TABLE in kinds and self._has(table):
-            yield EmptyTable(table, one.table)
+            yield EmptyTable(table, change.table)
         alters = part.captured and bool(kinds - _NOT_OF_COLUMNS)
-        if alters and self._has(table) and one.before is not None and one.after is not None:
-            yield self._altered(part, table, one.before, one.after)
-        if K.RENAME_TABLE in kinds and one.renamed_to is not None:
-            yield from self._renamed(part, table, one.renamed_to)
+        if alters and self._has(table) and change.before is not None and change.after is not None:
+            yield self._altered(part, table, change.before, change.after)
+        if K.RENAME_TABLE in kinds and change.renamed_to is not None:
+            yield from self._renamed(part, table, change.renamed_to)
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _columns(self, table: TableId) -> dict[str, str] | None:
         if table not in self._now:
-            found = self._tables.columns(table)
-            self._now[table] = dict(found) if found is not None else None
+            columns = self._tables.columns(table)
+            self._now[table] = dict(columns) if columns is not None else None
         return self._now[table]
 
     def _has(self, table: TableId) -> bool:
         return self._columns(table) is not None
 
-    def _created(self, one: TableChange, table: TableId) -> Iterator[Step]:
-        if one.after is None or (self._has(table) and one.before is None):
+    def _created(self, change: TableChange, table: TableId) -> Iterator[Step]:
+        if change.after is None or (self._has(table) and change.before is None):
             return
         if self._has(table):
             yield DropTable(table)  # CREATE OR REPLACE TABLE
         columns = tuple(
-            AddColumn(name, column) for column in one.after.columns if (name := self._name(one, column)) is not None
+            AddColumn(name, column)
+            for column in change.after.columns
+            if (name := self._name(change, column)) is not None
         )
         self._now[table] = {added.name.casefold(): added.name for added in columns}
-        yield CreateTable(table, one.table, one, one.after, columns, self._key(one, one.after))
+        yield CreateTable(table, change.table, change, change.after, columns, self._key(change, change.after))
 
     def _renamed(self, part: Followed, table: TableId, to: TableId) -> Iterator[Step]:
         new = self._tables.table(to)
@@ -224,21 +226,23 @@ class Planner:
         self._now[new], self._now[table] = self._now[table], None
         yield RenameTable(table, new, part.one.before)
 
-    def _name(self, one: TableChange, column: ColumnDefinition) -> str | None:
+    def _name(self, change: TableChange, column: ColumnDefinition) -> str | None:
         """Return the target's name of a column that it has, or shall have."""
-        return None if column.generated is not None and not self._generated else self._tables.column(one, column.name)
+        return (
+            None if column.generated is not None and not self._generated else self._tables.column(change, column.name)
+        )
 
-    def _key(self, one: TableChange, after: TableDefinition) -> tuple[str, ...]:
-        return tuple(self._tables.column(one, name) or name for name in after.row_key)
+    def _key(self, change: TableChange, after: TableDefinition) -> tuple[str, ...]:
+        return tuple(self._tables.column(change, name) or name for name in after.row_key)
 
     def _altered(self, part: Followed, table: TableId, before: TableDefinition, after: TableDefinition) -> AlterTable:
-        one, kinds = part.one, part.kinds
-        there = self._columns(table)
-        assert there is not None
+        change, kinds = part.one, part.kinds
+        columns = self._columns(table)
+        assert columns is not None
         require_told_columns(self._change, part)
         parts = self._parts(part)
-        drops = tuple(self._drops(one, [p for p in parts if p.kind in kinds & {K.DROP_COLUMN}], there))
-        renames, clash = self._renames(one, [p for p in parts if p.kind in kinds & {K.RENAME_COLUMN}], there)
+        drops = tuple(self._drops(change, [p for p in parts if p.kind in kinds & {K.DROP_COLUMN}], columns))
+        renames, clash = self._renames(change, [p for p in parts if p.kind in kinds & {K.RENAME_COLUMN}], columns)
         was = {new.casefold(): old for old, new in renames}
         stays = {
             p.old.name.lower()
@@ -247,10 +251,10 @@ class Planner:
         }
         changes, adds = [], []
         for each in parts:
-            name = self._name(one, each.new) if each.new is not None and each.kind in kinds else None
+            name = self._name(change, each.new) if each.new is not None and each.kind in kinds else None
             if each.new is None or name is None or each.kind is K.RENAME_COLUMN:
                 continue
-            found = there.get(name.casefold())
+            found = columns.get(name.casefold())
             if each.kind is K.ADD_COLUMN:
                 if found is not None and each.new.name.lower() in stays:
                     raise not_followed(
@@ -259,20 +263,20 @@ class Planner:
                 adds.append(AddColumn(name, each.new, there=found is not None))
             elif found is not None and each.old is not None:
                 changes.append(ChangeColumn(each.kind, found, was.get(found.casefold(), found), each.old, each.new))
-        there.update({added.name.casefold(): added.name for added in adds if not added.there})
+        columns.update({added.name.casefold(): added.name for added in adds if not added.there})
         return AlterTable(
             table,
-            one.table,
-            one,
+            change.table,
+            change,
             before,
             after,
             parts,
-            copied=one.table in self._change.copies,
+            copied=change.table in self._change.copies,
             drops=drops,
             renames=renames,
             changes=tuple(changes),
             adds=tuple(adds),
-            key=self._key(one, after) if K.PRIMARY_KEY in kinds and before.row_key != after.row_key else None,
+            key=self._key(change, after) if K.PRIMARY_KEY in kinds and before.row_key != after.row_key else None,
             comment=after.comment if K.TABLE_OPTIONS in kinds and before.comment != after.comment else None,
             indexes=bool(kinds & {K.INDEXES, K.DROP_COLUMN}) and _other_keys(before) != _other_keys(after),
             clash=clash,
@@ -280,36 +284,36 @@ class Planner:
 
     def _parts(self, part: Followed) -> tuple[ColumnChange, ...]:
         """Return what became of the columns, one by one. Which was renamed, only the statement tells."""
-        one = part.one
+        change = part.one
         if part.cut_over:
-            return one.columns
-        if K.RENAME_COLUMN not in one.kinds and not one.reuses_names:
-            return one.compared_columns()
+            return change.columns
+        if K.RENAME_COLUMN not in change.kinds and not change.reuses_names:
+            return change.compared_columns()
         try:
-            found = self._change.meaning.altered_columns(one)
+            parts = self._change.meaning.altered_columns(change)
         except DecodeError as error:
             raise not_followed(self._change, f"it is not understood: {error.message}") from error
-        if found is None:
+        if parts is None:
             raise not_followed(self._change, "which columns were renamed is not known")
-        return found
+        return parts
 
-    def _drops(self, one: TableChange, parts: Sequence[ColumnChange], there: dict[str, str]) -> Iterator[str]:
+    def _drops(self, change: TableChange, parts: Sequence[ColumnChange], there: dict[str, str]) -> Iterator[str]:
         for part in parts:
             assert part.old is not None
-            name = self._tables.column(one, part.old.name)
+            name = self._tables.column(change, part.old.name)
             found = there.pop(name.casefold(), None) if name is not None else None
             if found is not None:
                 yield found
 
     def _renames(
-        self, one: TableChange, parts: Sequence[ColumnChange], there: dict[str, str]
+        self, change: TableChange, parts: Sequence[ColumnChange], there: dict[str, str]
     ) -> tuple[tuple[tuple[str, str], ...], str]:
         """Return the pairs, and a new name that the table has already."""
         pairs: list[tuple[str, str]] = []
         for part in parts:
             assert part.old is not None
             assert part.new is not None
-            was, name = (self._tables.column(one, each.name) for each in (part.old, part.new))
+            was, name = (self._tables.column(change, each.name) for each in (part.old, part.new))
             found = there.get(was.casefold()) if was is not None else None
             if name is None and found is None:
                 continue

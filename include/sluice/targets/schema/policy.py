@@ -36,10 +36,10 @@ def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChang
     if not set(one.kinds) & NAMES:
         return one.compared_columns()
     try:
-        found = change.meaning.altered_columns(one)
+        altered_columns = change.meaning.altered_columns(one)
     except DecodeError:
         return None
-    return found if found is not None or not change.cut_overs else one.columns
+    return altered_columns if altered_columns is not None or not change.cut_overs else one.columns
 
 
 K = ChangeKind
@@ -71,7 +71,7 @@ def followed(change: SchemaChange) -> tuple[Followed, ...]:
     A table that is not captured is left out, unless it gets the name of one that is. The cut-over of an online schema
     change is one change of the captured table, with all that differs between its two definitions.
     """
-    swapped = {one.table for one in change.cut_overs}
+    swapped = {change.table for change in change.cut_overs}
     found: list[Followed] = []
     arrived: set[TableId] = set()
     """Names that are not captured, under which a captured table is on its way."""
@@ -116,9 +116,9 @@ def require_told_renames(change: TableChange, columns: Sequence[ColumnChange], t
         columns: the differences of the two definitions. table: the target's, for the error. statement: begins the
             statement with which a person makes the change there.
     """
-    gone = [c.old for c in columns if c.kind is ChangeKind.DROP_COLUMN and c.old]
+    removed_definitions = [c.old for c in columns if c.kind is ChangeKind.DROP_COLUMN and c.old]
     new = [c.new for c in columns if c.kind is ChangeKind.ADD_COLUMN and c.new]
-    pairs = [(old, one) for old in gone for one in new if old.type == one.type]
+    pairs = [(old, one) for old in removed_definitions for one in new if old.type == one.type]
     if ChangeKind.RENAME_COLUMN in change.kinds or pairs or change.reuses_names:
         names = ", ".join(f"{a.name} -> {b.name}" for a, b in pairs[:3]) or "a column"
         raise LoadError(
@@ -276,20 +276,20 @@ def _answers(change: SchemaChange, part: Followed, held: Held) -> Iterator[tuple
     for kind in kinds & _ROWS:
         yield kind.value, Answer.UNSEEN
     table = held.table(one.renamed_to or one.table)
-    there = held.columns(table)
+    columns = held.columns(table)
     if K.DROP_TABLE in kinds:
-        yield f"the end of table {table}", has(there is None)
+        yield f"the end of table {table}", has(columns is None)
         return
     if one.after is None or not kinds - _ROWS - {K.NOTHING}:
         return
-    if there is None:
+    if columns is None:
         yield f"table {table}", Answer.LACKS
         return
     old = held.table(one.table)
     if K.RENAME_TABLE in kinds and old != table:
         yield f"the end of table {old}", has(held.columns(old) is None)
     if K.CREATE_TABLE in kinds:
-        yield from _columns(one, one.after, set(NAMES), held, there)
+        yield from _columns(one, one.after, set(NAMES), held, columns)
         if one.before is not None:
             yield f"whether the rows of the table that {table} replaced are gone", Answer.UNSEEN
         return
@@ -301,26 +301,28 @@ def _answers(change: SchemaChange, part: Followed, held: Held) -> Iterator[tuple
         yield "which columns it changed", Answer.UNSEEN
         return
     if kinds & NAMES:
-        yield from _columns(one, one.after, kinds, held, there)
+        yield from _columns(one, one.after, kinds, held, columns)
         yield from ((f"column {name} under a name used again", Answer.UNSEEN) for name in _reused(one.after, parts))
     for column in parts:
         if column.kind in kinds:
-            yield from _part(change, one, column, held, table, there)
+            yield from _part(change, one, column, held, table, columns)
     yield from _of_table(one, parts, kinds, held, table)
 
 
 def _columns(
-    one: TableChange, after: TableDefinition, kinds: set[ChangeKind], held: Held, there: Mapping[str, str]
+    change: TableChange, after: TableDefinition, kinds: set[ChangeKind], held: Held, there: Mapping[str, str]
 ) -> Iterator[tuple[str, Answer]]:
     plain = [column.name for column in after.columns if column.generated is None]
-    for name in filter(None, (held.column(one, name) for name in plain)):
+    for name in filter(None, (held.column(change, name) for name in plain)):
         if name.casefold() not in there:
             yield f"column {name}", Answer.LACKS
     kept = {column.name.lower() for column in after.columns}
-    for column in one.before.columns if one.before is not None and kinds & {K.DROP_COLUMN, K.RENAME_COLUMN} else ():
-        gone = held.column(one, column.name)
-        if column.name.lower() not in kept and gone is not None and gone.casefold() in there:
-            yield f"the end of column {gone}", Answer.LACKS
+    for column in (
+        change.before.columns if change.before is not None and kinds & {K.DROP_COLUMN, K.RENAME_COLUMN} else ()
+    ):
+        removed_column = held.column(change, column.name)
+        if column.name.lower() not in kept and removed_column is not None and removed_column.casefold() in there:
+            yield f"the end of column {removed_column}", Answer.LACKS
 
 
 def _reused(after: TableDefinition, parts: Iterable[ColumnChange]) -> Iterator[str]:
@@ -352,36 +354,37 @@ def _part(
 
 
 def _of_table(
-    one: TableChange, parts: Iterable[ColumnChange], kinds: set[ChangeKind], held: Held, table: TableId
+    change: TableChange, parts: Iterable[ColumnChange], kinds: set[ChangeKind], held: Held, table: TableId
 ) -> Iterator[tuple[str, Answer]]:
-    assert one.before is not None
-    assert one.after is not None
+    assert change.before is not None
+    assert change.after is not None
     if K.MOVE_COLUMN in kinds:
-        order = [name for column in one.after.columns if (name := held.column(one, column.name)) is not None]
+        order = [name for column in change.after.columns if (name := held.column(change, column.name)) is not None]
         yield "the order of the columns", held.order(table, order)
     if K.PRIMARY_KEY in kinds:
-        key = tuple(held.column(one, name) or name for name in one.after.row_key)
+        key = tuple(held.column(change, name) or name for name in change.after.row_key)
         yield "the primary key", held.key(table, key)
     if K.INDEXES in kinds:
         renamed = {p.old.name.lower(): p.new.name for p in parts if p.kind is K.RENAME_COLUMN and p.old and p.new}
-        before = {_index_text(index, renamed): index for index in one.before.indexes if not index.primary}
-        after = {_index_text(index, {}): index for index in one.after.indexes if not index.primary}
+        before = {_index_text(index, renamed): index for index in change.before.indexes if not index.primary}
+        after = {_index_text(index, {}): index for index in change.after.indexes if not index.primary}
         for text, index in [
             *((t, i) for t, i in after.items() if t not in before),
             *((t, i) for t, i in before.items() if t not in after),
         ]:
             wanted = text in after
             names = [
-                held.column(one, renamed.get(name.lower(), name) if not wanted else name) for name, _ in index.columns
+                held.column(change, renamed.get(name.lower(), name) if not wanted else name)
+                for name, _ in index.columns
             ]
             if None not in names:
-                given = tuple(name for name in names if name is not None)
+                given_names = tuple(name for name in names if name is not None)
                 yield (
                     f"{'' if wanted else 'the end of '}index {index.name}",
-                    held.index(table, index, given, wanted=wanted),
+                    held.index(table, index, given_names, wanted=wanted),
                 )
     if K.TABLE_OPTIONS in kinds:
-        yield "the options of the table", held.options(table, one)
+        yield "the options of the table", held.options(table, change)
     if K.PARTITIONS in kinds:
         yield "the partitions of the table", held.partitions(table)
 

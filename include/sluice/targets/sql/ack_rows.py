@@ -162,14 +162,14 @@ class AckRows:
 
         ``marked``: the origin marker around it, if it was not recorded before. Returns False if it was.
         """
-        held = self._batch(cursor, self.EXCLUSIVE, epoch)
-        if held < batch:
+        held_batch = self._batch(cursor, self.EXCLUSIVE, epoch)
+        if held_batch < batch:
             with marked():
                 cursor.execute(
                     f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE {MINE} AND scope = %s",
                     (batch, self._sealed(batch, position), *self._who, self.WHOLE),
                 )
-        return held < batch
+        return held_batch < batch
 
     def table_done(self, cursor: Any, scope: str, batch: int) -> bool:
         """Return True if the keyless table ``scope`` already holds ``batch``. Takes the row's lock."""

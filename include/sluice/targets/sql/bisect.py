@@ -56,11 +56,11 @@ class Bisection:
             except LoadError as error:
                 if error.code not in self.data_errors:
                     raise
-                found: dict[int, LoadError] = {}
-                self._bisect(item, kept, error, found, len(refused))
-                if not found:
+                errors: dict[int, LoadError] = {}
+                self._bisect(item, kept, error, errors, len(refused))
+                if not errors:
                     raise  # no row fails alone
-                refused |= found
+                refused |= errors
                 continue
             rows = sorted(refused)
             return count, [
@@ -89,13 +89,13 @@ class Bisection:
         item: TableChanges,
         rows: np.ndarray[tuple[int], np.dtype[np.int64]],
         error: LoadError,
-        found: dict[int, LoadError],
+        errors: dict[int, LoadError],
         before: int,
     ) -> None:
-        """Find the rows that fail alone among ``rows``, which fail together, and add them to ``found``."""
+        """Find the rows that fail alone among ``rows``, which fail together, and add them to ``errors``."""
         if len(rows) == 1:
-            found[int(rows[0])] = error
-            if before + len(found) > MAX_REFUSED:
+            errors[int(rows[0])] = error
+            if before + len(errors) > MAX_REFUSED:
                 raise LoadError(
                     f"{error.message}; and {MAX_REFUSED} rows of {item.table.table} before it",
                     where=error.where,
@@ -109,7 +109,7 @@ class Bisection:
             except LoadError as inner:
                 if inner.code not in self.data_errors:
                     raise
-                self._bisect(item, half, inner, found, before)
+                self._bisect(item, half, inner, errors, before)
 
     def _attempt(
         self, item: TableChanges, rows: np.ndarray[tuple[int], np.dtype[np.int64]], *, keep: bool

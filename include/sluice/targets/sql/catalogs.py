@@ -31,8 +31,8 @@ def _any(key: Any) -> bool:
 
 def as_target(plan: PlannedTable, info: CatalogTable, identifies: Identifies = _any) -> TargetTable:
     """Return what the loader needs to know of a table that fits."""
-    there = {column.name.casefold(): column for column in info.columns}
-    key = tuple(there[name.casefold()].name for name in plan.key)
+    columns = {column.name.casefold(): column for column in info.columns}
+    key = tuple(columns[name.casefold()].name for name in plan.key)
     others = (one.columns for one in info.keys if not (identifies(one) and set(one.columns) == set(key)))
     taking = [column for column in info.columns if not column.generated]
     return TargetTable(
@@ -56,13 +56,13 @@ def replaceable(
     """
     if info is None:
         return None, f"the target has no table {plan.target}"
-    there = {column.name.casefold(): column for column in info.columns}
+    columns = {column.name.casefold(): column for column in info.columns}
     for column in plan.columns:
-        mine = there.get(column.name.casefold())
+        mine = columns.get(column.name.casefold())
         why = otherwise(column, mine) if mine is not None else f"it has no column {column.name}"
         if why:
             return None, f"{plan.target} at the target: {why}"
-    key = tuple(there[name.casefold()].name for name in plan.key)
+    key = tuple(columns[name.casefold()].name for name in plan.key)
     if key and not any(identifies(one) and set(one.columns) == set(key) for one in info.keys):
         return None, f"{plan.target} at the target has no key ({', '.join(key)})"
     return as_target(plan, info, identifies), ""

@@ -242,17 +242,19 @@ class DigestRows:
             before = rows["_before"].combine_chunks()
             replaced = before.filter(pc.is_valid(before))
             if len(replaced):
-                found = RangeDigest.of(digested.hashes([member(replaced, name) for name in names]))
-                went = went.plus(found.rows, found.checksum)
+                digest = RangeDigest.of(digested.hashes([member(replaced, name) for name in names]))
+                went = went.plus(digest.rows, digest.checksum)
             gone = pc.equal(rows["_op"], "d")
             live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
             for condition in digested.conditions(live):
-                found = digested.digest(cursor, condition)
-                came = came.plus(found.rows, found.checksum)
-            left = [value for one in digested.conditions(removed) for value in digested.hashes_at(cursor, one)]
-            if left:  # the server may compare the key of a row that went and of one that came as equal
+                digest = digested.digest(cursor, condition)
+                came = came.plus(digest.rows, digest.checksum)
+            remaining_values = [
+                value for condition in digested.conditions(removed) for value in digested.hashes_at(cursor, condition)
+            ]
+            if remaining_values:  # the server may compare the key of a row that went and of one that came as equal
                 mine = set(digested.hashes([live[name] for name in names]).tolist())
-                for value in left:
+                for value in remaining_values:
                     came = came if value in mine else came.plus(1, value)
         return went, came
 
@@ -313,17 +315,23 @@ class SqlDigestStore:
 
     def _read(self, session: Any) -> KeptDigests | None:
         rows = self._rows.rows(session.cursor)
-        held = self.target.acks.read(session.cursor) if rows else None
-        if held is None or WHOLE not in rows:
+        held_checkpoint = self.target.acks.read(session.cursor) if rows else None
+        if held_checkpoint is None or WHOLE not in rows:
             return None
-        whole = rows.pop(WHOLE)
-        behind = f"no digest was kept since batch {whole.batch}" if whole.batch != held.batch else ""
-        kept = tuple(row.kept for _, row in sorted(rows.items()))
-        return KeptDigests(held.batch, held.position, kept, self._is_loading(session, whole, held.batch), behind)
+        row = rows.pop(WHOLE)
+        behind = f"no digest was kept since batch {row.batch}" if row.batch != held_checkpoint.batch else ""
+        kept_digests = tuple(row.kept for _, row in sorted(rows.items()))
+        return KeptDigests(
+            held_checkpoint.batch,
+            held_checkpoint.position,
+            kept_digests,
+            self._is_loading(session, row, held_checkpoint.batch),
+            behind,
+        )
 
-    def _is_loading(self, session: Any, whole: _Row, held: int) -> bool:
+    def _is_loading(self, session: Any, row: _Row, held: int) -> bool:
         """Return True if a batch is written in part. Its units are noted, too, by versions that note no digests."""
-        if whole.loading > held:
+        if row.loading > held:
             return True
         acks = self.target.acks
         session.cursor.execute(
@@ -338,10 +346,10 @@ class SqlDigestStore:
         until = time.monotonic() + within_s
         while True:
             with self._snapshot(f"computing the checksum of {plan.target}") as session:
-                kept = self._read(session)
-                if kept is not None and not kept.loading and not kept.why:
+                kept_digests = self._read(session)
+                if kept_digests is not None and not kept_digests.loading and not kept_digests.why:
                     row = self._rows.rows(session.cursor)[name]
-                    found = self.target.digested(session, plan).digest(session.cursor)
+                    digest = self.target.digested(session, plan).digest(session.cursor)
                     break
             if time.monotonic() > until:
                 raise OutOfOrder(
@@ -351,8 +359,8 @@ class SqlDigestStore:
                     "digests with verify: {digest: log} in the pipeline file",
                 )
             time.sleep(_LOOK_S)
-        self._keep(name, generation, row, found, kept.batch)
-        return DigestReading(found, row.kept, kept.batch)
+        self._keep(name, generation, row, digest, kept_digests.batch)
+        return DigestReading(digest, row.kept, kept_digests.batch)
 
     def _begin(self, plan: PlannedTable, stretch: int) -> int:
         """Make the rows that are missing; from now on each load counts. Returns the generation of the row."""
@@ -365,13 +373,13 @@ class SqlDigestStore:
                 (*self.target.owner, acks.WHOLE),
             )
             held = session.cursor.fetchone() or (0,)
-            known = rows.rows(session.cursor, "FOR UPDATE")
-            whole = known.pop(WHOLE, None)
+            known_rows = rows.rows(session.cursor, "FOR UPDATE")
+            whole = known_rows.pop(WHOLE, None)
             if whole is None or whole.batch != int(held[0]):
-                for other in known.values():
-                    self._lose(session, other, whole, int(held[0]))
+                for other_row in known_rows.values():
+                    self._lose(session, other_row, whole, int(held[0]))
                 rows.put(session.cursor, _Row(WHOLE, batch=int(held[0]), stretch=stretch, source_why="", target_why=""))
-            row, shape = known.get(name) or _Row(name), self.target.digested(session, plan).shape
+            row, shape = known_rows.get(name) or _Row(name), self.target.digested(session, plan).shape
             if shape != row.shape and not row.target_why:
                 row.lose(_OTHER_SHAPE)
             row.shape = shape
@@ -397,15 +405,15 @@ class SqlDigestStore:
         row.lose_source(why)
         self._rows.put(session.cursor, row)
 
-    def _keep(self, name: str, generation: int, seen: _Row, found: RangeDigest, batch: int) -> None:
+    def _keep(self, name: str, generation: int, seen_row: _Row, digest: RangeDigest, batch: int) -> None:
         """Correct the sum by what was found beyond what it said at the same moment, unless it was lost since."""
 
         def work(session: Any) -> None:
             row = self._rows.rows(session.cursor, "FOR UPDATE")[name]
             if row.generation != generation:
                 return
-            row.target_rows += found.rows - seen.target_rows
-            row.target_sum ^= found.checksum ^ seen.target_sum
+            row.target_rows += digest.rows - seen_row.target_rows
+            row.target_sum ^= digest.checksum ^ seen_row.target_sum
             row.target_why, row.measuring = "", 0
             row.exact_at, row.read_ms = max(row.exact_at, batch), time.time_ns() // 1_000_000
             self._rows.put(session.cursor, row)
@@ -427,8 +435,8 @@ class SqlDigestStore:
             return before
 
         with self.target.session("keeping a digest") as session:
-            kept: KeptSum = self.target.transaction(session, lambda: work(session), "keeping a digest")[0]
-            return kept
+            kept_source: KeptSum = self.target.transaction(session, lambda: work(session), "keeping a digest")[0]
+            return kept_source
 
     def forget(self, tables: Sequence[str], why: str) -> None:
         """See :meth:`sluice.targets.port.digests.DigestStore.forget`."""
@@ -447,10 +455,10 @@ class SqlDigestStore:
 
         def work(session: Any) -> None:
             self.target.acks.guard(session.cursor, fence)
-            whole = self._rows.rows(session.cursor, "FOR UPDATE").get(WHOLE)
-            if whole is not None and whole.loading != fence.batch:
-                whole.loading = fence.batch
-                self._rows.put(session.cursor, whole)
+            row = self._rows.rows(session.cursor, "FOR UPDATE").get(WHOLE)
+            if row is not None and row.loading != fence.batch:
+                row.loading = fence.batch
+                self._rows.put(session.cursor, row)
 
         with self.target.session("noting that a batch is being written") as session:
             self.target.transaction(session, lambda: work(session), "noting that a batch is being written")

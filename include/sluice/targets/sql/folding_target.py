@@ -59,10 +59,12 @@ class FoldingTarget(SqlTarget[_S, _O, _A]):
         self._refuse_clash(tables)
         with self.session("reading the target's tables") as session:
             compare = self._comparison(session, [plan.target for plan in plans])
-        found = compare(plans)
-        known = {plan.target: _called(found[folded.target], plan) for plan, folded in zip(tables, plans, strict=True)}
-        compare([self.naming.plan(one) for one in compared_again(tables, known, again)])
-        return known
+        target_tables = compare(plans)
+        known_target_tables = {
+            plan.target: _called(target_tables[folded.target], plan) for plan, folded in zip(tables, plans, strict=True)
+        }
+        compare([self.naming.plan(one) for one in compared_again(tables, known_target_tables, again)])
+        return known_target_tables
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
         """See :meth:`SqlTarget.replaceable`."""
@@ -81,8 +83,8 @@ class FoldingTarget(SqlTarget[_S, _O, _A]):
         self._refuse_clash(tables)
         plans = {self.naming.table(plan.target): plan.target for plan in tables}
         with self.session("reading the target's tables") as session:
-            found = self._reviewed(session, [self.naming.plan(plan) for plan in tables])
-        return [replace(finding, table=plans[finding.table]) for finding in found]
+            findings = self._reviewed(session, [self.naming.plan(plan) for plan in tables])
+        return [replace(finding, table=plans[finding.table]) for finding in findings]
 
     def _refuse_clash(self, tables: Sequence[PlannedTable]) -> None:
         routes = [Route(plan.source, plan.target) for plan in tables]

@@ -22,12 +22,12 @@ def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Referenc
     order = generations(parents)
     result = {}
     for table, info in tables.items():
-        mine = [r for r in references if table in {r.parent, r.child}]
+        own_references = [r for r in references if table in {r.parent, r.child}]
         key = {name.casefold() for name in info.key}
-        named = dict.fromkeys(r.parent_columns for r in mine if r.parent == table)
+        named = dict.fromkeys(r.parent_columns for r in own_references if r.parent == table)
         more = [c for c in named if not {name.casefold() for name in c} <= key and c not in info.unique_keys]
         result[table] = replace(
-            info, generation=order[table], references=tuple(mine), unique_keys=(*info.unique_keys, *more)
+            info, generation=order[table], references=tuple(own_references), unique_keys=(*info.unique_keys, *more)
         )
     return result
 
@@ -39,9 +39,9 @@ def generations(parents: Mapping[TableId, Iterable[TableId]]) -> dict[TableId, i
     result: dict[TableId, int | None] = dict.fromkeys(circles)
 
     def depth(table: TableId) -> int:
-        known = result.get(table)
-        if known is not None:
-            return known
+        known_depth = result.get(table)
+        if known_depth is not None:
+            return known_depth
         if table in circles:
             return 0
         result[table] = found = max((depth(parent) + 1 for parent in within[table]), default=0)
@@ -53,11 +53,11 @@ def generations(parents: Mapping[TableId, Iterable[TableId]]) -> dict[TableId, i
 
 
 def _ancestors(parents: Mapping[TableId, set[TableId]], table: TableId) -> set[TableId]:
-    seen: set[TableId] = set()
+    seen_tables: set[TableId] = set()
     ahead = list(parents[table])
     while ahead:
         one = ahead.pop()
-        if one not in seen:
-            seen.add(one)
+        if one not in seen_tables:
+            seen_tables.add(one)
             ahead += parents[one]
-    return seen
+    return seen_tables

@@ -40,7 +40,9 @@ class CatalogHeld(OnlyColumns, Generic[Table, Column]):
 
     def info(self, table: TableId, name: str) -> Column:
         """Return a column that is there."""
-        found: Column = next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())
+        found: Column = next(
+            column for column in self.infos[table].columns if column.name.casefold() == name.casefold()
+        )
         return found
 
 
@@ -57,5 +59,5 @@ class SpelledHeld(CatalogHeld[Table, Column]):
 
     def column(self, one: TableChange, name: str) -> str | None:
         """Return the name by the mapping, as the target's spelling has it; None for an excluded column."""
-        found = super().column(one, name)
-        return None if found is None else self.spelling.name(found)
+        column = super().column(one, name)
+        return None if column is None else self.spelling.name(column)

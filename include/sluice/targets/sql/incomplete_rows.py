@@ -28,9 +28,9 @@ def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
     users, sent = user_fields(rows.schema), sent_fields(rows.schema, table)
     if "_present" not in rows.schema.names or not rows.num_rows:
         return np.zeros((rows.num_rows, len(sent)), bool)
-    known, _ = masks(rows["_present"], len(users))
+    known_mask, _ = masks(rows["_present"], len(users))
     place = {field.name: i for i, field in enumerate(users)}
-    return ~known[:, [place[field.name] for field, _ in sent]]
+    return ~known_mask[:, [place[field.name] for field, _ in sent]]
 
 
 def some_lack(rows: pa.Table, lacks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -23,38 +23,43 @@ def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:
     Raises:
         MappingError: rows, or a statement, are for a target table that another source table has by its name.
     """
-    known = dict(batch.facts.captured_tables())
+    known_captured_tables = dict(batch.facts.captured_tables())
     plans = [*(table.plan for table in batch.tables), *(one.plan for one in batch.reconcile)]
     rows = [Route(plan.source, plan.target) for plan in plans]
 
     def require(routes: list[Route]) -> None:
-        naming.refuse_clash(routes, (Route(*pair) for pair in known.items()), pipeline)
+        naming.refuse_clash(routes, (Route(*pair) for pair in known_captured_tables.items()), pipeline)
 
     def follow(*, before_rows: bool) -> None:
         for change in batch.schema_changes:
             if change.before_rows is before_rows:
-                require([Route(table, known[table]) for one in change.tables for table in one.tables if table in known])
-                require(_carried_forward(known, change))
+                require([
+                    Route(table, known_captured_tables[table])
+                    for one in change.tables
+                    for table in one.tables
+                    if table in known_captured_tables
+                ])
+                require(_carried_forward(known_captured_tables, change))
 
     follow(before_rows=True)
     require(rows)
     follow(before_rows=False)
 
 
-def _carried_forward(known: _Known, change: SchemaChange) -> list[Route]:
-    """Update ``known`` to the state after the statement; return the tables that it created."""
+def _carried_forward(known_tables: _Known, change: SchemaChange) -> list[Route]:
+    """Update ``known_tables`` to the state after the statement; return the tables that it created."""
     made: list[Route] = []
-    for one in change.tables:
-        if ChangeKind.DROP_TABLE in one.kinds or one.renamed_to is not None:
-            known.pop(one.table, None)
-        new = _new_name(one)
+    for table in change.tables:
+        if ChangeKind.DROP_TABLE in table.kinds or table.renamed_to is not None:
+            known_tables.pop(table.table, None)
+        new = _new_name(table)
         if new is not None and new not in change.not_captured:
-            known[new] = change.target(new)
-            made.append(Route(new, known[new]))
+            known_tables[new] = change.target(new)
+            made.append(Route(new, known_tables[new]))
     return made
 
 
-def _new_name(one: TableChange) -> TableId | None:
-    if one.renamed_to is not None:
-        return one.renamed_to
-    return one.table if ChangeKind.CREATE_TABLE in one.kinds else None
+def _new_name(change: TableChange) -> TableId | None:
+    if change.renamed_to is not None:
+        return change.renamed_to
+    return change.table if ChangeKind.CREATE_TABLE in change.kinds else None

@@ -122,10 +122,10 @@ def plan_phases(
     return phases.planned
 
 
-def _connected(tables: Iterable[TableId], known: Mapping[TableId, TargetTable]) -> dict[str, str]:
+def _connected(tables: Iterable[TableId], known_target_tables: Mapping[TableId, TargetTable]) -> dict[str, str]:
     """Return, for each schema, the first of those that foreign keys connect it with, itself if there is none."""
     first = {schema: schema for schema in sorted({table.schema for table in tables})}
-    for reference in (one for info in known.values() for one in info.references):
+    for reference in (reference for info in known_target_tables.values() for reference in info.references):
         ends = [first.get(end.schema) for end in (reference.child, reference.parent)]
         if None not in ends and ends[0] != ends[1]:
             low, high = sorted(str(end) for end in ends)
@@ -170,8 +170,8 @@ class _Phases:
 
     def everything(self, tables: Sequence[TableInput]) -> tuple[LoadPart, ...]:
         """Return all of the batch in the order in which one transaction writes it."""
-        found = _per_target(_lighter_first(tables), self.known)
-        wholes = [replace(_whole(files, info), replaces=self._ranges_of(info)) for files, info in found]
+        per_target = _per_target(_lighter_first(tables), self.known)
+        wholes = [replace(_whole(files, info), replaces=self._ranges_of(info)) for files, info in per_target]
         clearing = [LoadPart(info, (), replaces=those) for info, those in self.ranges.values()]
         return (*clearing, *_parents_first(wholes, apart=self._apart))
 
@@ -181,8 +181,8 @@ class _Phases:
         units, others = [], self.ranges
         for group in sorted(set(group_of.values())):
             self.ranges = {table: some for table, some in others.items() if group_of[table.schema] == group}
-            mine = [table for table in tables if group_of[table.target.schema] == group]
-            units.append(PlannedUnit(self.everything(mine), True))
+            own_tables = [table for table in tables if group_of[table.target.schema] == group]
+            units.append(PlannedUnit(self.everything(own_tables), True))
         return units
 
     def clear_others(self, here: set[TableId]) -> None:
@@ -208,36 +208,33 @@ class _Phases:
                 together = self.config.consistency == "row"
                 self.planned.append([PlannedUnit(tuple(some), together) for some in packed])
 
-    def _of_table(self, whole: LoadPart, files: Sequence[RowFile], size: int) -> tuple[list[LoadPart], list[LoadPart]]:
+    def _of_table(self, part: LoadPart, files: Sequence[RowFile], size: int) -> tuple[list[LoadPart], list[LoadPart]]:
         """Return parts of a table for the first and the second phase; none for a table whose foreign keys are
         checked.
         """
-        info, those = whole.table, self._ranges_of(whole.table)
+        info, ranges = part.table, self._ranges_of(part.table)
         cut = (
-            info.key
-            and self.config.consistency == "row"
-            and whole.cost > size
-            and (self._apart or not info.unique_keys)
+            info.key and self.config.consistency == "row" and part.cost > size and (self._apart or not info.unique_keys)
         )
-        cut = cut and not whole.in_order and not any(file.partial for file in files)
-        pieces = _by_key(whole, size) if cut and all(one.plan.columns for one in those) else [whole]
+        cut = cut and not part.in_order and not any(file.partial for file in files)
+        pieces = _by_key(part, size) if cut and all(one.plan.columns for one in ranges) else [part]
         self.verifying += [piece for part in pieces for piece in _verifying(part)]
         if info.generation is not None or info.references:
-            self._add_to_family(whole, pieces, those)
+            self._add_to_family(part, pieces, ranges)
             return [], []
         if len(pieces) == 1:
-            parts = [replace(whole, replaces=those)]
-            return (parts, []) if whole.cost <= size else ([], parts)
-        clearing = [LoadPart(info, (), replaces=those)] if those else []
-        deletes = [replace(piece, upserts=False) for piece in pieces] if leaves(whole) else []
+            parts = [replace(part, replaces=ranges)]
+            return (parts, []) if part.cost <= size else ([], parts)
+        clearing = [LoadPart(info, (), replaces=ranges)] if ranges else []
+        deletes = [replace(piece, upserts=False) for piece in pieces] if leaves(part) else []
         return [*clearing, *deletes], [replace(piece, deletes=False) for piece in pieces]
 
-    def _add_to_family(self, whole: LoadPart, pieces: Sequence[LoadPart], those: tuple[StoredRange, ...]) -> None:
-        if not _in_halves(whole, apart=self._apart) or not all(one.plan.columns for one in those):
-            self.coming.append(replace(whole, replaces=those))
+    def _add_to_family(self, part: LoadPart, pieces: Sequence[LoadPart], ranges: tuple[StoredRange, ...]) -> None:
+        if not _in_halves(part, apart=self._apart) or not all(one.plan.columns for one in ranges):
+            self.coming.append(replace(part, replaces=ranges))
             return
-        self.leaving += [LoadPart(whole.table, (), replaces=those)] if those else []
-        self.leaving += [replace(piece, upserts=False) for piece in pieces] if leaves(whole) else []
+        self.leaving += [LoadPart(part.table, (), replaces=ranges)] if ranges else []
+        self.leaving += [replace(piece, upserts=False) for piece in pieces] if leaves(part) else []
         self.coming += [replace(piece, deletes=False) for piece in pieces]
 
     def add_families(self) -> None:
@@ -256,10 +253,10 @@ def while_copied(info: TargetTable, copying: frozenset[TableId]) -> TargetTable:
     """Return the table without foreign-key checks to and from tables that a dump is filling: it fills them in
     pieces.
     """
-    left = tuple(r for r in info.references if r.parent not in copying and r.child not in copying)
+    remaining_references = tuple(r for r in info.references if r.parent not in copying and r.child not in copying)
     early = any(r.child == info.table and r.parent in copying for r in info.references)
     generation = None if early else info.generation
-    return replace(info, being_copied=info.table in copying, generation=generation, references=left)
+    return replace(info, being_copied=info.table in copying, generation=generation, references=remaining_references)
 
 
 def _in_halves(part: LoadPart, *, apart: bool) -> bool:
@@ -347,10 +344,10 @@ def _lighter_first(tables: Sequence[TableInput]) -> list[TableInput]:
 
 
 def _per_target(
-    tables: Sequence[TableInput], known: Mapping[TableId, TargetTable]
+    tables: Sequence[TableInput], known_target_tables: Mapping[TableId, TargetTable]
 ) -> list[tuple[tuple[RowFile, ...], TargetTable]]:
     """Return the files by target table: several sources may share one."""
     files: dict[TableId, tuple[RowFile, ...]] = {}
     for table in tables:
         files[table.target] = files.get(table.target, ()) + table.files
-    return [(found, known[target]) for target, found in files.items()]
+    return [(found, known_target_tables[target]) for target, found in files.items()]

@@ -124,8 +124,8 @@ class SqlRowWriter(ABC):
         with self.marked(self.fence.batch if acknowledge is not None else self.fence.held):
             total = self._write_all(group, rejected)
         if ends:
-            whole = total + (before or WriteResult())
-            counts = {"upserted": whole.upserted, "deleted": whole.deleted, "rejected": whole.rejected}
+            result = total + (before or WriteResult())
+            counts = {"upserted": result.upserted, "deleted": result.deleted, "rejected": result.rejected}
             self.acks.note_unit(self.cursor, self.fence, ends, counts)
         if acknowledge is not None:
             self.acks.acknowledge(self.cursor, self.fence.epoch, self.fence.batch, acknowledge)
@@ -205,10 +205,10 @@ class SqlRowWriter(ABC):
                     return self._write_partial(item)
                 return self.write_keyed(item)
         except LoadError as error:
-            shown = self.discreet(error, item.rows)
-            if shown is error:
+            shown_error = self.discreet(error, item.rows)
+            if shown_error is error:
                 raise
-            raise shown from None
+            raise shown_error from None
 
     def write_keyed(self, item: TableChanges) -> WriteResult:
         """Write all pieces: all deletes before all upserts, as unique values move among rows."""

@@ -120,5 +120,5 @@ def only(rows: pa.Table, mask: Any) -> pa.Table:
 
 def spelt(table: TargetTable, item: KeyRange) -> KeyRange:
     """Return the range with the names of the columns as the target spells them."""
-    there = {name.casefold(): name for name in table.columns}
-    return replace(item, names=tuple(there[name.casefold()] for name in item.names))
+    names = {name.casefold(): name for name in table.columns}
+    return replace(item, names=tuple(names[name.casefold()] for name in item.names))

@@ -33,8 +33,8 @@ def in_use(session: Session, owner: tuple[str, str]) -> Iterator[None]:
 def interrupt(owner: tuple[str, str]) -> int:
     """End the current statements of sessions of ``owner``; return how many sessions there are."""
     with _lock:
-        found = [session for session, whose in _used.values() if whose == owner]
-    for session in found:
+        sessions = [session for session, whose in _used.values() if whose == owner]
+    for session in sessions:
         with suppress(Exception):  # it has ended already
             session.connection.cancel()
-    return len(found)
+    return len(sessions)

@@ -276,13 +276,13 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         """See :meth:`sluice.targets.sql.loader.SqlLoader.note_tables`."""
         doing = "noting which tables are written"
         with self.session(doing) as session:
-            known = self.acks.noted_tables(session.cursor)
-            if all(str(table) in known or f"{table.schema}.*" in known for table in tables):
+            known_noted_tables = self.acks.noted_tables(session.cursor)
+            if all(str(table) in known_noted_tables or f"{table.schema}.*" in known_noted_tables for table in tables):
                 return
 
             def work() -> None:
                 self.acks.guard(session.cursor, fence)
-                self.acks.note_tables(session.cursor, fence, known | {str(table) for table in tables})
+                self.acks.note_tables(session.cursor, fence, known_noted_tables | {str(table) for table in tables})
 
             self.transaction(session, work, doing)
 
@@ -290,15 +290,15 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         """See :meth:`sluice.targets.sql.loader.SqlLoader.finished_units`."""
         with self.session("reading which units are written") as session:
             noted = self.acks.noted_units(session.cursor)
-        mine: dict[int, WriteResult] = {}
+        own_results: dict[int, WriteResult] = {}
         for name, (batch, counts) in noted.items():
             of, _, number = name.partition(":")
             if (of, batch) == (plan, fence.batch):
-                mine[int(number)] = WriteResult(**counts)
-        if len(mine) < len(noted):
+                own_results[int(number)] = WriteResult(**counts)
+        if len(own_results) < len(noted):
             self.forget_units(fence)
             return {}
-        return mine
+        return own_results
 
     def forget_units(self, fence: Fence) -> None:
         """See :meth:`sluice.targets.sql.loader.SqlLoader.forget_units`."""
@@ -332,8 +332,8 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
             for number, group in enumerate(groups, 1):
                 ends = unit if number == len(groups) else ""
                 write = partial(rows.write, group, acknowledge=acknowledge, rejected=rejected, ends=ends, before=total)
-                done, retries = self.transaction(session, write, _names(group))
-                total += done + WriteResult(retries=retries)
+                result, retries = self.transaction(session, write, _names(group))
+                total += result + WriteResult(retries=retries)
             return total
 
     @contextmanager

@@ -15,7 +15,7 @@ def may_meet(table: TargetTable, rows: pa.Table) -> bool:
     for key in table.unique_keys:
         names = [sent.get(column.casefold()) for column in key]
         values = [_told_apart(rows[name].combine_chunks()) if name is not None else None for name in names]
-        if any(one is None for one in values):
+        if any(value is None for value in values):
             return True
         known = pa.table(
             values, names=[str(number) for number in range(len(values))]

@@ -78,9 +78,9 @@ class SqlWriteUnit:
             found[0] = replace(found[0], replaces=tuple(map(self.reader.key_range, part.replaces)))
             changes += found
         if self.scope:
-            changes = [replace(one, scope=self.scope) for one in changes]
+            changes = [replace(change, scope=self.scope) for change in changes]
         if self.verify:
-            changes += [replace(one, verify=True) for one in changes]
+            changes += [replace(change, verify=True) for change in changes]
         result = self.loader.load(
             self.fence,
             changes,

@@ -74,14 +74,14 @@ class SqlBatchWriter:
         if batch.replay:
             return self._replay()
         self._loader.note_tables(self._fence, [table.target for table in batch.tables])
-        known = known_tables(self._loader, batch.tables, batch.facts)
+        known_target_tables = known_tables(self._loader, batch.tables, batch.facts)
         phases = plan_phases(
             batch.tables,
-            known,
+            known_target_tables,
             self._loader.config,
             parallelism,
             acknowledge=None if batch.schema_changes else batch.position,
-            ranges=self._ranges(known),
+            ranges=self._ranges(known_target_tables),
         )
         if any(planned.acknowledge is None for phase in phases for planned in phase):
             self._loader.note_loading(self._fence)
@@ -131,15 +131,17 @@ class SqlBatchWriter:
         """
         self._loader.forget_units(self._fence)
         batch = self._batch
-        known = self._loader.check([table.plan for table in batch.tables])
-        parts = tuple(LoadPart(known[table.target], table.files) for table in batch.tables)
+        known_target_tables = self._loader.check([table.plan for table in batch.tables])
+        parts = tuple(LoadPart(known_target_tables[table.target], table.files) for table in batch.tables)
         unit = SqlWriteUnit(self._loader, batch.reader, self._fence, parts, True, scope=batch.replay, verify=True)
         return [[unit]]
 
-    def _ranges(self, known: dict[TableId, TargetTable]) -> dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]]:
-        found: dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]] = {}
+    def _ranges(
+        self, known_target_tables: dict[TableId, TargetTable]
+    ) -> dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]]:
+        ranges: dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]] = {}
         for one in self._batch.reconcile:
-            table, earlier = found.get(one.plan.target, (known.get(one.plan.target), ()))
+            table, earlier = ranges.get(one.plan.target, (known_target_tables.get(one.plan.target), ()))
             if table is None:
                 table, why = self._loader.replaceable(one.plan, listed=one.listed)
                 if table is None:
@@ -147,8 +149,8 @@ class SqlBatchWriter:
                         f"rows of {one.plan.target} cannot be removed: {why}",
                         where=f"target {self._loader.config.name}",
                     )
-            found[one.plan.target] = (table, (*earlier, one))
-        return found
+            ranges[one.plan.target] = (table, (*earlier, one))
+        return ranges
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Run the statements that follow the rows, then move the checkpoint, or check it if it was moved with the
@@ -187,12 +189,14 @@ def known_tables(loader: SqlLoader, tables: Sequence[TableInput], facts: SourceF
     if not tables:
         return {}
     plans = [table.plan for table in tables]
-    known = dict(loader.check(plans, lambda plan, info: _with_keys(plan, info, facts) if info.unique_keys else plan))
+    known_target_tables = dict(
+        loader.check(plans, lambda plan, info: _with_keys(plan, info, facts) if info.unique_keys else plan)
+    )
     partly = any(table.partial for table in tables)
-    if partly or any(info.references or info.generation is not None for info in known.values()):
+    if partly or any(info.references or info.generation is not None for info in known_target_tables.values()):
         filled = facts.being_copied()
-        known = {table: while_copied(info, filled) for table, info in known.items()}
-    return known
+        known_target_tables = {table: while_copied(info, filled) for table, info in known_target_tables.items()}
+    return known_target_tables
 
 
 def _with_keys(plan: PlannedTable, table: TargetTable, facts: SourceFacts) -> PlannedTable:

@@ -182,10 +182,10 @@ class WebClient:
                     renewed = True
                     self._forget_token()
                     continue
-                found = judged(answer, unanswered)
-                if not isinstance(found, Again):
-                    return found
-                why, after = found.why, _retry_after(answer.headers)
+                exchange = judged(answer, unanswered)
+                if not isinstance(exchange, Again):
+                    return exchange
+                why, after = exchange.why, _retry_after(answer.headers)
             self.wait(why, after, attempts, request)
 
     def require_accepted(self, answer: Answer, request: Request) -> None:

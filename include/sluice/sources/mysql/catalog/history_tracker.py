@@ -147,14 +147,14 @@ class SchemaTracker:
 
     def _doubted(self, changes: list[TableChange], query: Query, sql: str, where: str) -> list[TableChange]:
         """Return ``changes``, with a new table unknown if its statement may not say what the table is."""
-        made = [change.after for change in changes if change.after and ChangeKind.CREATE_TABLE in change.kinds]
-        if not made:
+        definitions = [change.after for change in changes if change.after and ChangeKind.CREATE_TABLE in change.kinds]
+        if not definitions:
             return changes
         why = ""
         if b"\\" in query.raw and self.sql_mode(query) != parse_status(query.status).sql_mode:
             why = "its backslashes are escapes if the server wrote its statement, and plain if the session did"
         if _by_server(query.raw):
-            hidden = any(may_hide(c.labels, c.charset) for table in made for c in table.columns)
+            hidden = any(may_hide(c.labels, c.charset) for table in definitions for c in table.columns)
             why = (
                 "the server wrote its own CREATE TABLE into the log, with ? for some characters in labels"
                 if hidden
@@ -217,13 +217,13 @@ class SchemaTracker:
 
         Raises SchemaUnknown that says since when, and what to run.
         """
-        found = self.state.find(table)
-        if found is not None:
-            return found
+        definition = self.state.find(table)
+        if definition is not None:
+            return definition
         if self._reread is not None:
-            found = self._reread(table, position)
-            self.state.put(found)
-            return found
+            definition = self._reread(table, position)
+            self.state.put(definition)
+            return definition
         raise unknown_table(table, self.state.why_unknown(table), where)
 
     def complete(self, table_map: t.TableMap, position: Position, where: str) -> t.TableMap:
@@ -271,8 +271,8 @@ def _by_server(raw: bytes) -> bool:
 
     It is False where the session may have sent what was dumped.
     """
-    found = _PRINTED.fullmatch(raw)
-    return found is not None and (_SELECTED.match(found[1]) is not None or _DUMPED.search(found[1]) is None)
+    match = _PRINTED.fullmatch(raw)
+    return match is not None and (_SELECTED.match(match[1]) is not None or _DUMPED.search(match[1]) is None)
 
 
 def unknown_table(table: TableId, why: Unknown | None, where: str) -> SchemaUnknown:

@@ -324,8 +324,8 @@ def _whole_bytes(connection: Any, table: TableId, column: ColumnDefinition, flav
 
     It has its zeros, but for those that BINARY is filled with.
     """
-    shown = _shown_default(connection, table, column.name, flavour) or ""
-    found = tokens(shown, Dialect(flavour.mariadb, flavour.version))[:-1]
+    shown_default = _shown_default(connection, table, column.name, flavour) or ""
+    found = tokens(shown_default, Dialect(flavour.mariadb, flavour.version))[:-1]
     data = "".join(
         token.text if token.kind is Kind.HEX else token.text.encode("utf-8", "surrogateescape").hex() for token in found
     )

@@ -92,11 +92,11 @@ def read_definition(connection: Any, table: TableId, collations: Callable[[], di
             hint="was it dropped or renamed? `sluice dump list PIPELINE` shows the dumps, `sluice dump cancel "
             "PIPELINE ID` ends one",
         )
-    known = collations()
-    numbers = {name: number for number, (name, _) in known.items()}
+    known_collations = collations()
+    numbers = {name: number for number, (name, _) in known_collations.items()}
     rows = [(*row[:3], type_text(row[3], str(row[0]), table), *row[4:]) for row in rows]
-    rows = [_with_exact_labels(connection, table, row, dict(known.values())) for row in rows]
-    columns = [_mapped(row, numbers, known, f"{table}.{row[0]}") for row in rows]
+    rows = [_with_exact_labels(connection, table, row, dict(known_collations.values())) for row in rows]
+    columns = [_mapped(row, numbers, known_collations, f"{table}.{row[0]}") for row in rows]
     indexes = _read_indexes(connection, table)
     order = [str(row[0]) for row in rows]
     key = "PRIMARY" if "PRIMARY" in indexes else _row_key(connection, table, indexes)
@@ -105,9 +105,9 @@ def read_definition(connection: Any, table: TableId, collations: Callable[[], di
     generated = frozenset(str(row[0]) for row in rows if row[9])
 
     def lookup(number: int) -> tuple[str, str]:
-        if number not in known:
+        if number not in known_collations:
             raise UnsupportedType(f"collation {number} is not one the server lists")
-        return known[number]
+        return known_collations[number]
 
     return LiveTable(plan_table(table_map, lookup, generated), indexes, key)
 
@@ -180,40 +180,42 @@ def _mapped(
 ) -> t.MappedColumn:
     name, nullable, data_type, column_type, octets, precision, scale, digits, collation, _ = row
     kind, full = str(data_type).lower(), str(column_type)
-    made = t.MappedColumn(0, 0, str(nullable).upper() == "YES", name=str(name))
-    made.unsigned = "unsigned" in full.lower().partition("(")[2].partition(")")[2] or full.lower().endswith("unsigned")
-    made.unsigned = made.unsigned or "zerofill" in full.lower().rpartition(")")[2]
+    column = t.MappedColumn(0, 0, str(nullable).upper() == "YES", name=str(name))
+    column.unsigned = "unsigned" in full.lower().partition("(")[2].partition(")")[2] or full.lower().endswith(
+        "unsigned"
+    )
+    column.unsigned = column.unsigned or "zerofill" in full.lower().rpartition(")")[2]
     own = type_named(kind, where)
     form = own.log[0]
     if form.meta is Meta.BYTES and "compressed" in full.lower():
         form = next(f for f in own.log if f.fill is Fill.COMPRESSED)
-    made.type = form.code
+    column.type = form.code
     match form.meta:
         case Meta.DIGITS:
-            made.meta = int(digits or 0)
+            column.meta = int(digits or 0)
         case Meta.PRECISION:
-            made.meta = int(precision) << 8 | int(scale or 0)
+            column.meta = int(precision) << 8 | int(scale or 0)
         case Meta.BITS:
-            made.meta = int(precision)
+            column.meta = int(precision)
         case Meta.BYTES | Meta.STRING:
-            made.meta = own.binary_bytes or int(octets or 0)
+            column.meta = own.binary_bytes or int(octets or 0)
             if form.fill is Fill.COMPRESSED:  # MariaDB's log counts the byte in which a value says how it is packed
-                made.meta += 1
+                column.meta += 1
         case Meta.LENGTH_BYTES:
-            made.meta = own.length_bytes
+            column.meta = own.length_bytes
         case Meta.LABELS:
             labels = labels_of(full)
             number = _collation(collation, numbers, where)
-            made.meta = label_bytes(len(labels), several=form.fill is Fill.LABELS)
-            made.labels = tuple(_encoded(label, known[number][1]) for label in labels)
+            column.meta = label_bytes(len(labels), several=form.fill is Fill.LABELS)
+            column.labels = tuple(_encoded(label, known[number][1]) for label in labels)
     if form.collated in {Collated.CHARACTER, Collated.LABELS}:
-        made.collation = BINARY_COLLATION if own.binary_bytes else _collation(collation, numbers, where)
-    made.geometry = own.shape
+        column.collation = BINARY_COLLATION if own.binary_bytes else _collation(collation, numbers, where)
+    column.geometry = own.shape
     if own.binary_bytes:
-        made.family = own.word
+        column.family = own.word
     if own.brackets is Brackets.DIMENSION:
-        made.dimension = int(full.partition("(")[2].partition(")")[0] or 0)
-    return made
+        column.dimension = int(full.partition("(")[2].partition(")")[0] or 0)
+    return column
 
 
 def _collation(name: Any, numbers: dict[str, int], where: str) -> int:

@@ -159,9 +159,9 @@ class TableResolver:
             return
         if definition is not None:
             for name, column in columns.items():
-                known = definition.column(str(name))
-                digits = known.arguments[0] if known.arguments else 0
-                close_open(column, known.family, digits if known.family in _FRACTIONAL else 0)
+                known_column = definition.column(str(name))
+                digits = known_column.arguments[0] if known_column.arguments else 0
+                close_open(column, known_column.family, digits if known_column.family in _FRACTIONAL else 0)
             return
         for name, family, digits in self._rows(_TYPES, (table_map.table.schema, table_map.table.table)):
             if name in columns:
@@ -211,7 +211,7 @@ class TableResolver:
         return self._collations
 
     def _collation(self, number: int) -> tuple[str, str]:
-        found = self.collations().get(number)
-        if found is None:
+        collation = self.collations().get(number)
+        if collation is None:
             raise UnsupportedType(f"collation {number} is not one the server lists")
-        return found
+        return collation

@@ -17,24 +17,24 @@ def schema_of(definition: TableDefinition) -> TableSchema:
 
 
 def _column(table: TableId, column: ColumnDefinition) -> Column:
-    made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
-    if made is None:
+    neutral = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
+    if neutral is None:
         raise UnsupportedType(
             f"the type {column.type} of column {column.name} is not understood", where=f"{table}.{column.name}"
         )
     return Column(
         column.name,
-        made.kind,
+        neutral.kind,
         column.type,
         nullable=column.nullable,
-        unsigned=made.unsigned,
-        precision=made.precision,
-        scale=made.scale,
-        fsp=made.digits,
-        length=made.length,
+        unsigned=neutral.unsigned,
+        precision=neutral.precision,
+        scale=neutral.scale,
+        fsp=neutral.digits,
+        length=neutral.length,
         charset=column.charset,
         collation=column.collation,
-        labels=column.labels or made.labels,
+        labels=column.labels or neutral.labels,
         generated=column.generated is not None,
-        shape=made.shape,
+        shape=neutral.shape,
     )

@@ -413,12 +413,12 @@ def json_texts(data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], valid: np
     nulls = rows - int(np.count_nonzero(valid))
     validity = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     buffers = [validity, pa.py_buffer(out_ends.astype(np.int32)), pa.py_buffer(out)]
-    made = pa.Array.from_buffers(pa.string(), rows, buffers, null_count=nulls)
+    json_texts = pa.Array.from_buffers(pa.string(), rows, buffers, null_count=nulls)
     try:
-        made.validate(full=True)
+        json_texts.validate(full=True)
     except pa.ArrowInvalid as error:
         raise DecodeError(f"a JSON value is broken: {error}") from error
-    return made
+    return json_texts
 
 
 def _foreign(

@@ -538,8 +538,10 @@ def gtid_texts(sids: list[str], sid: np.ndarray[Any, Any], gno: np.ndarray[Any, 
     """
     if not len(sid) or int(sid.max()) < 0:
         return pa.nulls(len(sid), pa.string())
-    known = sid >= 0
-    index = _array(pa.int64(), len(sid), known.view(np.uint8), int(len(sid) - known.sum()), np.ascontiguousarray(sid))
+    known_mask = sid >= 0
+    index = _array(
+        pa.int64(), len(sid), known_mask.view(np.uint8), int(len(sid) - known_mask.sum()), np.ascontiguousarray(sid)
+    )
     names = arrow_buffers.strings(sids).take(index)
     return pc.binary_join_element_wise(
         names, arrow_buffers.numbers(gno).cast(pa.string()), arrow_buffers.strings([tail])[0]

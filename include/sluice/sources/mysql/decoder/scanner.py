@@ -66,8 +66,8 @@ _SAVEPOINT = re.compile(r"(?:ROLLBACK\s+(?:WORK\s+)?TO\s+)?(?:SAVEPOINT\s+)?(.*)
 
 def _savepoint(sql: str) -> str:
     """Return the name in SAVEPOINT and ROLLBACK TO in lower case: the server ignores its case."""
-    found = _SAVEPOINT.fullmatch(sql.strip().rstrip(";").strip())
-    return (found[1] if found else sql).strip("`").lower()
+    match = _SAVEPOINT.fullmatch(sql.strip().rstrip(";").strip())
+    return (match[1] if match else sql).strip("`").lower()
 
 
 class Scanner:

@@ -115,8 +115,8 @@ class TransactionTable:
     def begin_mariadb(self, domain: int, server: int, number: int, commit_us: int) -> None:
         """Begin a MariaDB transaction."""
         key = domain.to_bytes(4, "little") + server.to_bytes(4, "little") + bytes(8)
-        known = self.sids[: int(self._s[sc.S_SIDS])]
-        same = np.flatnonzero((known == np.frombuffer(key, np.uint8)).all(axis=1))
+        known_sids = self.sids[: int(self._s[sc.S_SIDS])]
+        same = np.flatnonzero((known_sids == np.frombuffer(key, np.uint8)).all(axis=1))
         self._begin(int(same[0]) if len(same) else self._add_source(key), number, commit_us)
 
     def begin_anonymous(self, commit_us: int) -> None:

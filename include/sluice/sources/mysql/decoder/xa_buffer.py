@@ -86,9 +86,9 @@ class XaBuffer:
         if verb in {"START", "BEGIN"}:
             self._begin()
             return False
-        held = self._waiting.take(xid)
+        held_transaction = self._waiting.take(xid)
         if verb == "COMMIT":
-            return self._commit(xid, held)
+            return self._commit(xid, held_transaction)
         if verb != "ROLLBACK":
             raise DecodeError(f"an XA statement stands outside a transaction: {sql[:120]}")
         return host.end_transaction()
@@ -135,21 +135,21 @@ class XaBuffer:
         s[sc.S_HELD] = s[sc.S_IN_TXN] = 1
         s[sc.S_TXN_MARK] = 0
 
-    def _commit(self, xid: str, held: xa.BufferedTransaction | None) -> bool:
+    def _commit(self, xid: str, held_transaction: xa.BufferedTransaction | None) -> bool:
         """Scan the rows of a prepared transaction as if they stood here."""
         host = self._host
         s = host.s
         s[sc.S_IN_TXN], s[sc.S_HELD], s[sc.S_TXN_MARK] = 1, 0, 0
         first_row = 0
-        for data in self._events(xid, held):
+        for data in self._events(xid, held_transaction):
             first_row = host.rows_here(data, first_row)
         host.slots.forget()  # ids of the time of the prepare, which may name other tables by now
         return host.end_transaction()
 
-    def _events(self, xid: str, held: xa.BufferedTransaction | None) -> Iterable[bytes]:
-        if held is not None and held.events is not None:
-            return [b"".join(held.events)]
+    def _events(self, xid: str, held_transaction: xa.BufferedTransaction | None) -> Iterable[bytes]:
+        if held_transaction is not None and held_transaction.events is not None:
+            return [b"".join(held_transaction.events)]
         if self._reread is None:
             raise LostPosition(f"the rows of the XA transaction {xid} were prepared before this part of the log")
-        place = None if held is None else xa.Prepared(xid, held.file, held.offset)
+        place = None if held_transaction is None else xa.Prepared(xid, held_transaction.file, held_transaction.offset)
         return self._reread(xid, place, self._host.behind())

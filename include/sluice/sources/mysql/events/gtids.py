@@ -42,8 +42,8 @@ class GtidSet:
     def contains(self, other: GtidSet) -> bool:
         """Return True if every GTID of ``other`` is in this set."""
         for source, intervals in other._intervals.items():
-            mine = self._intervals.get(source, [])
-            if not all(any(a <= low and high <= b for a, b in mine) for low, high in intervals):
+            own_interval = self._intervals.get(source, [])
+            if not all(any(a <= low and high <= b for a, b in own_interval) for low, high in intervals):
                 return False
         return True
 

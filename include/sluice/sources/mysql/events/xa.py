@@ -105,15 +105,15 @@ class PreparedTransactions:
 
     def hold(self, event: bytes) -> None:
         """Keep an event of it."""
-        held = self.open
-        assert held is not None
-        if held.events is None:
+        held_transaction = self.open
+        assert held_transaction is not None
+        if held_transaction.events is None:
             return
         if len(event) > self._room:
-            self._drop(held)
+            self._drop(held_transaction)
             return
-        held.events.append(event)
-        held.size += len(event)
+        held_transaction.events.append(event)
+        held_transaction.size += len(event)
         self._room -= len(event)
 
     def prepared(self, xid: str) -> None:
@@ -124,10 +124,10 @@ class PreparedTransactions:
 
     def take_open(self) -> BufferedTransaction:
         """Remove the open transaction, which committed in one phase."""
-        held, self.open = self.open, None
-        assert held is not None
-        self._room += held.size
-        return held
+        held_transaction, self.open = self.open, None
+        assert held_transaction is not None
+        self._room += held_transaction.size
+        return held_transaction
 
     def forget_open(self) -> None:
         """Forget the open transaction, which was never prepared."""
@@ -139,15 +139,15 @@ class PreparedTransactions:
 
         Return its events, or where they are; None if nothing is known of it.
         """
-        held = self._held.pop(xid, None)
-        if held is not None:
-            self._room += held.size
-        return held
+        held_transaction = self._held.pop(xid, None)
+        if held_transaction is not None:
+            self._room += held_transaction.size
+        return held_transaction
 
     def list(self) -> list[Prepared]:
         """Return the transactions that are prepared now."""
         return [Prepared(xid, held.file, held.offset) for xid, held in self._held.items()]
 
-    def _drop(self, held: BufferedTransaction) -> None:
-        self._room += held.size
-        held.events, held.size = None, 0
+    def _drop(self, held_transaction: BufferedTransaction) -> None:
+        self._room += held_transaction.size
+        held_transaction.events, held_transaction.size = None, 0

@@ -94,7 +94,7 @@ def reread_table(
     """
     _open_tables(connection, [table], [])
     broken: dict[TableId, str] = {}
-    found = read_tables(connection, flavour_of(connection, info), [table], broken=broken)
+    tables = read_tables(connection, flavour_of(connection, info), [table], broken=broken)
     if broken:
         raise SchemaUnknown(
             f"the definition of {table} cannot be read: {broken[table]}",
@@ -104,9 +104,9 @@ def reread_table(
     file, offset = log_end(connection)
     later = _statements(endpoint, server_id, position, position.at(file=file, offset=offset), None)
     state = SchemaState(flavour_of(connection, info))
-    for definition in found:
+    for definition in tables:
         state.put(definition)
-    if found:
+    if tables:
         _take_back(state, later)
     again = state.find(table)
     if again is not None:
@@ -125,15 +125,15 @@ def reread_table(
     )
 
 
-def _open_tables(connection: Any, wanted: Sequence[TableId], others: Sequence[TableId]) -> None:
+def _open_tables(connection: Any, wanted_tables: Sequence[TableId], others: Sequence[TableId]) -> None:
     """Open each table once, which waits for a statement that is about to become visible."""
     rows_of(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
-    for table in [*wanted, *others[: max(_OPENED_AT_MOST - len(wanted), 0)]]:
+    for table in [*wanted_tables, *others[: max(_OPENED_AT_MOST - len(wanted_tables), 0)]]:
         try:
             rows_of(connection, f"SELECT 1 FROM {quoted_table(table)} WHERE FALSE")  # noqa: S608 - quoted
         except pymysql.err.MySQLError as error:
             code = error.args[0] if error.args else 0
-            if code == 1205 and table in wanted:
+            if code == 1205 and table in wanted_tables:
                 raise SourceUnavailable(
                     f"reading the definition of {table}: another session has locked the table for more than "
                     f"{_LOCK_WAIT_S} s",
@@ -147,9 +147,11 @@ def _open_tables(connection: Any, wanted: Sequence[TableId], others: Sequence[Ta
 def _statements(
     endpoint: Endpoint, server_id: int, start: Position, stop: Position, progress: Callable[[], None] | None
 ) -> list[LoggedStatement]:
-    found: list[LoggedStatement] = []
-    statements_between(endpoint, server_id=server_id, start=start, stop=stop, statement=found.append, progress=progress)
-    return found
+    statements: list[LoggedStatement] = []
+    statements_between(
+        endpoint, server_id=server_id, start=start, stop=stop, statement=statements.append, progress=progress
+    )
+    return statements
 
 
 def _take_back(state: SchemaState, later: Sequence[LoggedStatement]) -> None:

@@ -41,22 +41,22 @@ class PrefetchedLogin:
 
         It opens a new one with ``settings`` if the early one is older than servers leave silent sessions alone.
         """
-        made, self._made = self._made, None
-        if made is None or time.monotonic() - self._began > _EARLY_S:
-            _hang_up(made)
+        future, self._made = self._made, None
+        if future is None or time.monotonic() - self._began > _EARLY_S:
+            _hang_up(future)
             return _prepared(**settings)
-        return made.result()
+        return future.result()
 
     def close(self) -> None:
         """Close the connection if it was not used."""
-        made, self._made = self._made, None
-        _hang_up(made)
+        future, self._made = self._made, None
+        _hang_up(future)
         self._pool.shutdown(wait=False)
 
 
-def _hang_up(made: Future[Any] | None) -> None:
-    if made is not None:
-        made.add_done_callback(lambda one: None if one.exception() else one.result().close())
+def _hang_up(future: Future[Any] | None) -> None:
+    if future is not None:
+        future.add_done_callback(lambda one: None if one.exception() else one.result().close())
 
 
 class BinlogDump:

@@ -272,7 +272,7 @@ class BinlogReader(Generic[M]):
             self._layouts.clear()
             if changes:
                 self.scanner.definitions_changed()
-        known = [
+        known_changes = [
             c for c in changes if any(wants(t) if t.table else self.selection.wants_schema(t.schema) for t in c.tables)
         ]
         for effect in effects_of(sql, schema, Dialect(self._mariadb, 0, sql_mode)):
@@ -287,7 +287,7 @@ class BinlogReader(Generic[M]):
             if self.loads is not None and (mark := self.loads.of_statement(query.sql)) and self.loads.drops(mark):
                 continue
             named = effect.kind is Effect.DEFINITION and touched
-            if (named or known) and self.selection.ddl:
+            if (named or known_changes) and self.selection.ddl:
                 noted = SchemaStatement(
                     position=statement.position.as_offset(),
                     schema=schema,
@@ -298,7 +298,7 @@ class BinlogReader(Generic[M]):
                     commit_time_us=statement.commit_us,
                     sql_mode=sql_mode,
                     session=session_of(query),
-                    changes=tuple(known),
+                    changes=tuple(known_changes),
                 )
                 self.batch.open().note_ddl(noted)
                 self.statements += 1

@@ -266,8 +266,8 @@ def _gtid_before(endpoint: Endpoint, expected: LastEvent, start: Position, *, se
 
 def _gtid(event: bytes) -> str:
     if event[4] == 162:
-        found = ev.parse_mariadb_gtid(event)
-        return f"{found.domain}-{found.server}-{found.number}"
+        mariadb_gtid = ev.parse_mariadb_gtid(event)
+        return f"{mariadb_gtid.domain}-{mariadb_gtid.server}-{mariadb_gtid.number}"
     if event[4] == 42:
         tagged = ev.parse_tagged_gtid(event)
         return f"{tagged.source}:{tagged.number}"

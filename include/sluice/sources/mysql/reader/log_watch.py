@@ -114,10 +114,14 @@ class LogWatch:
             return True
         if since.row_place == self._end[:2]:
             return False
-        known = Position.of(since)
-        if known.prepared or known.server_uuid != self._uuid or split_file(known.file)[0] != self._base:
+        known_position = Position.of(since)
+        if (
+            known_position.prepared
+            or known_position.server_uuid != self._uuid
+            or split_file(known_position.file)[0] != self._base
+        ):
             return True
-        at = known.order
+        at = known_position.order
         if at < self._known_from or at > self._order_of_end or self._all > at:
             return True
         return any(order > at and wants(table) for table, order in self.touched.items())
@@ -267,8 +271,8 @@ class LogWatch:
             number = int.from_bytes(data[begin + 36 : begin + 44], "little")
             self._last_gtid = f"{sid[:8]}-{sid[8:12]}-{sid[12:16]}-{sid[16:20]}-{sid[20:]}:{number}"
         elif kind == _TAGGED_GTID and whole:
-            found = ev.parse_tagged_gtid(bytes(data[begin : end - checked]))
-            self._last_gtid = f"{found.source}:{found.number}"
+            tagged_gtid = ev.parse_tagged_gtid(bytes(data[begin : end - checked]))
+            self._last_gtid = f"{tagged_gtid.source}:{tagged_gtid.number}"
         elif kind == _MARIADB_GTID:
             self._mariadb_gtid(bytes(data[begin : end - checked]))
         elif kind == _MARIADB_GTID_LIST:
@@ -279,10 +283,10 @@ class LogWatch:
             self._touch_all(here)
 
     def _mariadb_gtid(self, event: bytes) -> None:
-        found = ev.parse_mariadb_gtid(event)
-        self._last_gtid = f"{found.domain}-{found.server}-{found.number}"
+        mariadb_gtid = ev.parse_mariadb_gtid(event)
+        self._last_gtid = f"{mariadb_gtid.domain}-{mariadb_gtid.server}-{mariadb_gtid.number}"
         if self._domains is not None:
-            self._domains.see(found.domain, found.server, found.number)
+            self._domains.see(mariadb_gtid.domain, mariadb_gtid.server, mariadb_gtid.number)
 
     def _touch(self, data: bytes | bytearray, begin: int, here: Order) -> None:
         at = begin + ev.HEADER + 8

@@ -138,7 +138,7 @@ def read_pieces(
         make: (piece, number of the thread, from 0) -> its reading.
         progress: called a few times a second from this thread; what it raises cancels all.
     """
-    done = ReadTotals(start)
+    totals = ReadTotals(start)
     cancelled = threading.Event()
     free = list(range(readers))
     waiting = list(pieces)
@@ -147,7 +147,7 @@ def read_pieces(
     ended: dict[int, bool] = {}
 
     def seen() -> int:
-        return done.changes + sum(int(r.state[sc.S_CHANGES]) for r in readings.values())
+        return totals.changes + sum(int(r.state[sc.S_CHANGES]) for r in readings.values())
 
     with ThreadPoolExecutor(readers, thread_name_prefix="reader") as pool:
         try:
@@ -157,21 +157,21 @@ def read_pieces(
                     piece, slot = waiting.pop(0), free.pop()
                     reading = readings[piece.number] = make(piece, slot)
                     running[pool.submit(_run, reading, piece, cancelled)] = (piece.number, slot)
-                progress(changes=seen(), file=done.last.file, offset=done.last.offset)
+                progress(changes=seen(), file=totals.last.file, offset=totals.last.offset)
                 finished, _ = wait(running, timeout=_PROGRESS_EVERY_S, return_when=FIRST_COMPLETED)
                 for future in finished:
                     number, slot = running.pop(future)
                     ended[number] = future.result()
                     free.append(slot)
-                while done.pieces in ended:
-                    number = done.pieces
-                    more = _added(done, readings[number], mariadb) if ended[number] else None
+                while totals.pieces in ended:
+                    number = totals.pieces
+                    more = _added(totals, readings[number], mariadb) if ended[number] else None
                     if more is None or more.changes >= max_changes or more.bytes >= max_bytes:
-                        return done
+                        return totals
                     readings.pop(number).accept()
-                    done = more
-                if done.pieces == len(pieces) or not (running or waiting):
-                    return done
+                    totals = more
+                if totals.pieces == len(pieces) or not (running or waiting):
+                    return totals
         finally:
             cancelled.set()
             wait(running)
@@ -187,34 +187,34 @@ def _run(reading: RangeReader, piece: BinlogRange, cancelled: threading.Event) -
         return False
 
 
-def _added(done: ReadTotals, reading: RangeReader, mariadb: bool) -> ReadTotals:
-    """Add one more piece to ``done``."""
+def _added(totals: ReadTotals, reading: RangeReader, mariadb: bool) -> ReadTotals:
+    """Add one more piece to ``totals``."""
     state = reading.state
     changes, size = int(state[sc.S_CHANGES]), int(state[sc.S_BYTES])
-    if done.changes:
+    if totals.changes:
         size += int(state[sc.S_BYTES_BEFORE])
     elif not changes:
         size = 0
     last = reading.last
-    skipped = {k: done.skipped.get(k, 0) + reading.skipped.get(k, 0) for k in done.skipped | reading.skipped}
+    skipped = {k: totals.skipped.get(k, 0) + reading.skipped.get(k, 0) for k in totals.skipped | reading.skipped}
     return ReadTotals(
         last=Position(
             last.server_uuid,
             last.file,
             last.offset,
-            _executed(done.last.gtid_set, last.gtid_set, mariadb),
-            last.commit_time_us or done.last.commit_time_us,
-            last_event=_last_event(done.last.last_event, last.last_event),
+            _executed(totals.last.gtid_set, last.gtid_set, mariadb),
+            last.commit_time_us or totals.last.commit_time_us,
+            last_event=_last_event(totals.last.last_event, last.last_event),
         ),
-        pieces=done.pieces + 1,
-        changes=done.changes + changes,
-        transactions=done.transactions + int(state[sc.S_CAPTURED_TXNS]),
-        log_bytes=done.log_bytes + reading.log_bytes,
-        bytes=done.bytes + size,
-        first_commit_us=done.first_commit_us or int(state[sc.S_FIRST_TS]),
-        last_commit_us=int(state[sc.S_LAST_TS]) or done.last_commit_us,
-        skipped_tables=done.skipped_tables + int(state[sc.S_SKIPPED_TABLE]),
-        skipped_kinds=done.skipped_kinds + int(state[sc.S_SKIPPED_KIND]),
+        pieces=totals.pieces + 1,
+        changes=totals.changes + changes,
+        transactions=totals.transactions + int(state[sc.S_CAPTURED_TXNS]),
+        log_bytes=totals.log_bytes + reading.log_bytes,
+        bytes=totals.bytes + size,
+        first_commit_us=totals.first_commit_us or int(state[sc.S_FIRST_TS]),
+        last_commit_us=int(state[sc.S_LAST_TS]) or totals.last_commit_us,
+        skipped_tables=totals.skipped_tables + int(state[sc.S_SKIPPED_TABLE]),
+        skipped_kinds=totals.skipped_kinds + int(state[sc.S_SKIPPED_KIND]),
         skipped=skipped,
     )
 

@@ -58,8 +58,8 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
             where=where,
             hint="they were purged, or applied with log_replica_updates=OFF; " + _CHOICES,
         )
-    found = after_gtids(connection, info, at.gtid_set)
-    return replace(found, gtid_set=at.gtid_set, commit_time_us=at.commit_time_us)
+    position = after_gtids(connection, info, at.gtid_set)
+    return replace(position, gtid_set=at.gtid_set, commit_time_us=at.commit_time_us)
 
 
 def _lacks(connection: Any, info: ServerInfo, at: Position) -> str:
@@ -87,15 +87,15 @@ def _lacks_mariadb(connection: Any, info: ServerInfo, at: Position) -> str:
     A domain's last GTID stands for all before it; so exactly that one has to be in the log, of the same server.
     """
     here = MariaDbGtidState(str(rows_of(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
-    wanted = MariaDbGtidState(at.gtid_set)
+    wanted_state = MariaDbGtidState(at.gtid_set)
     behind = [
         f"{one} (it is at {here.of(domain) or 'none'})"
-        for domain, one in wanted.items()
+        for domain, one in wanted_state.items()
         if not here.reaches(MariaDbGtidState(one))
     ]
     if behind:
         return ", ".join(f"those up to {one}" for one in behind)
-    left = {one for domain, one in wanted.items() if here.of(domain) != one}
+    left = {one for domain, one in wanted_state.items() if here.of(domain) != one}
     for name, _ in reversed(info.binary_logs):
         if not left:
             break

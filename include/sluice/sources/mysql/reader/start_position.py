@@ -62,9 +62,9 @@ def dump_start(info: ServerInfo, position: Position) -> Position:
     if position.offset <= _LAST_ADDRESSABLE:
         return position
     names = [name for name, _ in info.binary_logs]
-    left = dict(info.binary_logs).get(position.file, 0) - position.offset
+    remaining_offset = dict(info.binary_logs).get(position.file, 0) - position.offset
     following = names.index(position.file) + 1 if position.file in names else len(names)
-    if 0 <= left <= _ROTATION_BYTES and following < len(names):
+    if 0 <= remaining_offset <= _ROTATION_BYTES and following < len(names):
         return replace(position, file=names[following], offset=_FIRST_OFFSET)
     raise LostPosition(
         f"{position} lies beyond 4 GiB in its file, which the replication protocol cannot address",

@@ -310,12 +310,12 @@ def retention_s(connection: Connection[Cursor], info: ServerInfo) -> float | Non
     """
     if info.variables.get("basedir", "").startswith(RDS_FOLDER):
         try:
-            found = rows_of(
+            rows = rows_of(
                 connection, "SELECT value FROM mysql.rds_configuration WHERE name = 'binlog retention hours'"
             )
         except (pymysql.err.OperationalError, pymysql.err.ProgrammingError):  # the login may not read it
             return None
-        return 3600.0 * float(found[0][0]) if found and found[0][0] is not None else 0.0
+        return 3600.0 * float(rows[0][0]) if rows and rows[0][0] is not None else 0.0
     seconds = float(info.variables.get("binlog_expire_logs_seconds", "0") or 0)
     return seconds or 86_400 * float(info.variables.get("expire_logs_days", "0") or 0) or None
 
@@ -323,16 +323,18 @@ def retention_s(connection: Connection[Cursor], info: ServerInfo) -> float | Non
 def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
     """Return collation id -> (collation, charset) of every collation the server has."""
     rows = rows_of(connection, "SELECT ID, COLLATION_NAME, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
-    found = {int(row[0]): (str(row[1]), str(row[2])) for row in rows if row[0] is not None and row[2] is not None}
-    if not found or any(row[2] is None for row in rows):  # MariaDB 10.10+: ids of the uca1400 family stand elsewhere
+    collations = {int(row[0]): (str(row[1]), str(row[2])) for row in rows if row[0] is not None and row[2] is not None}
+    if not collations or any(
+        row[2] is None for row in rows
+    ):  # MariaDB 10.10+: ids of the uca1400 family stand elsewhere
         sql = (
             "SELECT ID, FULL_COLLATION_NAME, CHARACTER_SET_NAME FROM "
             "information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
         )
         for number, name, charset in rows_of(connection, sql):
             if number is not None and charset is not None:
-                found[int(number)] = (str(name), str(charset))
-    return found
+                collations[int(number)] = (str(name), str(charset))
+    return collations
 
 
 def probe(endpoint: Endpoint) -> str:

@@ -55,14 +55,14 @@ def merge_findings(
 
     ``tables``: with their engines.
     """
-    found = []
+    findings = []
     for table, engine in tables:
         if not is_merge(engine):
             continue
         merge = _read(connection, table)
         captured = [member for member in merge.members if wants(member)]
         if wants(merge.table):
-            found.append(
+            findings.append(
                 Finding(
                     "error",
                     "MERGE table",
@@ -76,7 +76,7 @@ def merge_findings(
         elif captured:
             names = ", ".join(map(str, captured))
             verbs = "INSERT, UPDATE and DELETE" if merge.inserts else "UPDATE and DELETE"
-            found.append(
+            findings.append(
                 Finding(
                     "error" if merge.inserts else "warning",
                     "MERGE table",
@@ -87,7 +87,7 @@ def merge_findings(
                     "INSERT_METHOD=NO keeps rows out",
                 )
             )
-    return found
+    return findings
 
 
 def refuse_merge(connection: Any, table: TableId) -> None:

@@ -58,26 +58,28 @@ def preflight(
     who else uses it; ``two_way``: the server is a site of a channel.
     """
     selection = Selection.compile(pipeline.capture)
-    found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(connection, info)
-    if any(finding.setting == SETTING and finding.severity == "error" for finding in found):
-        return sorted(found, key=lambda f: f.severity != "error")
-    found += (
+    log_settings = (
+        _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(connection, info)
+    )
+    if any(finding.setting == SETTING and finding.severity == "error" for finding in log_settings):
+        return sorted(log_settings, key=lambda f: f.severity != "error")
+    log_settings += (
         _filters(connection, info, selection)
         + _replicates(connection, info)
         + _same_id(connection, server_id, _readers(pipeline))
     )
     odd = _of_engines(connection, (ENGINE, *ENGINES))
-    found += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
-    found += _generated_columns(connection, info, selection)
+    log_settings += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
+    log_settings += _generated_columns(connection, info, selection)
     if pipeline.capture.unlogged_cascades == "stop":
-        found += _cascades(connection, info, selection)
+        log_settings += _cascades(connection, info, selection)
     if pipeline.source.connections:
-        found += replication_findings(connection, info, selection)
+        log_settings += replication_findings(connection, info, selection)
     if two_way:
-        found += two_way_findings(connection, info, selection)
+        log_settings += two_way_findings(connection, info, selection)
     if cursor is not None:
-        found += position_findings(connection, info, cursor)
-    return sorted(found, key=lambda f: f.severity != "error")
+        log_settings += position_findings(connection, info, cursor)
+    return sorted(log_settings, key=lambda f: f.severity != "error")
 
 
 def _of_engines(connection: Any, engines: tuple[str, ...]) -> list[tuple[TableId, str]]:
@@ -99,18 +101,18 @@ def require_ready(
     two_way: bool = False,
 ) -> None:
     """Raise PreflightError, LostPosition or WrongServer for the first error; log warnings."""
-    found = preflight(connection, info, pipeline, cursor, server_id, two_way=two_way)
-    raise_first(found, f"source {pipeline.source.connection} ({info.dialect} {info.version})")
+    findings = preflight(connection, info, pipeline, cursor, server_id, two_way=two_way)
+    raise_first(findings, f"source {pipeline.source.connection} ({info.dialect} {info.version})")
 
 
 def _log_settings(info: ServerInfo) -> list[Finding]:
     have = info.variables
-    found: list[Finding] = []
+    log_settings: list[Finding] = []
 
     def expect(name: str, wanted: str, why: str, fix: str) -> None:
         value = have.get(name, "").upper()
         if value and value != wanted:
-            found.append(Finding("error", name, value, why, fix))
+            log_settings.append(Finding("error", name, value, why, fix))
 
     if have.get("log_bin", "").upper() not in _ON:
         return [
@@ -118,7 +120,7 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
         ]
     if engine := have.get("binlog_storage_engine", ""):
         why = "the binary log is kept inside a storage engine, and its files and positions cannot be read"
-        found.append(
+        log_settings.append(
             Finding("error", "binlog_storage_engine", engine, why, "start the server without binlog_storage_engine")
         )
     set_ = "SET GLOBAL" if info.is_mariadb else "SET PERSIST"
@@ -129,7 +131,7 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
         f"{set_} binlog_format = 'ROW'; then reconnect the applications",
     )
     if "PARTIAL_JSON" in have.get("binlog_row_value_options", "").upper() and have.get("binlog_row_image") != "FULL":
-        found.append(
+        log_settings.append(
             Finding(
                 "error",
                 "binlog_row_value_options",
@@ -139,7 +141,7 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
             )
         )
     if have.get("binlog_checksum", "").upper() == "NONE":
-        found.append(
+        log_settings.append(
             Finding(
                 "warning",
                 "binlog_checksum",
@@ -149,11 +151,11 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
             )
         )
     if info.server_id == 0:
-        found.append(
+        log_settings.append(
             Finding("error", "server_id", "0", "a server without an id refuses replicas", "SET GLOBAL server_id = 1")
         )
     if have.get("encrypt_binlog", "").upper() in _ON and info.is_mariadb:
-        found.append(
+        log_settings.append(
             Finding(
                 "warning",
                 "encrypt_binlog",
@@ -161,7 +163,7 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
                 "the server decrypts its log for replicas; files on disk can't be read",
             )
         )
-    return found
+    return log_settings
 
 
 def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
@@ -173,9 +175,9 @@ def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
     )
     if image == "FULL":
         return []
-    found = []
+    row_image = []
     if pipeline.rules:
-        found.append(
+        row_image.append(
             Finding(
                 "warning",
                 "binlog_row_image",
@@ -185,7 +187,7 @@ def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
             )
         )
     if info.is_mariadb and image == "MINIMAL":
-        found.append(
+        row_image.append(
             Finding(
                 "warning",
                 "binlog_row_image",
@@ -195,7 +197,7 @@ def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
                 fix,
             )
         )
-    return found
+    return row_image
 
 
 def _captured(rows: Iterable[tuple[Any, ...]], selection: Selection) -> list[tuple[str, str, str]]:
@@ -240,15 +242,15 @@ def rights_findings(connection: Any, pipeline: PipelineConfig, watermarks: Table
     )
     tables = {TableId(str(schema), str(table)) for schema, table in listed}
     granted = rights.GrantedRights.read(connection)
-    found = []
+    rights_findings = []
     for schema, names in by_schema(filter(wants, tables)).items():
-        found += granted.missing(rights_on(Scope.CAPTURED, rights.SOURCE), schema, names)
+        rights_findings += granted.missing(rights_on(Scope.CAPTURED, rights.SOURCE), schema, names)
     if watermarks is not None:
-        wanted = rights_on(Scope.WATERMARKS, rights.SOURCE)
+        wanted_rights = rights_on(Scope.WATERMARKS, rights.SOURCE)
         if watermarks in tables:
-            wanted = [replace(right, privileges=right.privileges[1:]) for right in wanted]
-        found += granted.missing(wanted, watermarks.schema, [watermarks.table])
-    return found
+            wanted_rights = [replace(right, privileges=right.privileges[1:]) for right in wanted_rights]
+        rights_findings += granted.missing(wanted_rights, watermarks.schema, [watermarks.table])
+    return rights_findings
 
 
 def _privileges(connection: Any) -> list[Finding]:
@@ -311,16 +313,16 @@ def _same_id(connection: Any, server_id: int, readers: int) -> list[Finding]:
         if error.args and error.args[0] == 1227:  # MariaDB lists them to administrators only
             return []
         raise
-    mine = ids_of(server_id, readers)
+    own_ids = ids_of(server_id, readers)
     for row in replicas:
-        if int(row[0]) in mine and str(row[1]) != here:
+        if int(row[0]) in own_ids and str(row[1]) != here:
             return [
                 Finding(
                     "warning",
                     "server_id",
                     str(row[0]),
-                    f"a replica at {row[1] or 'an unknown host'} uses the same id ({mine[int(row[0])]}): two of them "
-                    "throw each other out",
+                    f"a replica at {row[1] or 'an unknown host'} uses the same id ({own_ids[int(row[0])]}): two of "
+                    "them throw each other out",
                     "give this pipeline another number: source.server_id",
                 )
             ]

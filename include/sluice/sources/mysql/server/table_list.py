@@ -32,8 +32,8 @@ def captured_schemas(connection: MySQLConnection, selection: Selection) -> list[
 
     They also hold the tables on their way to a captured name, such as those of gh-ost.
     """
-    found = rows_of(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
-    return sorted(str(name) for (name,) in found if selection.wants_schema(str(name)))
+    rows = rows_of(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
+    return sorted(str(name) for (name,) in rows if selection.wants_schema(str(name)))
 
 
 def in_schemas(schemas: Sequence[str]) -> str:
@@ -148,8 +148,8 @@ def _with_default(rest: str, labels: Sequence[str]) -> str:
 
     def spelled(match: re.Match[str]) -> str:
         (shown,) = labels_of(f"enum({match[1]})")
-        meant = [label for label in labels if printed(label) == shown]
-        return f" DEFAULT {declared('', meant)[1:-1]}" if len(meant) == 1 else match[0]
+        meant_labels = [label for label in labels if printed(label) == shown]
+        return f" DEFAULT {declared('', meant_labels)[1:-1]}" if len(meant_labels) == 1 else match[0]
 
     return re.sub(rf" DEFAULT ({_LITERAL})", spelled, rest, count=1)
 
@@ -180,24 +180,24 @@ def create_statement(connection: Any, table: TableId, named: TableId) -> str:
 def _column(row: tuple[Any, ...]) -> Column:
     _, _, name, column_type, nullable, charset, collation, generated = row
     text = str(column_type)
-    made = SqlType.parse(text, str(charset or "")).neutral(str(collation or ""))
-    if made is None:
+    neutral = SqlType.parse(text, str(charset or "")).neutral(str(collation or ""))
+    if neutral is None:
         raise UnsupportedType(f"the type {text} is not understood")
     return Column(
         str(name),
-        made.kind,
-        text if made.labels else text.lower(),
+        neutral.kind,
+        text if neutral.labels else text.lower(),
         str(nullable).upper() == "YES",
-        unsigned=made.unsigned,
-        precision=made.precision,
-        scale=made.scale,
-        fsp=made.digits,
-        length=made.length,
+        unsigned=neutral.unsigned,
+        precision=neutral.precision,
+        scale=neutral.scale,
+        fsp=neutral.digits,
+        length=neutral.length,
         charset=str(charset) if charset else None,
         collation=str(collation) if collation else None,
-        labels=made.labels,
+        labels=neutral.labels,
         generated=bool(generated),
-        shape=made.shape,
+        shape=neutral.shape,
     )
 
 
@@ -230,7 +230,7 @@ def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
     """
     with suppress(pymysql.err.MySQLError):  # MariaDB has no such setting, and remembers nothing
         rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
-    found: dict[TableId, int] = {}
+    estimates: dict[TableId, int] = {}
     for at in range(0, len(tables), TABLES_A_SELECT):
         names = [name for table in tables[at : at + TABLES_A_SELECT] for name in (table.schema, table.table)]
         pairs = ", ".join(["(%s, %s)"] * (len(names) // 2))
@@ -238,8 +238,8 @@ def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
             "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE "
             f"(TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"
         )
-        found |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
-    return found
+        estimates |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
+    return estimates
 
 
 def empty_tables(connection: Any, tables: Sequence[TableId]) -> list[TableId]:
@@ -247,12 +247,12 @@ def empty_tables(connection: Any, tables: Sequence[TableId]) -> list[TableId]:
 
     Each is asked, as the server's estimate is 0 for some that have rows.
     """
-    found = []
+    empty_tables = []
     for table in tables:
         with suppress(pymysql.err.MySQLError):  # gone since, or not to be read
             if not rows_of(connection, f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):
-                found.append(table)
-    return found
+                empty_tables.append(table)
+    return empty_tables
 
 
 def keyless_tables(connection: Any) -> set[TableId]:

@@ -112,10 +112,10 @@ class MySQLChunkReader(MySQLLoad):
             return guess
         sql = border_sql(request.table, key, rows, *conditions, after(key.names, start))
         pieces = list(select(self._reader, sql, key.columns, f"keys of {request.table}"))
-        found = pieces[0] if pieces else None
-        if found is None or not found.num_rows:
+        piece = pieces[0] if pieces else None
+        if piece is None or not piece.num_rows:
             return (), True
-        border = key_literals(key.columns, found)[0]
+        border = key_literals(key.columns, piece)[0]
         self._guesses.learn(request, key, start, border, rows)
         return border, False
 
@@ -174,16 +174,16 @@ class MySQLChunkReader(MySQLLoad):
         """See :class:`sluice.sources.port.DigestReader`."""
         index = key_of(self._definition_once(request.table), request).index
 
-        def sql(table: TableId, known: Sequence[DigestColumn], *bounds: str, mariadb: bool) -> str:
-            return digest_sql(table, known, index, *bounds, mariadb=mariadb)
+        def sql(table: TableId, known_columns: Sequence[DigestColumn], *bounds: str, mariadb: bool) -> str:
+            return digest_sql(table, known_columns, index, *bounds, mariadb=mariadb)
 
         return self._computed(sql, request, chunk, columns)
 
     def snapshot_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> SnapshotDigest:
         """See :class:`sluice.sources.port.SnapshotDigestReader`."""
         live = self._definition_once(request.table)
-        known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
-        sql = digest_sql(request.table, [known[name] for name in columns], "", mariadb=self._mariadb)
+        known_columns = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
+        sql = digest_sql(request.table, [known_columns[name] for name in columns], "", mariadb=self._mariadb)
         with quiet_snapshot(self.connection, self._reader, self.watermarks, chunk) as moment:
             digest = RangeDigest().plus(*rows_of(self._reader, sql)[0])
         return SnapshotDigest(digest, moment.low, moment.start, moment.end)
@@ -199,17 +199,17 @@ class MySQLChunkReader(MySQLLoad):
     def _words(
         self, kind: str, table: TableId, columns: Sequence[str], word_of: Callable[[Column], str]
     ) -> tuple[str, ...]:
-        known = {column.name: column for column in self._definition(table).plan.schema.columns}
-        return kind_and_words(kind, (word_of(known[name]) for name in columns))
+        known_columns = {column.name: column for column in self._definition(table).plan.schema.columns}
+        return kind_and_words(kind, (word_of(known_columns[name]) for name in columns))
 
     def _computed(
         self, sql: Callable[..., str], request: TableRequest, chunk: Chunk, columns: Sequence[str]
     ) -> RangeDigest:
         live = self._definition_once(request.table)
         key = key_of(live, request)
-        known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
+        known_columns = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
         bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
-        chosen = [known[name] for name in columns]
+        chosen = [known_columns[name] for name in columns]
         [found] = rows_of(self._reader, sql(request.table, chosen, *bounds, mariadb=self._mariadb))
         return RangeDigest().plus(*found)
 

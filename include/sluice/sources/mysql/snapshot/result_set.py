@@ -111,7 +111,7 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
     connection._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
     connection._read_packet()  # the number of columns
     packets = [connection._read_packet()._data for _ in range(count)]
-    kinds = [one[-6] for one in packets]
+    kinds = [packet[-6] for packet in packets]
     if not all(
         _is_planned(column, one[-6], bool(one[-5] & _UNSIGNED)) for column, one in zip(columns, packets, strict=True)
     ):
@@ -294,8 +294,8 @@ class _Reader:
         if bad >= 0:
             raise DecodeError("a row of the source contradicts the protocol", where=self.where)
         every = np.arange(rows)
-        made = [self._column(i, buffer, offsets[i], sizes[i], every) for i in range(len(self.columns))]
-        return pa.Table.from_arrays(made, names=[str(i) for i in range(len(made))])
+        columns = [self._column(i, buffer, offsets[i], sizes[i], every) for i in range(len(self.columns))]
+        return pa.Table.from_arrays(columns, names=[str(i) for i in range(len(columns))])
 
     def _column(
         self,

@@ -36,11 +36,11 @@ def table_change(
     old = before.definition
     renamed, dropped = renames(before, after, where)
     columns = column_changes(old, new, {name.lower(): now for name, now in renamed.items()}, dropped)
-    kinds = list(dict.fromkeys(_K.WIDEN_COLUMN if _is_wider(one) else one.kind for one in columns))
+    kinds = list(dict.fromkeys(_K.WIDEN_COLUMN if _is_wider(column) else column.kind for column in columns))
     if tuple(renamed.get(name, name) for name in old.primary_key) != new.primary_key:
         kinds.append(_K.PRIMARY_KEY)
-    gone, made = _other_indexes(old, new, renamed, dropped) if indexes else ((), ())
-    if gone or made:
+    removed_indexes, made = _other_indexes(old, new, renamed, dropped) if indexes else ((), ())
+    if removed_indexes or made:
         kinds.append(_K.INDEXES)
     if indexes and old.comment != new.comment:
         kinds.append(_K.TABLE_OPTIONS)
@@ -50,7 +50,7 @@ def table_change(
     if not kinds:
         return None
     change = TableChange(old.table, tuple(kinds), old, new, columns, new.table if moved else None)
-    return change, "; ".join((*_statements(change, renamed), *_index_texts(new.table, gone, made)))
+    return change, "; ".join((*_statements(change, renamed), *_index_texts(new.table, removed_indexes, made)))
 
 
 def _other_indexes(
@@ -62,26 +62,30 @@ def _other_indexes(
     """
     names = {column.name for column in new.columns}
     was = {}
-    for one in old.indexes:
-        columns = [renamed.get(name, name) for name, _ in one.columns]
-        if not one.primary and all(name in names and name.lower() not in replaced for name in columns):
-            was[one.name, tuple(columns), one.unique] = one
+    for index in old.indexes:
+        columns = [renamed.get(name, name) for name, _ in index.columns]
+        if not index.primary and all(name in names and name.lower() not in replaced for name in columns):
+            was[index.name, tuple(columns), index.unique] = index
     now = {
-        (one.name, tuple(name for name, _ in one.columns), one.unique): one for one in new.indexes if not one.primary
+        (index.name, tuple(name for name, _ in index.columns), index.unique): index
+        for index in new.indexes
+        if not index.primary
     }
     return (
-        tuple(one for key, one in was.items() if key not in now),
-        tuple(one for key, one in now.items() if key not in was),
+        tuple(index for key, index in was.items() if key not in now),
+        tuple(index for key, index in now.items() if key not in was),
     )
 
 
-def _index_texts(table: TableId, gone: Iterable[IndexDefinition], made: Iterable[IndexDefinition]) -> Iterator[str]:
-    for one in gone:
-        yield f"DROP INDEX {quoted(table.schema)}.{quoted(one.name)}"
-    for one in made:
-        columns = ", ".join(quoted(name) for name, _ in one.columns)
-        unique = "UNIQUE " if one.unique else ""
-        yield f"CREATE {unique}INDEX {quoted(one.name)} ON {quoted_table(table)} ({columns})"
+def _index_texts(
+    table: TableId, removed_indexes: Iterable[IndexDefinition], indexes: Iterable[IndexDefinition]
+) -> Iterator[str]:
+    for index in removed_indexes:
+        yield f"DROP INDEX {quoted(table.schema)}.{quoted(index.name)}"
+    for index in indexes:
+        columns = ", ".join(quoted(name) for name, _ in index.columns)
+        unique = "UNIQUE " if index.unique else ""
+        yield f"CREATE {unique}INDEX {quoted(index.name)} ON {quoted_table(table)} ({columns})"
 
 
 def _is_wider(change: ColumnChange) -> bool:
@@ -97,20 +101,20 @@ def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
     """Return True if every value of the old type is the same value of the new one."""
     if old.labels or new.labels:
         return bool(old.labels) and set(old.labels) <= set(new.labels)
-    one, other = pg_type(old.type), pg_type(new.type)
-    if one.word in _INTEGERS and other.word in _INTEGERS:
-        return _INTEGERS.index(one.word) <= _INTEGERS.index(other.word)
-    if (one.word, other.word) == ("real", "double precision"):
+    one, other_pg_type = pg_type(old.type), pg_type(new.type)
+    if one.word in _INTEGERS and other_pg_type.word in _INTEGERS:
+        return _INTEGERS.index(one.word) <= _INTEGERS.index(other_pg_type.word)
+    if (one.word, other_pg_type.word) == ("real", "double precision"):
         return True
-    if one.word == other.word == "character varying":
-        return not other.numbers or (bool(one.numbers) and other.numbers >= one.numbers)
-    if one.word == "character varying" and other.word == "text":
+    if one.word == other_pg_type.word == "character varying":
+        return not other_pg_type.numbers or (bool(one.numbers) and other_pg_type.numbers >= one.numbers)
+    if one.word == "character varying" and other_pg_type.word == "text":
         return True
-    if one.word == other.word == "numeric" and one.numbers and other.numbers:
-        (p1, s1), (p2, s2) = (*one.numbers, 0)[:2], (*other.numbers, 0)[:2]
+    if one.word == other_pg_type.word == "numeric" and one.numbers and other_pg_type.numbers:
+        (p1, s1), (p2, s2) = (*one.numbers, 0)[:2], (*other_pg_type.numbers, 0)[:2]
         return s2 >= s1 and p2 - s2 >= p1 - s1
-    if one.word == other.word and one.word in _TIMED:
-        return (other.numbers or (_MICROS,)) >= (one.numbers or (_MICROS,))
+    if one.word == other_pg_type.word and one.word in _TIMED:
+        return (other_pg_type.numbers or (_MICROS,)) >= (one.numbers or (_MICROS,))
     return old.type == new.type
 
 
@@ -125,13 +129,15 @@ def row_effects(change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]
     names = PostgreSQLWords().altered_names(statement)
     columns = change.compared_columns(names.renamed, names.dropped) if names is not None else change.columns
     why = "the log does not say how values became another type"
-    found = {
-        one.old.name: ColumnEffect(change.table, one.old, one.new, unknown=_renamed_labels(one.old, one.new) or why)
-        for one in columns
-        if one.old is not None and one.new is not None
-        and (one.old.type, one.old.labels) != (one.new.type, one.new.labels) and not widens(one.old, one.new)
+    effects = {
+        pair.old.name: ColumnEffect(
+            change.table, pair.old, pair.new, unknown=_renamed_labels(pair.old, pair.new) or why
+        )
+        for pair in columns
+        if pair.old is not None and pair.new is not None
+        and (pair.old.type, pair.old.labels) != (pair.new.type, pair.new.labels) and not widens(pair.old, pair.new)
     }  # fmt: skip
-    return tuple(found.values())
+    return tuple(effects.values())
 
 
 def _renamed_labels(old: ColumnDefinition, new: ColumnDefinition) -> str:
@@ -157,27 +163,31 @@ def renames(before: KnownTable, after: KnownTable, where: str) -> tuple[dict[str
 
     Raises SchemaUnknown if the number of a column is not known and it may be another one under a new name.
     """
-    was = {one.number: one for one in before.attributes if one.number != UNKNOWN_NUMBER}
-    now = {one.number: one for one in after.attributes if one.number != UNKNOWN_NUMBER}
+    was = {attribute.number: attribute for attribute in before.attributes if attribute.number != UNKNOWN_NUMBER}
+    now = {attribute.number: attribute for attribute in after.attributes if attribute.number != UNKNOWN_NUMBER}
     renamed = {was[n].name: now[n].name for n in was.keys() & now.keys() if was[n].name != now[n].name}
-    names = {one.name: one for one in after.attributes}
+    names = {attribute.name: attribute for attribute in after.attributes}
     replaced = set()
-    for one in was.values():
-        there = names.get(one.name)
-        if one.name not in renamed and there is not None and there.number not in {one.number, UNKNOWN_NUMBER}:
-            replaced.add(one.name.lower())
-    gone = [one for one in before.attributes if one.name not in names and one.name not in renamed]
-    fresh = [
-        one
-        for one in after.attributes
-        if one.number == UNKNOWN_NUMBER and one.name not in {a.name for a in before.attributes}
+    for attribute in was.values():
+        name = names.get(attribute.name)
+        if attribute.name not in renamed and name is not None and name.number not in {attribute.number, UNKNOWN_NUMBER}:
+            replaced.add(attribute.name.lower())
+    removed_attributes = [
+        attribute for attribute in before.attributes if attribute.name not in names and attribute.name not in renamed
     ]
-    for one in fresh:
-        like = [two for two in gone if (two.type_oid, two.typmod) == (one.type_oid, one.typmod)]
+    fresh = [
+        attribute
+        for attribute in after.attributes
+        if attribute.number == UNKNOWN_NUMBER and attribute.name not in {a.name for a in before.attributes}
+    ]
+    for attribute in fresh:
+        like = [
+            two for two in removed_attributes if (two.type_oid, two.typmod) == (attribute.type_oid, attribute.typmod)
+        ]
         if like:
             raise SchemaUnknown(
-                f"{after.definition.table} lost column {like[0].name} and has a new one, {one.name}, of the same type, "
-                "and both are gone by now: whether it was renamed cannot be told",
+                f"{after.definition.table} lost column {like[0].name} and has a new one, {attribute.name}, of the same "
+                "type, and both are gone by now: whether it was renamed cannot be told",
                 where=where,
                 hint="`sluice seek PIPELINE` to the position behind it, then `sluice verify run PIPELINE --repair`",
             )
@@ -212,19 +222,24 @@ def _statements(change: TableChange, renamed: dict[str, str]) -> Iterator[str]:
     for old, new in renamed.items():
         yield f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(new)}"
     parts = []
-    for one in change.columns:
-        if one.kind is _K.DROP_COLUMN and one.old is not None:
-            parts.append(f"DROP COLUMN {quoted(one.old.name)}")
-        elif one.kind is _K.ADD_COLUMN and one.new is not None:
-            parts.append(f"ADD COLUMN {_column_text(one.new)}")
-        elif one.kind in {_K.WIDEN_COLUMN, _K.CHANGE_COLUMN} and one.new is not None:
-            parts.append(f"ALTER COLUMN {quoted(one.new.name)} TYPE {one.new.type}")
-        elif one.kind in {_K.ALLOW_NULL, _K.REQUIRE_VALUE} and one.new is not None:
-            word = "DROP" if one.kind is _K.ALLOW_NULL else "SET"
-            parts.append(f"ALTER COLUMN {quoted(one.new.name)} {word} NOT NULL")
-        elif one.kind is _K.COLUMN_ATTRIBUTES and one.new and one.old and one.new.default != one.old.default:
-            word = f"SET DEFAULT {one.new.default}" if one.new.default is not None else "DROP DEFAULT"
-            parts.append(f"ALTER COLUMN {quoted(one.new.name)} {word}")
+    for column in change.columns:
+        if column.kind is _K.DROP_COLUMN and column.old is not None:
+            parts.append(f"DROP COLUMN {quoted(column.old.name)}")
+        elif column.kind is _K.ADD_COLUMN and column.new is not None:
+            parts.append(f"ADD COLUMN {_column_text(column.new)}")
+        elif column.kind in {_K.WIDEN_COLUMN, _K.CHANGE_COLUMN} and column.new is not None:
+            parts.append(f"ALTER COLUMN {quoted(column.new.name)} TYPE {column.new.type}")
+        elif column.kind in {_K.ALLOW_NULL, _K.REQUIRE_VALUE} and column.new is not None:
+            word = "DROP" if column.kind is _K.ALLOW_NULL else "SET"
+            parts.append(f"ALTER COLUMN {quoted(column.new.name)} {word} NOT NULL")
+        elif (
+            column.kind is _K.COLUMN_ATTRIBUTES
+            and column.new
+            and column.old
+            and column.new.default != column.old.default
+        ):
+            word = f"SET DEFAULT {column.new.default}" if column.new.default is not None else "DROP DEFAULT"
+            parts.append(f"ALTER COLUMN {quoted(column.new.name)} {word}")
     if _K.PRIMARY_KEY in change.kinds:
         key = ", ".join(map(quoted, change.after.primary_key))
         parts.append(f"ADD PRIMARY KEY ({key})" if key else "DROP CONSTRAINT IF EXISTS primary_key")

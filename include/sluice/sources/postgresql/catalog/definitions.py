@@ -37,7 +37,9 @@ class KnownTable:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON: a definition with two more fields."""
-        numbers = [[one.number, one.name, one.type_oid, one.typmod] for one in self.attributes]
+        numbers = [
+            [attribute.number, attribute.name, attribute.type_oid, attribute.typmod] for attribute in self.attributes
+        ]
         return {**self.definition.to_json(), "oid": self.oid, "attributes": numbers}
 
     @classmethod
@@ -60,8 +62,8 @@ class PostgreSQLDefinitions:
 
     def find(self, table: TableId) -> TableDefinition | None:
         """Return the definition of a table, None if it is not known."""
-        found = self.known.get(table)
-        return found.definition if found is not None else None
+        known_table = self.known.get(table)
+        return known_table.definition if known_table is not None else None
 
     def why_unknown(self, table: TableId) -> Unknown | None:
         """Return why a definition is not known; None if it is, or if the table was never seen."""
@@ -100,31 +102,32 @@ class PostgreSQLDefinitions:
 
     def part(self, names: Iterable[TableId] | None) -> dict[str, Any]:
         """Return the named tables as they are now, and those of them that are gone; None: all there is."""
-        wanted = set(names) if names is not None else {*self.known, *self.unknown}
-        gone = wanted - self.known.keys() - self.unknown.keys()
+        wanted_names = set(names) if names is not None else {*self.known, *self.unknown}
+        removed_tables = wanted_names - self.known.keys() - self.unknown.keys()
         return {
             "databases": [],
-            "tables": [self.known[name].to_json() for name in sorted(wanted & self.known.keys())],
+            "tables": [self.known[name].to_json() for name in sorted(wanted_names & self.known.keys())],
             "unknown": [
-                [name.schema, name.table, asdict(self.unknown[name])] for name in sorted(wanted & self.unknown.keys())
+                [name.schema, name.table, asdict(self.unknown[name])]
+                for name in sorted(wanted_names & self.unknown.keys())
             ],
-            "gone": [[name.schema, name.table] for name in sorted(gone)],
+            "gone": [[name.schema, name.table] for name in sorted(removed_tables)],
         }
 
     @classmethod
     def from_stored(cls, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> PostgreSQLDefinitions:
         """Read a :meth:`to_json`, then each :meth:`part`, oldest first."""
-        made = cls()
+        definitions = cls()
         for data in (base, *parts):
             for schema, table in data["gone"]:
-                made.forget(TableId(schema, table))
+                definitions.forget(TableId(schema, table))
             for one in data["tables"]:
-                made.put_known(KnownTable.from_json(one))
+                definitions.put_known(KnownTable.from_json(one))
             for schema, table, why in data["unknown"]:
-                made.forget(TableId(schema, table))
-                made.unknown[TableId(schema, table)] = Unknown(**why)
-        made.touched.clear()
-        return made
+                definitions.forget(TableId(schema, table))
+                definitions.unknown[TableId(schema, table)] = Unknown(**why)
+        definitions.touched.clear()
+        return definitions
 
 
 def _require_text(definition: TableDefinition) -> None:

@@ -120,17 +120,17 @@ class ReplicaIdentity:
 
 def read_identities(connection: Connection) -> dict[TableId, list[ReplicaIdentity]]:
     """Return for each logged table, which is no partition, its identity and those of the partitions with its rows."""
-    found: dict[TableId, list[ReplicaIdentity]] = {}
+    identities: dict[TableId, list[ReplicaIdentity]] = {}
     for schema, name, place, leaf, kind, partitioned, every, generated, index, deferrable in rows_of(
         connection, _IDENTITIES
     ):
         columns = frozenset(every if kind == "f" else index or ())
         computed = tuple(one for one in generated or () if one in columns)
         root = TableId(schema, name)
-        found.setdefault(root, []).append(
+        identities.setdefault(root, []).append(
             ReplicaIdentity(TableId(place, leaf), root, kind, columns, computed, partitioned, deferrable)
         )
-    return found
+    return identities
 
 
 def read_attached(connection: Connection, since: int) -> tuple[list[TableId], int]:
@@ -152,13 +152,13 @@ def refusals(
     identities: Mapping[TableId, Iterable[ReplicaIdentity]], tables: Iterable[CatalogTable], version_number: int
 ) -> list[tuple[ReplicaIdentity, str]]:
     """Return the identities of captured tables with which the server refuses changes, or Sluice cannot read them."""
-    found = []
+    refusals = []
     for table in tables:
-        for one in identities.get(table.id, ()):
-            why = one.refusal(version_number) or one.gap(table.schema)
+        for identity in identities.get(table.id, ()):
+            why = identity.refusal(version_number) or identity.gap(table.schema)
             if why:
-                found.append((one, why))
-    return found
+                refusals.append((identity, why))
+    return refusals
 
 
 __all__ = ["ReplicaIdentity", "read_attached", "read_identities", "read_reshaped", "refusals"]

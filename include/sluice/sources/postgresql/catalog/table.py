@@ -139,23 +139,24 @@ class CatalogTable:
         """The name of the index whose columns are the key of ``schema``, "" if it has none."""
         key = self.schema.primary_key
         return next(
-            (one.name for one in self.indexes if key and one.columns == key and (one.unique or one.primary)), ""
+            (index.name for index in self.indexes if key and index.columns == key and (index.unique or index.primary)),
+            "",
         )
 
 
 def read_table(connection: Connection, table: TableId) -> CatalogTable | None:
     """Return a table, None if there is none of that name."""
-    found = rows_of(connection, f"{_TABLES} AND n.nspname = %s AND c.relname = %s", (table.schema, table.table))
-    return next(iter(_completed(connection, found)), None)
+    rows = rows_of(connection, f"{_TABLES} AND n.nspname = %s AND c.relname = %s", (table.schema, table.table))
+    return next(iter(_completed(connection, rows)), None)
 
 
 def read_tables(connection: Connection, wants: Callable[[TableId], bool]) -> list[CatalogTable]:
     """Return the tables that ``wants`` accepts, by name, partitions among them."""
-    found = [row for row in rows_of(connection, _TABLES) if wants(TableId(row[1], row[2]))]
-    made: list[CatalogTable] = []
-    for at in range(0, len(found), _TABLES_A_QUERY):
-        made += _completed(connection, found[at : at + _TABLES_A_QUERY])
-    return sorted(made, key=lambda one: one.id)
+    rows = [row for row in rows_of(connection, _TABLES) if wants(TableId(row[1], row[2]))]
+    tables: list[CatalogTable] = []
+    for at in range(0, len(rows), _TABLES_A_QUERY):
+        tables += _completed(connection, rows[at : at + _TABLES_A_QUERY])
+    return sorted(tables, key=lambda one: one.id)
 
 
 def table_from_json(data: Mapping[str, Any]) -> CatalogTable:
@@ -167,9 +168,9 @@ def table_from_json(data: Mapping[str, Any]) -> CatalogTable:
 def schema_of(definition: TableDefinition) -> TableSchema:
     """Return how the rows of a definition look in segments. Pure."""
     columns = tuple(
-        neutral_column(one.name, one.type, one.labels, nullable=one.nullable)
-        for one in definition.columns
-        if one.generated is None
+        neutral_column(column.name, column.type, column.labels, nullable=column.nullable)
+        for column in definition.columns
+        if column.generated is None
     )
     key = definition.row_key
     deferrable = any(index.deferrable and (index.primary or not key) for index in definition.indexes)
@@ -193,11 +194,11 @@ def _completed(connection: Connection, tables: Sequence[tuple[Any, ...]]) -> Ite
 
 def _table(row: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], indexes: Sequence[Index]) -> CatalogTable:
     oid, schema, name, kind, partition, identity, persistence, rows, size, comment, guarded = row
-    made = tuple(map(_column, columns))
+    definitions = tuple(map(_column, columns))
     named = _named(indexes, identity)
     definition = TableDefinition(
         TableId(schema, name),
-        made,
+        definitions,
         tuple(
             IndexDefinition(
                 one.name, tuple((column, 0) for column in one.columns), one.unique, deferrable=one.deferrable
@@ -209,7 +210,7 @@ def _table(row: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], indexes: Se
     )
     described = schema_of(definition)
     sent = {column.name for column in described.columns}
-    attributes = tuple(Attribute(one[0], one[1], one[2], one[3]) for one in columns if one[1] in sent)
+    attributes = tuple(Attribute(column[0], column[1], column[2], column[3]) for column in columns if column[1] in sent)
     return CatalogTable(
         oid,
         described,
@@ -232,14 +233,18 @@ def _named(indexes: Sequence[Index], identity: str) -> list[Index]:
     That is the primary key, unless the identity is an index that lacks one of its columns: then a delete says only what
     that index has; or unless the primary key is deferrable, which an identity's index never is.
     """
-    primary = next((one for one in indexes if one.primary), None)
+    primary = next((index for index in indexes if index.primary), None)
     chosen = primary
     if identity == "i":
-        given = next((one for one in indexes if one.identity), None)
-        lacks = primary is None or primary.deferrable or (given and not set(primary.columns) <= set(given.columns))
-        if given is not None and lacks:
-            chosen = given
-    rest = [one for one in indexes if one is not chosen]
+        given_index = next((index for index in indexes if index.identity), None)
+        lacks = (
+            primary is None
+            or primary.deferrable
+            or (given_index and not set(primary.columns) <= set(given_index.columns))
+        )
+        if given_index is not None and lacks:
+            chosen = given_index
+    rest = [index for index in indexes if index is not chosen]
     return [replace(chosen, name=PRIMARY), *rest] if chosen is not None else rest
 
 

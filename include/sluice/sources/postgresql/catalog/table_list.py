@@ -43,9 +43,9 @@ ORDER BY 1, 2, 3, 4"""  # noqa: S608 - a fixed condition
 
 def source_tables(connection: Connection, wants: Callable[[TableId], bool]) -> list[SourceTable]:
     """Return every table that ``wants`` accepts, by name; a partition is no table of its own."""
-    found = [one for one in read_tables(connection, wants) if not one.partition]
-    counted = estimates(connection, [one.id for one in found if not one.rows])
-    return [_source_table(one, counted.get(one.id, one.rows)) for one in found]
+    tables = [table for table in read_tables(connection, wants) if not table.partition]
+    counted = estimates(connection, [one.id for one in tables if not one.rows])
+    return [_source_table(one, counted.get(one.id, one.rows)) for one in tables]
 
 
 def _source_table(table: CatalogTable, rows: int) -> SourceTable:
@@ -62,12 +62,12 @@ def table_rows(connection: Connection) -> dict[TableId, int]:
 
 def estimates(connection: Connection, tables: Sequence[TableId]) -> dict[TableId, int]:
     """Return the planner's present estimate of the tables' rows; 0 for a table that may not be read."""
-    found = {}
+    estimates = {}
     for table in tables:
-        found[table] = 0
+        estimates[table] = 0
         with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
-            found[table] = planned_rows(connection, f"SELECT 1 FROM {quoted_table(table)}")  # noqa: S608 - quoted
-    return found
+            estimates[table] = planned_rows(connection, f"SELECT 1 FROM {quoted_table(table)}")  # noqa: S608 - quoted
+    return estimates
 
 
 def planned_rows(connection: Connection, sql: str) -> int:
@@ -79,18 +79,18 @@ def planned_rows(connection: Connection, sql: str) -> int:
 
 def empty_tables(connection: Connection, tables: Sequence[TableId]) -> list[TableId]:
     """Return those of ``tables`` that have no row; each is asked."""
-    found = []
+    empty_tables = []
     for table in tables:
         with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
             if not rows_of(connection, f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
-                found.append(table)
-    return found
+                empty_tables.append(table)
+    return empty_tables
 
 
 def keyless_tables(connection: Connection) -> set[TableId]:
     """Return the tables without a primary key and without a unique key of whole columns that are never null."""
-    found = read_tables(connection, lambda _: True)
-    return {one.id for one in found if not one.partition and not one.definition.row_key}
+    tables = read_tables(connection, lambda _: True)
+    return {one.id for one in tables if not one.partition and not one.definition.row_key}
 
 
 def create_statement(connection: Connection, table: TableId, named: TableId) -> str:
@@ -107,8 +107,8 @@ def cut_short_tables(connection: Connection) -> list[tuple[TableId, TableId]]:
     """Return (table, the table or partition that holds the rows) where the log may lack unchanged values: they can be
     stored out of line, and the old row is not logged whole.
     """
-    found = rows_of(connection, _CUT_SHORT)
-    return [(TableId(schema, table), TableId(place, name)) for schema, table, place, name in found]
+    rows = rows_of(connection, _CUT_SHORT)
+    return [(TableId(schema, table), TableId(place, name)) for schema, table, place, name in rows]
 
 
 def numbering(connection: Connection) -> tuple[int, int] | None:

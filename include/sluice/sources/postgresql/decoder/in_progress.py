@@ -144,8 +144,8 @@ class TransactionsInProgress:
 
     def close(self) -> None:
         """Forget everything: a new connection sends it again."""
-        for one in (*self._known.values(), *filter(None, (self._given,))):
-            one.close()
+        for transaction in (*self._known.values(), *filter(None, (self._given,))):
+            transaction.close()
         self._known.clear()
         self._open = self._given = self._rest = None
 
@@ -175,20 +175,20 @@ class TransactionsInProgress:
 
     def _take_block(self, data: np.ndarray[Any, Any], at: int, used: int, kept: int) -> tuple[int, int]:
         """Move the messages of the open block to its file. Return where it stopped, and where kept messages end."""
-        one = self._open
-        assert one is not None
+        transaction = self._open
+        assert transaction is not None
         if len(self._out) < used - at:
             self._out = np.empty(max(used - at, len(data)) + _SPARE, np.uint8)
         while True:
-            n = np.array([0, kept, one.marked, one.last, one.xid], np.int64)
-            first, before = one.marked, one.size
-            stopped = int(ip.take_block(data, at, used, self._out, one.marks, n))
-            written, kept, one.marked, one.last, _ = n.tolist()
-            one.marks[1, first : one.marked] += before
-            one.write(self._out.data[:written])
-            full = one.marked == one.marks.shape[1]
+            n = np.array([0, kept, transaction.marked, transaction.last, transaction.xid], np.int64)
+            first, before = transaction.marked, transaction.size
+            stopped = int(ip.take_block(data, at, used, self._out, transaction.marks, n))
+            written, kept, transaction.marked, transaction.last, _ = n.tolist()
+            transaction.marks[1, first : transaction.marked] += before
+            transaction.write(self._out.data[:written])
+            full = transaction.marked == transaction.marks.shape[1]
             if full:
-                one.marks = np.concatenate([one.marks, np.empty_like(one.marks)], axis=1)
+                transaction.marks = np.concatenate([transaction.marks, np.empty_like(transaction.marks)], axis=1)
             if not full or stopped < 0:
                 return stopped, kept
             at = stopped
@@ -224,29 +224,29 @@ class TransactionsInProgress:
         self._open = self._known[xid]
 
     def _abort(self, xid: int, sub: int) -> None:
-        one = self._known.get(xid)
-        if one is None:
+        transaction = self._known.get(xid)
+        if transaction is None:
             return
         if xid == sub:
             del self._known[xid]
-            one.close()
+            transaction.close()
         else:
-            one.take_back(sub)
+            transaction.take_back(sub)
 
     def _commit(self, xid: int, flags: int, lsn: int, end: int, time: int) -> None:
-        one = self._known.pop(xid, None)
-        if one is None:
+        transaction = self._known.pop(xid, None)
+        if transaction is None:
             raise _unfit(f"transaction {xid} commits at {lsn_text(lsn)}, which did not begin")
         self._end = b"C" + struct.pack(">BQQq", flags, lsn, end, time)
-        self._given, self._given_at = one, -1
+        self._given, self._given_at = transaction, -1
         self._begin = b"B" + struct.pack(">QqI", lsn, time, xid)
-        one.file.seek(0)
+        transaction.file.seek(0)
 
     # -- what goes out -------------------------------------------------------------------------------------------------
     def _give(self, arena: Arena) -> None:
         """Put the next messages of the transaction that committed into the arena."""
-        one = self._given
-        assert one is not None
+        transaction = self._given
+        assert transaction is not None
         if self._given_at < 0:
             self._put(arena, self._begin)
             self._given_at = 0
@@ -254,31 +254,31 @@ class TransactionsInProgress:
         if used > full:
             arena.clear(0)
             used, _, end = arena.bounds
-        left = min(end - used, one.size - self._given_at)
-        read = _read_into(one, arena.arena[used : used + left])
+        left = min(end - used, transaction.size - self._given_at)
+        read = _read_into(transaction, arena.arena[used : used + left])
         whole = int(ip.whole_until(arena.arena, used, used + read))
-        if whole == used and self._given_at < one.size:
-            self._give_large(one, arena, bytes(arena.arena[used : used + 4]) if read >= 4 else b"")
+        if whole == used and self._given_at < transaction.size:
+            self._give_large(transaction, arena, bytes(arena.arena[used : used + 4]) if read >= 4 else b"")
         else:
             self._given_at += whole - used
             arena.received(whole)
-        if self._given_at >= one.size:
+        if self._given_at >= transaction.size:
             self._put(arena, self._end)
-            one.close()
+            transaction.close()
             self._given = None
         else:
-            one.file.seek(self._given_at)
+            transaction.file.seek(self._given_at)
 
-    def _give_large(self, one: _Transaction, arena: Arena, length: bytes) -> None:
+    def _give_large(self, transaction: _Transaction, arena: Arena, length: bytes) -> None:
         """Put a message into the arena that had no room."""
-        one.file.seek(self._given_at)
+        transaction.file.seek(self._given_at)
         if not length:
-            length = one.file.read(4)
-            one.file.seek(self._given_at)
+            length = transaction.file.read(4)
+            transaction.file.seek(self._given_at)
         size = int.from_bytes(length, "little")
         at = arena.room(size)
-        if _read_into(one, arena.arena[at : at + 4 + size]) < 4 + size:
-            raise _unfit(f"the file of transaction {one.xid} ends too early")
+        if _read_into(transaction, arena.arena[at : at + 4 + size]) < 4 + size:
+            raise _unfit(f"the file of transaction {transaction.xid} ends too early")
         self._given_at += 4 + size
         arena.received(at + 4 + size)
 
@@ -290,11 +290,11 @@ class TransactionsInProgress:
         arena.received(at + len(framed))
 
 
-def _read_into(one: _Transaction, target: np.ndarray[Any, Any]) -> int:
+def _read_into(transaction: _Transaction, target: np.ndarray[Any, Any]) -> int:
     """Fill ``target`` from the file, as far as that goes; return how many bytes."""
     view, count = target.data, 0
     while count < len(view):
-        read = one.file.readinto(view[count:])
+        read = transaction.file.readinto(view[count:])
         if not read:
             break
         count += read

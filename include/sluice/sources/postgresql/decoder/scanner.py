@@ -368,7 +368,7 @@ class Scanner:
         """Forget the changes that the transaction at hand made to tables which it empties now."""
         s = self.s
         first, count = int(s[sc.S_TXN_ROWS]), int(s[sc.S_ROWS])
-        gone = np.isin(self._rows[sc.R_SLOT, first:count], list(slots))
+        removed_mask = np.isin(self._rows[sc.R_SLOT, first:count], list(slots))
         if s[sc.S_TXN_POS] < 0:
             raise UnknownEvent(
                 "a large transaction changes a table and then empties it",
@@ -376,8 +376,8 @@ class Scanner:
                 hint="such a transaction cannot be captured; `sluice seek PIPELINE` to the position behind it, then "
                 "`sluice verify run PIPELINE --repair`",
             )
-        if gone.any():
-            kept = self._rows[:, first:count][:, ~gone]
+        if removed_mask.any():
+            kept = self._rows[:, first:count][:, ~removed_mask]
             s[sc.S_ROWS] = first + kept.shape[1]
             s[sc.S_CHANGES] = s[sc.S_TXN_CHANGES] + kept.shape[1]
             kept[sc.R_SEQ] = np.arange(s[sc.S_TXN_CHANGES], s[sc.S_CHANGES])

@@ -207,9 +207,9 @@ class _Reader(Generic[M]):
             self.relations.step_back(begins.lsn)
             return "ddl"
         except CaptureError as error:
-            whole = scanner.whole_until()
-            if whole.lsn > self.start.lsn and (scanner.transactions or self.statements):
-                error.whole_until = error.whole_until or whole.as_offset()
+            position = scanner.whole_until()
+            if position.lsn > self.start.lsn and (scanner.transactions or self.statements):
+                error.whole_until = error.whole_until or position.as_offset()
             else:
                 error.whole_until = None
             raise

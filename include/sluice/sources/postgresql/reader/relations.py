@@ -101,9 +101,13 @@ class RelationPlans:
 
     def remembered(self, relation: Relation, plan: TablePlan) -> TablePlan:
         """Return the plan that the relation had, if it is the same: rows of one plan are decoded together."""
-        known = self.by_relation.get(relation)
-        if known is not None and known.schema == plan.schema and np.array_equal(known.identity, plan.identity):
-            return known
+        known_plan = self.by_relation.get(relation)
+        if (
+            known_plan is not None
+            and known_plan.schema == plan.schema
+            and np.array_equal(known_plan.identity, plan.identity)
+        ):
+            return known_plan
         self.by_relation[relation] = plan
         return plan
 
@@ -219,7 +223,7 @@ class RelationTracker:
         live = self._catalog(relation.table)
         if live is not None and live.oid == relation.oid and not live.partition:
             return
-        logged = frozenset(one.name for one in relation.columns if one.identity)
+        logged = frozenset(column.name for column in relation.columns if column.identity)
         known = self._plans.logged.setdefault(root.oid, {})
         if not logged or known.get(relation.oid) == logged:
             return  # without an identity it has inserted rows only
@@ -231,8 +235,8 @@ class RelationTracker:
         """Return what is known of a table, under its name or an earlier one."""
         stored = self._definitions.known.get(table)
         if stored is None or (stored.oid and stored.oid != oid):
-            other = self._definitions.by_oid(oid)
-            stored = other if other is not None else stored
+            known_table = self._definitions.by_oid(oid)
+            stored = known_table if known_table is not None else stored
         return stored
 
     def _untold(self, relation: Relation, stored: KnownTable) -> tuple[KnownTable, bool]:
@@ -240,15 +244,15 @@ class RelationTracker:
 
         That is whether its key is deferrable. The labels of an enumerated type may be others without a new description.
         """
-        labels = {one.name: one.labels for one in stored.definition.columns if one.labels}
+        labels = {column.name: column.labels for column in stored.definition.columns if column.labels}
         live = self._live(relation) if labels or relation.replica_identity == "f" else None
         now = KnownTable.of(live) if live is not None else None
         if now is None or not _fits(now, relation):
             return stored, False
-        renamed = any(one.labels != labels.get(one.name, one.labels) for one in now.definition.columns)
+        renamed = any(column.labels != labels.get(column.name, column.labels) for column in now.definition.columns)
         if stored.definition.primary_key == now.definition.primary_key:
-            primary = [one for one in now.definition.indexes if one.primary]
-            rest = [one for one in stored.definition.indexes if not one.primary]
+            primary = [index for index in now.definition.indexes if index.primary]
+            rest = [index for index in stored.definition.indexes if not index.primary]
             stored = replace(stored, definition=replace(stored.definition, indexes=(*primary, *rest)))
         return stored, renamed and not self._all_noted
 
@@ -270,31 +274,31 @@ class RelationTracker:
     def _present(self, relation: Relation, stored: KnownTable | None, live: CatalogTable | None) -> KnownTable:
         """Return the definition as of the rows that follow: the catalog's, if the log says the same."""
         if live is not None:
-            found = KnownTable.of(live)
-            if _fits(found, relation):
-                return found
-            return self._older(relation, stored, found)
+            known_table = KnownTable.of(live)
+            if _fits(known_table, relation):
+                return known_table
+            return self._older(relation, stored, known_table)
         return self._older(relation, stored, None)
 
     def _older(self, relation: Relation, stored: KnownTable | None, live: KnownTable | None) -> KnownTable:
         """Return a definition that the catalog does not have any more, as far as the log and its neighbours tell it."""
         attributes, columns = [], []
-        for one in relation.columns:
-            for known in (live, stored):
-                at = _place(known, one.name, one.type_oid, one.typmod)
-                if known is not None and at is not None:
-                    attributes.append(known.attributes[at])
-                    columns.append(known.definition.column(one.name))
+        for column in relation.columns:
+            for known_table in (live, stored):
+                at = _place(known_table, column.name, column.type_oid, column.typmod)
+                if known_table is not None and at is not None:
+                    attributes.append(known_table.attributes[at])
+                    columns.append(known_table.definition.column(column.name))
                     break
             else:
-                words, labels = self._types(one.type_oid, one.typmod)
-                attributes.append(Attribute(UNKNOWN_NUMBER, one.name, one.type_oid, one.typmod))
-                columns.append(ColumnDefinition(one.name, words, labels=labels))
-        names = [one.name for one in relation.columns]
-        key: tuple[str, ...] = tuple(one.name for one in relation.columns if one.identity)
-        for known in (stored, live):
-            if known is not None and set(known.definition.primary_key) <= set(names):
-                key = known.definition.primary_key
+                words, labels = self._types(column.type_oid, column.typmod)
+                attributes.append(Attribute(UNKNOWN_NUMBER, column.name, column.type_oid, column.typmod))
+                columns.append(ColumnDefinition(column.name, words, labels=labels))
+        names = [column.name for column in relation.columns]
+        key: tuple[str, ...] = tuple(column.name for column in relation.columns if column.identity)
+        for known_table in (stored, live):
+            if known_table is not None and set(known_table.definition.primary_key) <= set(names):
+                key = known_table.definition.primary_key
                 break
         else:
             key = () if relation.replica_identity == "f" else key
@@ -354,30 +358,30 @@ class RelationTracker:
         for live in noted.tables:
             if live.partition or not live.logged:
                 continue
-            known = self._stored(live.oid, live.id)
-            if self._selection.wants(live.id) or (known and self._selection.wants(known.definition.table)):
+            known_table = self._stored(live.oid, live.id)
+            if self._selection.wants(live.id) or (known_table and self._selection.wants(known_table.definition.table)):
                 self._plans.noted.add(live.oid)
                 self._plans.doubted.discard(live.oid)
-                if known is not None and _is_older(live, known):
+                if known_table is not None and _is_older(live, known_table):
                     self._put(KnownTable.of(live))  # the targets' tables were made from what is known
                 else:
-                    self._change(live.oid, known, KnownTable.of(live), where, noted=True)
+                    self._change(live.oid, known_table, KnownTable.of(live), where, noted=True)
 
     def _dropped(self, oid: int, table: TableId, where: str) -> None:
         """Note that a table is gone. Rows that the same transaction changed before it went are left out."""
-        known = self._definitions.by_oid(oid) or self._definitions.known.get(table)
-        if known is None or known.oid not in {0, oid}:
+        known_table = self._definitions.by_oid(oid) or self._definitions.known.get(table)
+        if known_table is None or known_table.oid not in {0, oid}:
             return
-        name = known.definition.table
+        name = known_table.definition.table
         if self._selection.wants(name) and self._selection.ddl:
-            change = TableChange(name, (ChangeKind.DROP_TABLE,), known.definition, None)
+            change = TableChange(name, (ChangeKind.DROP_TABLE,), known_table.definition, None)
             sql = f"DROP TABLE {quoted_table(name)}"
             if self._is_late(change):
-                self._say_late(change, sql, oid, known)
+                self._say_late(change, sql, oid, known_table)
             else:
                 self._scanner.require_first()
                 if self._scanner.has_rows_of(oid) and not self._scanner.take_back(oid):
-                    self._say_late(change, sql, oid, known)
+                    self._say_late(change, sql, oid, known_table)
                 else:
                     self._say(change, sql)
             _log.info("definition_changed", table=str(name), statement=sql, position=where)
@@ -385,11 +389,13 @@ class RelationTracker:
 
     def _unindexed(self, schema: str, index: str, where: str) -> None:
         """Note that an index is gone: its schema is that of its table, and there is one of a name."""
-        for known in [one for table, one in self._definitions.known.items() if table.schema == schema]:
-            kept = tuple(one for one in known.definition.indexes if one.name != index)
-            if len(kept) < len(known.definition.indexes) and self._selection.wants(known.definition.table):
-                now = replace(known, definition=replace(known.definition, indexes=kept))
-                self._change(known.oid, known, now, where, noted=True)
+        for known_table in [one for table, one in self._definitions.known.items() if table.schema == schema]:
+            kept_indexes = tuple(one for one in known_table.definition.indexes if one.name != index)
+            if len(kept_indexes) < len(known_table.definition.indexes) and self._selection.wants(
+                known_table.definition.table
+            ):
+                now = replace(known_table, definition=replace(known_table.definition, indexes=kept_indexes))
+                self._change(known_table.oid, known_table, now, where, noted=True)
 
     def _is_late(self, change: TableChange) -> bool:
         """Return True if the change concerns a table of one that waits for the end of the transaction."""
@@ -430,20 +436,20 @@ class RelationTracker:
         self._late, self._late_forms = [], {}
         self._filled = [(at, table) for at, table in self._filled if at != lsn]
         if self._before_of == lsn:
-            for table, known in self._before.items():
+            for table, known_table in self._before.items():
                 self._definitions.forget(table)
-                if known is not None:
-                    self._definitions.put_known(known)
+                if known_table is not None:
+                    self._definitions.put_known(known_table)
             self._before = {}
 
     def _say(self, change: TableChange, sql: str, seq: int = 0) -> None:
         lsn, time_us, xid = self._scanner.txn
-        wanted = next((one for one in change.tables if self._selection.wants(one)), change.table)
+        wanted_table = next((table for table in change.tables if self._selection.wants(table)), change.table)
         self._note(
             SchemaStatement(
                 position=self._position.at(lsn, time_us).as_offset(),
-                schema=wanted.schema,
-                table=wanted,
+                schema=wanted_table.schema,
+                table=wanted_table,
                 sql=sql,
                 seq=seq,
                 gtid=xid,
@@ -463,19 +469,19 @@ class RelationTracker:
         tables = sorted(self._plans.names[oid] for oid in self.emptied(oids))
         if tables and self._selection.ddl:
             for table in tables:
-                found = self._definitions.find(table)
-                change = TableChange(table, (ChangeKind.TRUNCATE_TABLE,), found, found)
+                definition = self._definitions.find(table)
+                change = TableChange(table, (ChangeKind.TRUNCATE_TABLE,), definition, definition)
                 self._say(change, f"TRUNCATE TABLE {quoted_table(table)}")
         return bool(tables)
 
 
-def _is_older(noted: CatalogTable, known: KnownTable) -> bool:
+def _is_older(noted: CatalogTable, known_table: KnownTable) -> bool:
     """Return True if a noted definition is older than the known one: that has a column which came later.
 
     A pipeline that begins in front of statements begins with the definitions of today.
     """
-    last = max((one.number for one in known.attributes), default=0)
-    return noted.oid == known.oid and noted.numbers < last
+    last = max((attribute.number for attribute in known_table.attributes), default=0)
+    return noted.oid == known_table.oid and noted.numbers < last
 
 
 def _no_key(table: TableId, where: str) -> ConfigError:
@@ -495,32 +501,32 @@ def _between_rows(table: TableId, where: str) -> UnknownEvent:
     )
 
 
-def _place(known: KnownTable | None, name: str, type_oid: int, typmod: int) -> int | None:
-    if known is None:
+def _place(known_table: KnownTable | None, name: str, type_oid: int, typmod: int) -> int | None:
+    if known_table is None:
         return None
-    for at, one in enumerate(known.attributes):
-        if (one.name, one.type_oid, one.typmod) == (name, type_oid, typmod):
+    for at, attribute in enumerate(known_table.attributes):
+        if (attribute.name, attribute.type_oid, attribute.typmod) == (name, type_oid, typmod):
             return at
     return None
 
 
-def _fits(known: KnownTable, relation: Relation) -> bool:
+def _fits(known_table: KnownTable, relation: Relation) -> bool:
     """Return True if a definition is that of the relation: same name, columns, types and key."""
-    if known.oid != relation.oid or known.definition.table != relation.table:
+    if known_table.oid != relation.oid or known_table.definition.table != relation.table:
         return False
-    if len(known.attributes) != len(relation.columns):
+    if len(known_table.attributes) != len(relation.columns):
         return False
-    keyed = {one.name for one in relation.columns if one.identity}
-    if relation.replica_identity == "d" and keyed != set(known.definition.primary_key):
+    keyed = {column.name for column in relation.columns if column.identity}
+    if relation.replica_identity == "d" and keyed != set(known_table.definition.primary_key):
         return False
     return all(
         (one.name, one.type_oid, one.typmod) == (two.name, two.type_oid, two.typmod)
-        for one, two in zip(known.attributes, relation.columns, strict=True)
+        for one, two in zip(known_table.attributes, relation.columns, strict=True)
     )
 
 
 def _columns(relation: Relation) -> set[tuple[str, int, int]]:
-    return {(one.name, one.type_oid, one.typmod) for one in relation.columns}
+    return {(column.name, column.type_oid, column.typmod) for column in relation.columns}
 
 
 def _plan(
@@ -532,7 +538,7 @@ def _plan(
     """
     schema = schema_of(now.definition)
     by_name = {column.name: column for column in schema.columns}
-    sent = [one.name for one in relation.columns]
+    sent = [column.name for column in relation.columns]
     if set(sent) != set(by_name):
         lacking = sorted(set(by_name) - set(sent))
         why = f"without {', '.join(lacking)}" if lacking else f"with {', '.join(sorted(set(sent) - set(by_name)))}"
@@ -555,12 +561,12 @@ def _masked(
 
     ``partition``: the one that was described last. Raises SchemaUnknown if they do not tell rows apart.
     """
-    keyed = {one.name for one in relation.columns if one.identity}
+    keyed = {column.name for column in relation.columns if column.identity}
     for names in logged if keyed else ():
         keyed &= names
     schema, key = plan.schema, plan.schema.primary_key
     whole = relation.replica_identity == "f" and len(keyed) == len(relation.columns)
-    is_keyed = bool(relation.replica_identity != "n" and any(one.identity for one in relation.columns))
+    is_keyed = bool(relation.replica_identity != "n" and any(column.identity for column in relation.columns))
     if is_keyed and not whole and (schema.deferrable or not key or not set(key) <= keyed):
         table = partition or relation.table
         needs = (
@@ -573,7 +579,7 @@ def _masked(
             "are: then `sluice seek PIPELINE latest`, and, with the pipeline running, `sluice verify run PIPELINE "
             "--repair`",
         )
-    return replace(plan, identity=np.array([one.name in keyed for one in relation.columns], np.uint8))
+    return replace(plan, identity=np.array([column.name in keyed for column in relation.columns], np.uint8))
 
 
 __all__ = ["CatalogLookup", "RelationPlans", "RelationTracker", "TypeLookup"]

@@ -59,7 +59,7 @@ class Publication:
 
     def _checksum(self, last: int) -> str:
         """Return a checksum of the entries up to an OID; later ones have greater OIDs."""
-        return f"{zlib.crc32(' '.join(str(one) for one in sorted(self.members) if one <= last).encode()):08x}"
+        return f"{zlib.crc32(' '.join(str(member) for member in sorted(self.members) if member <= last).encode()):08x}"
 
     def interrupted(self, mark: str) -> list[str] | None:
         """Return the tables of which changes may not have been sent since the publication had ``mark``.
@@ -81,15 +81,15 @@ class Publication:
 def read_publication(connection: Connection, name: str, version_number: int) -> Publication | None:
     """Return a publication, None if there is none of that name."""
     generated = "pubgencols <> 'n'" if version_number >= _GENERATED else "false"
-    found = rows_of(
+    rows = rows_of(
         connection,
         "SELECT oid || '.' || xmin, oid::bigint, puballtables, pubviaroot, pubinsert, pubupdate, pubdelete, "  # noqa: S608
         f"pubtruncate, {generated} FROM pg_publication WHERE pubname = %s",
         (name,),
     )
-    if not found:
+    if not rows:
         return None
-    version, oid, everything, via_root, *does, sends_generated = found[0]
+    version, oid, everything, via_root, *does, sends_generated = rows[0]
     tables = rows_of(
         connection, "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s", (name,)
     )

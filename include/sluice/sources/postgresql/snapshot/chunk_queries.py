@@ -54,25 +54,25 @@ def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
             hint="name the columns that identify a row in the mapping (`key: [...]`), add a primary key, or replace "
             "the whole table in one piece (`--replace`)",
         )
-    usable = {one.name: one for one in live.indexes if not one.unfit}
+    usable = {index.name: index for index in live.indexes if not index.unfit}
     name = request.index or live.key_index or _index_of(usable, request.identity)
     if not name:
         return ChunkKey((), "")
-    known = {one.name: one for one in live.indexes}
+    known_indexes = {index.name: index for index in live.indexes}
     those = ", ".join(sorted(usable)) or "none"
-    if name not in known:
+    if name not in known_indexes:
         raise DumpRefused(f"{request.table} has no index {name!r}", hint=f"those that can cut it: {those}")
-    if known[name].unfit:
+    if known_indexes[name].unfit:
         raise DumpRefused(
-            f"index {name!r} of {request.table} cannot cut the table: {known[name].unfit}",
+            f"index {name!r} of {request.table} cannot cut the table: {known_indexes[name].unfit}",
             hint=f"those that can: {those}",
         )
     by_name = {column.name: column for column in live.schema.columns}
-    if not all(one in by_name for one in known[name].columns):
+    if not all(column in by_name for column in known_indexes[name].columns):
         raise DumpRefused(
             f"index {name!r} of {request.table} holds a column that is not stored", hint=f"those that can: {those}"
         )
-    columns = tuple(by_name[one] for one in known[name].columns)
+    columns = tuple(by_name[column] for column in known_indexes[name].columns)
     own = next((column for column in columns if _is_foreign(column)), None)
     if own is None:
         return ChunkKey(columns, name)
@@ -94,8 +94,8 @@ def _is_foreign(column: Column) -> bool:
 
 def _index_of(usable: dict[str, Index], identity: tuple[str, ...]) -> str:
     """Return an index that begins with columns that tell rows apart; ``""`` for none."""
-    found = [one for one in usable.values() if set(one.columns[: len(identity)]) == set(identity)]
-    return min(found, key=lambda one: (len(one.columns), one.name)).name if found and identity else ""
+    indexes = [one for one in usable.values() if set(one.columns[: len(identity)]) == set(identity)]
+    return min(indexes, key=lambda one: (len(one.columns), one.name)).name if indexes and identity else ""
 
 
 def selection_sql(live: CatalogTable, columns: tuple[Column, ...], *conditions: str) -> str:

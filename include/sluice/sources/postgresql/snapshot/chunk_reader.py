@@ -202,8 +202,8 @@ class PostgresChunkReader(PostgresLoad):
 
     def shared_digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.port.SharedDigestReader`."""
-        found = self._computed(shared_digest.shared_digest_sql, request, chunk, columns)
-        return RangeDigest(found.rows, found.checksum & shared_digest.MASK)
+        digest = self._computed(shared_digest.shared_digest_sql, request, chunk, columns)
+        return RangeDigest(digest.rows, digest.checksum & shared_digest.MASK)
 
     def _words(
         self, kind: str, table: TableId, columns: Sequence[str], word_of: Callable[[str], str]
@@ -224,8 +224,8 @@ class PostgresChunkReader(PostgresLoad):
             *range_of(request, key), after(key.names, place_of(chunk.after)), upto(key.names, chunk.upto),
             nulls(live, key, False),
         )  # fmt: skip
-        known = [_digested(live.definition.column(name)) for name in columns]
-        [found] = rows_of(self._reader, sql(from_table(live), known, condition, ALIAS))
+        known_columns = [_digested(live.definition.column(name)) for name in columns]
+        [found] = rows_of(self._reader, sql(from_table(live), known_columns, condition, ALIAS))
         return RangeDigest().plus(*found)
 
     @contextmanager

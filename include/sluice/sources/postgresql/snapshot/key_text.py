@@ -71,33 +71,33 @@ def _spelled(column: Column, text: str) -> str:
 
 
 # -- literals ----------------------------------------------------------------------------------------------------------
-def _is_bare(made: ColumnType) -> bool:
+def _is_bare(column_type: ColumnType) -> bool:
     """Return True if the type's values are written as numbers, without quotes."""
-    return (made.kind in _SIGNED and not made.unsigned) or made.kind is K.DECIMAL
+    return (column_type.kind in _SIGNED and not column_type.unsigned) or column_type.kind is K.DECIMAL
 
 
-def _literal(made: ColumnType, text: str) -> str:
-    return text if _is_bare(made) and text != decimals.NAN else text_literal(text)
+def _literal(column_type: ColumnType, text: str) -> str:
+    return text if _is_bare(column_type) and text != decimals.NAN else text_literal(text)
 
 
-def _literals(made: ColumnType, values: pa.Array) -> list[str]:
-    texts = _texts(made, values)
-    if _is_bare(made) and values.type == AS_TYPED:  # a text that another server had for a number
+def _literals(column_type: ColumnType, values: pa.Array) -> list[str]:
+    texts = _texts(column_type, values)
+    if _is_bare(column_type) and values.type == AS_TYPED:  # a text that another server had for a number
         return [text_literal(text) for text in texts]
-    return [_literal(made, text) for text in texts]
+    return [_literal(column_type, text) for text in texts]
 
 
-def _texts(made: ColumnType, values: pa.Array) -> list[str]:
+def _texts(column_type: ColumnType, values: pa.Array) -> list[str]:
     kind = values.type
     if pa.types.is_temporal(kind):
         digits = 0 if pa.types.is_date32(kind) else _MICROS
-        found: list[str] = to_text(values, fsp=digits).to_pylist()
-        return found
+        texts: list[str] = to_text(values, fsp=digits).to_pylist()
+        return texts
     if pa.types.is_floating(kind):
         return [_float_text(text) for text in pc.cast(values, pa.string()).to_pylist()]
-    if made.kind is K.BIT and pa.types.is_integer(kind):
-        return [format(value, "b").zfill(made.length or 1) for value in values.to_pylist()]
-    if made.native == "boolean" and pa.types.is_integer(kind):
+    if column_type.kind is K.BIT and pa.types.is_integer(kind):
+        return [format(value, "b").zfill(column_type.length or 1) for value in values.to_pylist()]
+    if column_type.native == "boolean" and pa.types.is_integer(kind):
         return ["true" if value else "false" for value in values.to_pylist()]
     return list(map(_text, decimals.to_python(values) if pa.types.is_decimal(kind) else values.to_pylist()))
 
@@ -118,22 +118,22 @@ def _unquoted(literal: str) -> str:
     return literal
 
 
-def _values(made: ColumnType, literals: Sequence[str]) -> pa.Array:
+def _values(column_type: ColumnType, literals: Sequence[str]) -> pa.Array:
     texts = [_unquoted(text) for text in literals]
     try:
-        values = [_value(made, text) for text in texts]
-        if made.kind is K.DECIMAL and decimals.NAN in texts:
-            return decimals.from_python(values, made.arrow_type)
-        return exact_values(values, made.arrow_type)
+        values = [_value(column_type, text) for text in texts]
+        if column_type.kind is K.DECIMAL and decimals.NAN in texts:
+            return decimals.from_python(values, column_type.arrow_type)
+        return exact_values(values, column_type.arrow_type)
     except (ValueError, ArithmeticError, pa.ArrowException) as error:
         if any(text.startswith("'") for text in literals):
             return pa.array(texts, AS_TYPED)
-        raise UnsupportedType(f"literals of a key of type {made.kind} are not understood: {error}") from error
+        raise UnsupportedType(f"literals of a key of type {column_type.kind} are not understood: {error}") from error
 
 
-def _value(made: ColumnType, text: str) -> Any:
-    kind = made.kind
-    if made.native == "boolean":
+def _value(column_type: ColumnType, text: str) -> Any:
+    kind = column_type.kind
+    if column_type.native == "boolean":
         return {"t": 1, "true": 1, "f": 0, "false": 0}[text] if text in {"t", "true", "f", "false"} else int(text)
     match kind:
         case K.SMALLINT | K.INT | K.BIGINT | K.TINYINT:
@@ -187,7 +187,7 @@ def among(names: Sequence[str], keys: Sequence[Sequence[str]]) -> str:
 
 def both(*conditions: str) -> str:
     """Join all conditions that are not empty; ``true`` for none."""
-    return " AND ".join(one for one in conditions if one) or "true"
+    return " AND ".join(condition for condition in conditions if condition) or "true"
 
 
 def numbers_of(literals: Sequence[str]) -> tuple[Decimal, ...] | None:

@@ -60,7 +60,7 @@ def read_ranges(
     ``first``: the connection whose transaction exports its snapshot, and reads, too; ``opened``: opens one more. Memory
     holds two pieces for each connection. Raises what the first connection that fails raises.
     """
-    statements = [selection_sql(live, tuple(columns), one) for one in conditions]
+    statements = [selection_sql(live, tuple(columns), condition) for condition in conditions]
     count = min(most, len(statements))
     if count == 1:
         for sql in statements:
@@ -103,7 +103,7 @@ class _Ranges:
 
     def pieces(self, readers: Sequence[Callable[[], None]]) -> Iterator[pa.Table]:
         """Run each of ``readers`` in a thread and yield what they read. All have ended afterwards."""
-        threads = [threading.Thread(target=self._run, args=(one,), name="pages", daemon=True) for one in readers]
+        threads = [threading.Thread(target=self._run, args=(reader,), name="pages", daemon=True) for reader in readers]
         for thread in threads:
             thread.start()
         running = len(threads)

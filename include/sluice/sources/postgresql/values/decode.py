@@ -84,11 +84,11 @@ def _floats(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Arra
 
 
 def _decimals(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
-    made = column.arrow_type
-    values = np.zeros((len(lengths), made.bit_width // 32), np.uint32)
-    wrong = int(kernels.read_decimals(data, starts, lengths, made.scale, values))
+    arrow_type = column.arrow_type
+    values = np.zeros((len(lengths), arrow_type.bit_width // 32), np.uint32)
+    wrong = int(kernels.read_decimals(data, starts, lengths, arrow_type.scale, values))
     if wrong < 0:
-        return _numbers(made, lengths, values)
+        return _numbers(arrow_type, lengths, values)
     nan = lengths == len(_NAN)
     for at, byte in enumerate(_NAN):
         nan[nan] = data[starts[nan] + at] == byte
