@@ -221,6 +221,15 @@ def rotate(world: World, choose: random.Random) -> str:
     return ""
 
 
+def no_work(world: World) -> bool:
+    """True if no process captures or loads: a pause is noticed within a second, and what it ends may still write.
+
+    Raises LeaseHeld.
+    """
+    with world.state() as state, state.replicator(wait_s=0), state.consumer("copy"):
+        return True
+
+
 def lose_segments(world: World, choose: random.Random) -> str:
     """Of the batches that are on their way, or the whole store; with the pipeline paused, they are captured again."""
     end = time.monotonic() + 3
@@ -228,6 +237,7 @@ def lose_segments(world: World, choose: random.Random) -> str:
         while not state.undelivered() and time.monotonic() < end:
             time.sleep(0.01)
     control.pause(world.runtime(), by="walk", reason="lost segments")
+    world.wait_until(lambda: no_work(world), "the end of all work")
     with world.state() as state:
         waiting = state.undelivered()
     store = world.disk.path / "case"

@@ -212,7 +212,7 @@ def test_no_row_is_read_from_it_and_the_ways_out_work(tmp_path, mysql_target, zo
             with pytest.raises(LostPosition, match="is not the one that was captured") as caught:
                 case.run_until_head()
             assert "sluice seek case latest" in (caught.value.hint or "")
-            assert "sluice dump start case --replace" in (caught.value.hint or "")
+            assert "sluice dump start case --target copy --replace" in (caught.value.hint or "")
             checked = case.cli("check", str(case.path), "--json")
             assert checked.returncode
             assert "is not the one that was captured" in checked.stdout

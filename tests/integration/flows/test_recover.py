@@ -327,7 +327,7 @@ def test_a_log_that_was_reset(
                 seek, *after = [one.split() for one in re.findall(r"`sluice ([^`]*)`", said) if "recover" not in one]
                 sluice(made, *seek[:2], "latest", "--yes")
                 with delivering(made):
-                    sluice(made, *after[0])
+                    sluice(made, *after[0], "--yes")
                 goes_on(made, 30)
                 return
             [question] = look(made)["questions"]

@@ -66,9 +66,10 @@ def pipeline(folder: Path, source: Any, zookeeper: Any, schema: str, kind: str, 
 
 
 def beside(made: Case, *command: str) -> Any:
-    """Run a command while the pipeline runs."""
+    """Run a command while the pipeline runs; a person says yes if it deletes rows."""
+    yes = ["--yes"] if {"--repair", "--replace"} & set(command) else []
     with ThreadPoolExecutor(1) as pool:
-        ran = pool.submit(made.cli, *command)
+        ran = pool.submit(made.cli, *command, *yes)
         while not ran.done():
             made.run_until_head()
         return ran.result()
@@ -364,7 +365,7 @@ def test_what_a_refused_replacement_prints_makes_the_table_equal(
             deltalake.write_deltalake(made.target.table(schema, "t"), extra, mode="append")
         else:
             made.target.table(schema, "t").append(extra)
-        refused = made.cli("dump", "start", "case", "--target", "copy", "--table", f"{schema}.t", "--replace")
+        refused = made.cli("dump", "start", "case", "--target", "copy", "--table", f"{schema}.t", "--replace", "--yes")
         assert refused.returncode
         said = " ".join((refused.stdout + refused.stderr).split())
         commands = [one.split()[1:] for one in re.findall(r"`(sluice [^`]*)`", said)]

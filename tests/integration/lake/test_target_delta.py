@@ -663,7 +663,7 @@ def test_values_become_wider_unchanged(tmp_path: Path, there: str, wanted: str, 
     table = deltalake.DeltaTable(place.uri("t"))
     assert info_of(table).columns == (
         LakeColumn("key", "long", nullable=False), LakeColumn("was", (LakeColumn("v", wanted),)),
-        LakeColumn("p", "string", partition=True),
+        LakeColumn("p", "string", partition=True, as_null=("", "__HIVE_DEFAULT_PARTITION__")),
     )  # fmt: skip
     found = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["key"])
     expected = pa.array([pc.cast(one, pa.float64()).as_py() if wanted == "double" else one.as_py() for one in exact])

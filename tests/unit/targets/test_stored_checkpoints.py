@@ -253,3 +253,9 @@ def test_a_checkpoint_of_a_newer_format_is_refused(golden: dict[str, Any], kind:
         newer = json.dumps(json.loads(stored) | {"format": 2})
     with pytest.raises(CheckpointError, match="format 2"):
         CODECS[kind].read(newer)
+
+
+def test_the_streams_that_a_rabbitmq_target_wrote_to_are_read_back() -> None:
+    """One that is gone later stops the load."""
+    record = rabbitmq.StreamCheckpoint(Checkpoint(7, 12), 12, "a1b2", frozenset({"shop.orders", "shop.units"}))
+    assert rabbitmq.record_of(_RABBITMQ, rabbitmq.record_text(_RABBITMQ, record, 8, "0f0f")) == (record, 8, "0f0f")

@@ -197,7 +197,7 @@ def record_of(place: Place, text: bytes) -> tuple[StreamCheckpoint, int, str]:
             raise ValueError(f"it is of {data['owner']}; each target needs an ack_stream of its own")
         checkpoint = checkpoint_of(data, place.owner)
         return (
-            StreamCheckpoint(checkpoint, int(data["slot"]), str(data["begun"])),
+            StreamCheckpoint(checkpoint, int(data["slot"]), str(data["begun"]), frozenset(data.get("streams", ()))),
             int(data["number"]),
             str(data["nonce"]),
         )
