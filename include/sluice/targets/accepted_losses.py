@@ -20,9 +20,14 @@ def judged(config: TargetConfig, plans: Sequence[PlannedTable], findings: Sequen
     """Return the findings of a target, and what the mapping itself loses. A loss that the pipeline file does not accept
     is an error with the line that accepts it, and the other choices.
     """
-    found = [*findings, *_of_mapping(plans)]
-    missing = list(dict.fromkeys(_name(one) for one in found if one.loses and not _is_accepted(config, one)))
-    return [_refused(config, one, missing) if one.loses and _name(one) in missing else one for one in found]
+    all_findings = [*findings, *_of_mapping(plans)]
+    missing = list(
+        dict.fromkeys(_name(finding) for finding in all_findings if finding.loses and not _is_accepted(config, finding))
+    )
+    return [
+        _refused(config, finding, missing) if finding.loses and _name(finding) in missing else finding
+        for finding in all_findings
+    ]
 
 
 def require_accepted(config: TargetConfig, plans: Sequence[PlannedTable], findings: Sequence[TableFinding]) -> None:
@@ -58,10 +63,10 @@ def _is_accepted(config: TargetConfig, finding: TableFinding) -> bool:
 def _refused(config: TargetConfig, finding: TableFinding, missing: Sequence[str]) -> TableFinding:
     names = missing if len(missing) <= _IN_ONE_LINE else [_name(finding)]
     place = "snapshot" if config.name == SNAPSHOT else f"target {config.name}"
-    other_statement = finding.statement or finding.hint
+    alternative = finding.statement or finding.hint
     hint = (
         f"to accept it, write under {place}: {accepting_line([*config.accept_loss, *map(re.escape, names)])}; to keep "
-        "the values, " + (other_statement or "send the column as another type: mapping.columns.convert")
+        "the values, " + (alternative or "send the column as another type: mapping.columns.convert")
     )
     why = f"values would be lost: {finding.why}"
     return replace(finding, severity="error", why=why, statement="", hint=f"{hint}; or leave it out: columns.exclude")

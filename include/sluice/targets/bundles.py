@@ -39,10 +39,10 @@ def bundles(batches: Iterable[BatchInput]) -> Iterator[list[BatchInput]]:
     A batch that stays alone is yielded before the next one is read, and so is a run whose next batch cannot be read:
     its error comes after it.
     """
-    given_batches, run = iter(batches), list[BatchInput]()
+    remaining, run = iter(batches), list[BatchInput]()
     while True:
         try:
-            batch = next(given_batches, None)
+            batch = next(remaining, None)
         except SluiceError:
             if run:
                 yield run
@@ -98,15 +98,15 @@ def _join(batches: Sequence[BatchInput]) -> bool:
 
 
 def _tables(batches: Sequence[BatchInput]) -> tuple[TableInput, ...]:
-    found: dict[TableId, TableInput] = {}
+    tables: dict[TableId, TableInput] = {}
     for batch in batches:
         for table in batch.tables:
-            known = found.get(table.target, replace(table, files=()))
-            numbers = (*known.batches, *(batch.number for _ in table.files))
-            found[table.target] = replace(
-                known, files=(*known.files, *table.files), batches=numbers, weight=table.weight
+            merged = tables.get(table.target, replace(table, files=()))
+            numbers = (*merged.batches, *(batch.number for _ in table.files))
+            tables[table.target] = replace(
+                merged, files=(*merged.files, *table.files), batches=numbers, weight=table.weight
             )
-    return tuple(found.values())
+    return tuple(tables.values())
 
 
 @dataclass(frozen=True, slots=True)

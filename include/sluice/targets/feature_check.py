@@ -87,10 +87,10 @@ def without_key(plan: PlannedTable) -> TableFinding:
 
 def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaChange) -> None:
     """Raise LoadError if this kind of target cannot follow a schema change."""
-    wanted_kinds = change.wanted
+    kinds = change.wanted
     if Feature.CUT_OVERS in offered.features and change.cut_overs:
-        wanted_kinds = frozenset(kind for change in change.changes for kind in change.kinds)
-    missing = sorted(wanted_kinds - offered.schema_changes - _NOBODY)
+        kinds = frozenset(kind for table_change in change.changes for kind in table_change.kinds)
+    missing = sorted(kinds - offered.schema_changes - _NOBODY)
     if not missing and (offered.schema_changes or not change.check_only):
         return
     raise LoadError(

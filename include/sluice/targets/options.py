@@ -40,19 +40,21 @@ def options_of(config: TargetConfig, model: type[_O]) -> _O:
     try:
         return model.model_validate(config.options)
     except ValidationError as error:
-        found = problems_of(
+        field_problems = problems_of(
             error.errors(include_url=False, include_input=False),
             model,
             unknown=f"{config.type} targets have no such option",
             required="this option is required",
         )
-        problems = [(config.where("options", *one.location), one.sentence("options")) for one in found]
+        problems = [
+            (config.where("options", *problem.location), problem.sentence("options")) for problem in field_problems
+        ]
         where = problems[0][0]
         if len(problems) == 1:  # pydantic's own text repeats values, which may be secret
             raise ConfigError(f"target {config.name!r}: {problems[0][1]}", where=where) from None
-        said = "".join(f"\n  {line + ': ' if line else ''}{problem}" for line, problem in problems)
+        lines = "".join(f"\n  {line + ': ' if line else ''}{problem}" for line, problem in problems)
         raise ConfigError(
-            f"target {config.name!r}: {len(problems)} problems in its options:{said}", where=where
+            f"target {config.name!r}: {len(problems)} problems in its options:{lines}", where=where
         ) from None
 
 

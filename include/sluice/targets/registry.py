@@ -81,13 +81,13 @@ def may_maintain_files(name: str) -> bool:
 
 def comparable_kinds() -> list[str]:
     """Return the kinds whose targets can be read back and compared; one whose client is not installed is left out."""
-    comparable_kinds = []
+    names = []
     for name, kind in kinds().items():
         with suppress(SluiceError):
             declared = getattr(kind.load(), "CAPABILITIES", None)
             if declared is not None and declared.compares:
-                comparable_kinds.append(name)
-    return comparable_kinds
+                names.append(name)
+    return names
 
 
 def kinds() -> dict[str, Kind]:
@@ -99,14 +99,14 @@ def kind_of(name: str, target: str = "", where: str = "") -> Kind:
     """Return one kind. Raises ConfigError with the known names; ``where``: file and line that name it."""
     if name in KINDS:  # neither the folder nor packages have to be read
         return Kind(name, "built in", KINDS[name].place)
-    found = kinds()
-    if name not in found:
+    available = kinds()
+    if name not in available:
         raise ConfigError(
-            f"target {target!r} has the type {name!r}, which does not exist{meant(name, found)}",
+            f"target {target!r} has the type {name!r}, which does not exist{meant(name, available)}",
             where=where or None,
-            hint=f"known types: {', '.join(sorted(found))}; `sluice targets new {name}` writes a starter",
+            hint=f"known types: {', '.join(sorted(available))}; `sluice targets new {name}` writes a starter",
         )
-    return found[name]
+    return available[name]
 
 
 def equal_again(pipeline: PipelineConfig, target: str, table: str = "") -> str:

@@ -114,10 +114,10 @@ class MemoryReader:
 
     def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
         """Return ``log`` as columns, one piece per table."""
-        changes: dict[tuple[TableId, tuple[str, ...]], list[Change]] = {}
+        grouped: dict[tuple[TableId, tuple[str, ...]], list[Change]] = {}
         for change in self.changes(share):
-            changes.setdefault((change.table, change.key), []).append(change)
-        return [_piece(table, key, changes) for (table, key), changes in changes.items()]
+            grouped.setdefault((change.table, change.key), []).append(change)
+        return [_piece(table, key, changes) for (table, key), changes in grouped.items()]
 
     def is_large(self, size_bytes: int) -> bool:
         """Return False, as the rows are in memory already."""

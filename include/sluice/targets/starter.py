@@ -166,7 +166,7 @@ class Unit:
 
     def rows(self, table: TableInput) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield merged rows, one per key (``changes: latest``). ``_before`` is None for a row that is new."""
-        seen: dict[tuple[int, str], int] = {}
+        counts: dict[tuple[int, str], int] = {}
         for piece in self.reader.pieces(table.files):
             names = {
                 field.name: true_name(field)
@@ -175,10 +175,10 @@ class Unit:
             }
             for row in piece.to_pylist():
                 change = (row["_seq"], row["_op"])
-                seen[change] = seen.get(change, -1) + 1
+                counts[change] = counts.get(change, -1) + 1
                 before = row["_before"]
                 yield str(table.target), {
-                    "id": f"{self.target.name}/{self.batch}/{table.target}/{row['_seq']}/{row['_op']}/{seen[change]}",
+                    "id": f"{self.target.name}/{self.batch}/{table.target}/{row['_seq']}/{row['_op']}/{counts[change]}",
                     "op": row["_op"],
                     "before": {name: before[stored] for stored,
                         name in names.items() if stored in before} if before else None,

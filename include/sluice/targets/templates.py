@@ -7,21 +7,21 @@ from collections.abc import Iterable
 
 
 def fields_of(option: str, template: str) -> set[str]:
-    """Return the words in braces. Raises ValueError that names the option if the template is not valid."""
+    """Return the names in braces. Raises ValueError that names the option if the template is not valid."""
     try:
-        found = [(field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)]
+        fields = [(field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)]
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
-    if any(spec or conversion for _, spec, conversion in found):
+    if any(spec or conversion for _, spec, conversion in fields):
         raise ValueError(f"{option}: write names in braces alone")
-    return {field for field, _, _ in found if field is not None}
+    return {field for field, _, _ in fields if field is not None}
 
 
 def require_known(option: str, template: str, known: Iterable[str]) -> set[str]:
     """Return the words in braces. Raises ValueError if one is not known."""
-    fields, given = fields_of(option, template), set(known)
-    if fields - given:
-        raise ValueError(f"{option}: {{{min(fields - given)}}} is not known; write {listed(given)}")
+    fields, names = fields_of(option, template), set(known)
+    if fields - names:
+        raise ValueError(f"{option}: {{{min(fields - names)}}} is not known; write {listed(names)}")
     return fields
 
 

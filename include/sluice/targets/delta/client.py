@@ -65,12 +65,12 @@ class Place:
         made by other means.
         """
         lowered = {name.lower(): value.lower() for name, value in self.storage.items()}
-        other = sorted(_CONDITIONAL & lowered.keys() - {"aws_conditional_put", "conditional_put"})
+        unsuited = sorted(_CONDITIONAL & lowered.keys() - {"aws_conditional_put", "conditional_put"})
         put = lowered.get("aws_conditional_put") or lowered.get("conditional_put")
-        if self.on_s3 and (other or put != "etag"):
+        if self.on_s3 and (unsuited or put != "etag"):
             raise ConfigError(
                 f"target {target!r}: with execution: frame both writers commit to S3 by conditional puts, and "
-                f"storage_options has {', '.join(other) or f'aws_conditional_put = {put}'}",
+                f"storage_options has {', '.join(unsuited) or f'aws_conditional_put = {put}'}",
                 hint="leave it out of the connection's storage_options; or take execution: units",
             )
 
@@ -139,8 +139,8 @@ def place_of(endpoint: Endpoint, location: str, target: str) -> Place:
 
 
 def _storage(endpoint: Endpoint, extra: Mapping[str, Any]) -> dict[str, str]:
-    given = extra.get("storage_options") or {}
-    if not isinstance(given, Mapping):
+    options = extra.get("storage_options") or {}
+    if not isinstance(options, Mapping):
         raise ConfigError(f"connection {endpoint.connection_id!r}: storage_options in extra is no object")
     storage: dict[str, str] = {}
     if endpoint.kind in {"aws", "s3"}:
@@ -148,8 +148,8 @@ def _storage(endpoint: Endpoint, extra: Mapping[str, Any]) -> dict[str, str]:
             storage["AWS_ACCESS_KEY_ID"] = endpoint.user
         if endpoint.password:
             storage["AWS_SECRET_ACCESS_KEY"] = endpoint.password
-        storage |= {ours: str(extra[name]) for name, ours in _AWS.items() if extra.get(name)}
-    for name, value in given.items():
+        storage |= {option: str(extra[name]) for name, option in _AWS.items() if extra.get(name)}
+    for name, value in options.items():
         if isinstance(value, bool):
             storage[str(name)] = str(value).lower()
         elif isinstance(value, str | int | float):

@@ -41,10 +41,10 @@ def noted(table: Any, owner: str, scope: str, delivery: int) -> int | None:
     ``scope``: the source table, or what else is noted about the table.
     """
     name = _name(owner, scope)
-    transaction_version = table.transaction_version(f"{name}@{delivery}")
-    if transaction_version is None and table.transaction_version(f"{name}#delivery") == delivery:
-        transaction_version = table.transaction_version(name)
-    return int(transaction_version) if transaction_version is not None else None
+    version = table.transaction_version(f"{name}@{delivery}")
+    if version is None and table.transaction_version(f"{name}#delivery") == delivery:
+        version = table.transaction_version(name)
+    return int(version) if version is not None else None
 
 
 def begun(table: Any, note: CommitNote) -> bool:
@@ -79,5 +79,5 @@ def said_by(commit: Mapping[str, Any]) -> dict[str, str]:
         text = json.loads(commit.get("userMetadata") or "{}")
     except ValueError:  # another program wrote it
         text = {}
-    found = {**commit, **(text if isinstance(text, dict) else {})}
-    return {str(name): str(value) for name, value in found.items() if str(name).startswith("sluice.")}
+    notes = {**commit, **(text if isinstance(text, dict) else {})}
+    return {str(name): str(value) for name, value in notes.items() if str(name).startswith("sluice.")}

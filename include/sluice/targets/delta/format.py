@@ -127,16 +127,16 @@ class DeltaFormat:
         elif edits.adds:
             self._fill_new(edits, found, following)
 
-    def _rewritten(self, edits: Edits, found: Any, following: Following) -> Any:
+    def _rewritten(self, edits: Edits, lake_table: Any, following: Following) -> Any:
         """Drop, rename and widen columns in one commit that writes the table anew, if that is needed.
 
         Return the table after it.
         """
-        note = following.note(edits.source, "rewrite", found)
+        note = following.note(edits.source, "rewrite", lake_table)
         if note is None:
-            return found
+            return lake_table
         following.refuse_clash(edits)
-        info, wider, uri = self.info(found), edits.wider, self.uri(edits.table)
+        info, wider, uri = self.info(lake_table), edits.wider, self.uri(edits.table)
         odd = [
             column.name
             for column in info.columns
@@ -144,39 +144,39 @@ class DeltaFormat:
         ]
         if odd:
             raise following.by_hand(f"the table is partitioned by {odd[0]}, whose new type no table is partitioned by")
-        made = Recast.of(info, gone=edits.gone, names=edits.names, kinds=wider)
-        if made is None:
-            return found
-        require_small(found, uri, self.options.rewrite_up_to)
+        recast = Recast.of(info, gone=edits.gone, names=edits.names, kinds=wider)
+        if recast is None:
+            return lake_table
+        require_small(lake_table, uri, self.options.rewrite_up_to)
         changed = sorted({*edits.gone, *edits.names, *wider})
         following.say(f"ALTER TABLE {edits.table}: {', '.join(changed)}, written anew")
-        made.run(self.place, uri, found, noting(found, note, alone=True))
+        recast.run(self.place, uri, lake_table, noting(lake_table, note, alone=True))
         return self._reopened(edits.table, note.doing)
 
     def _reopened(self, table: TableId, doing: str) -> Any:
-        found = self.open(self.names(table), doing)
-        if found is None:
+        lake_table = self.open(self.names(table), doing)
+        if lake_table is None:
             raise TargetUnavailable(f"{doing}: the table {table} is gone", where=self.uri(table))
-        return found
+        return lake_table
 
-    def _add(self, table: TableId, found: Any, columns: Sequence[LakeColumn], following: Following) -> None:
-        missing = wanting(columns, self.info(found))
+    def _add(self, table: TableId, lake_table: Any, columns: Sequence[LakeColumn], following: Following) -> None:
+        missing = wanting(columns, self.info(lake_table))
         if missing:
-            following.say(f"ALTER TABLE {table} ADD COLUMNS {', '.join(one.name for one in missing)}")
-            self.add_columns(self.names(table), found, missing)
+            following.say(f"ALTER TABLE {table} ADD COLUMNS {', '.join(column.name for column in missing)}")
+            self.add_columns(self.names(table), lake_table, missing)
 
-    def _fill_new(self, edits: Edits, found: Any, following: Following) -> None:
-        note, table = following.note(edits.source, "ddl", found), edits.table
+    def _fill_new(self, edits: Edits, lake_table: Any, following: Following) -> None:
+        note, table = following.note(edits.source, "ddl", lake_table), edits.table
         if note is None:
             return
-        new = [] if self.is_empty(found) else edits.new
-        values = {quoted(made.name): following.fill(column, made, table) for column, made in new}
-        self._add(table, found, [made for _, made in edits.new], following)
+        new = [] if self.is_empty(lake_table) else edits.new
+        values = {quoted(lake_column.name): following.fill(column, lake_column, table) for column, lake_column in new}
+        self._add(table, lake_table, [lake_column for _, lake_column in edits.new], following)
         settings = {name: sql_literal(value) for name, value in values.items() if value is not None}
         if settings:
-            found = self._reopened(table, note.doing)
+            lake_table = self._reopened(table, note.doing)
             with errors(self.place, note.doing, self.uri(table)):
-                found.update(updates=settings, commit_properties=noting(found, note))
+                lake_table.update(updates=settings, commit_properties=noting(lake_table, note))
 
     def convert(
         self,
@@ -192,8 +192,8 @@ class DeltaFormat:
         if changed:
             require_small(found, uri, self.options.rewrite_up_to)
             say(f"UPDATE {table}: {', '.join(sorted(steps))}, converted and written anew")
-            made = Recast(tuple((column, column) for column in info.columns))
-            made.run(self.place, uri, found, noting(found, note, alone=True), steps)
+            recast = Recast(tuple((column, column) for column in info.columns))
+            recast.run(self.place, uri, found, noting(found, note, alone=True), steps)
 
     def empty(self, table: TableId, found: Any, note: CommitNote) -> None:
         with errors(self.place, note.doing, self.uri(table)):
@@ -248,25 +248,25 @@ class DeltaFormat:
     def _restored(self, table: TableId, entry: Mapping[str, Any]) -> int:
         """Return the version to which a restore (an entry of the history) set a table back.
 
-        One by time does not tell: it is the newest version before with the same files, or the version itself.
+        A restore by time does not name it: then it is the newest older one with the same files, or the version itself.
         """
         version, names = int(entry["version"]), entry.get("operationParameters") or {}
-        told = str(names.get("version") or "")
-        if told.isdigit():
-            return int(told)
+        version_text = str(names.get("version") or "")
+        if version_text.isdigit():
+            return int(version_text)
         now, files = self.open(self.names(table), f"reading a restored version of {table}"), None
         for older in range(version, -1, -1):
             try:
                 self.as_of(table, now, older)
             except LoadError:  # the log no longer goes back to it
                 return version
-            there = set(now.file_uris())
-            if files is not None and there == files:
+            uris = set(now.file_uris())
+            if files is not None and uris == files:
                 return older
-            files = there if files is None else files
+            files = uris if files is None else files
         return version
 
-    def _newest(self, table: TableId, found: Any, limit: int) -> list[dict[str, Any]]:
+    def _newest(self, table: TableId, lake_table: Any, limit: int) -> list[dict[str, Any]]:
         """Return the newest ``limit`` commits, each with its version.
 
         The library lists the current commits, and numbers them down from the version that it has read. If one was added
@@ -275,10 +275,10 @@ class DeltaFormat:
         """
         for _ in range(_LOOKS):
             with errors(self.place, f"reading the history of {table}", self.uri(table)):
-                seen_version = found.version()
-                history: list[dict[str, Any]] = found.history(limit)
-                found.update_incremental()
-                if found.version() == seen_version:
+                version = lake_table.version()
+                history: list[dict[str, Any]] = lake_table.history(limit)
+                lake_table.update_incremental()
+                if lake_table.version() == version:
                     return history
         raise TargetUnavailable(
             f"the history of {table} cannot be read: it grew {_LOOKS} times in a row meanwhile",
@@ -320,13 +320,13 @@ class DeltaFormat:
     def move_checkpoint(self, owner: str, found: Any, name: str, text: str, epoch: int, doing: str) -> None:
         delta = library()
         # all commits carry the same application, so that of two that read the same version one is refused
-        said = delta.CommitProperties(
+        properties = delta.CommitProperties(
             custom_metadata={"sluice.doing": doing},
             max_commit_retries=0,
             app_transactions=[delta.Transaction(f"sluice/{owner}", epoch)],
         )
         with errors(self.place, doing, self.checkpoint_uri(owner)):
-            found.alter.set_table_properties({name: text}, raise_if_not_exists=False, commit_properties=said)
+            found.alter.set_table_properties({name: text}, raise_if_not_exists=False, commit_properties=properties)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
     def compact(self, table: TableId, found: Any, owner: str, *, dry_run: bool) -> Upkeep:

@@ -81,19 +81,19 @@ class Maintenance:
         )
 
     def _open(self) -> Any:
-        found = self.place.open(self.uri, f"reading the files of {self.table}")
-        if found is None:
+        lake_table = self.place.open(self.uri, f"reading the files of {self.table}")
+        if lake_table is None:
             raise TargetUnavailable(f"the table {self.table} is gone", where=self.uri)
-        return found
+        return lake_table
 
-    def _clustered(self, found: Any, owner: str, columns: Sequence[str]) -> Upkeep:
+    def _clustered(self, lake_table: Any, owner: str, columns: Sequence[str]) -> Upkeep:
         """Cluster partition by partition.
 
-        One that loads write to all the time is an error and waits for more files; the others are done.
+        A partition that loads write to all the time is reported as an error; the others are clustered.
         """
         name, table = _application(owner, columns), self.table
         with errors(self.place, f"reading the files of {table}", self.uri):
-            files = _Files.of(found, name)
+            files = _Files.of(lake_table, name)
         due = files.due()
         if self.dry_run:
             return Upkeep(self.table, merged=sum(due.values()))
@@ -101,11 +101,11 @@ class Maintenance:
         for values in due:
             place = dict(zip(files.partitions, values, strict=True))
 
-            def one(now: Any, place: dict[str, Any] = place) -> tuple[int, int]:
+            def cluster(now: Any, place: dict[str, Any] = place) -> tuple[int, int]:
                 return _cluster(now, columns, place, self.options.maintenance.file_size)
 
             try:
-                merged, written = self._until_taken("clustering", one)
+                merged, written = self._until_taken("clustering", cluster)
                 upkeep = replace(upkeep, merged=upkeep.merged + merged, written=upkeep.written + written)
             except TargetUnavailable as error:
                 upkeep = replace(upkeep, error=str(error))
@@ -122,21 +122,21 @@ class Maintenance:
 
         ``clustered``: the name under which a clustering is noted; clustered files that are not small stay.
         """
-        wanted_maintenance = self.options.maintenance
+        settings = self.options.maintenance
         least, size = (
-            (wanted_maintenance.file_size // 16, wanted_maintenance.file_size // 8)
+            (settings.file_size // 16, settings.file_size // 8)
             if clustered
-            else (wanted_maintenance.file_size // 2, wanted_maintenance.file_size)
+            else (settings.file_size // 2, settings.file_size)
         )
 
         def compact(now: Any) -> Upkeep:
             small = _Files.of(now, clustered).small(least)
-            if small < wanted_maintenance.small_files:
+            if small < settings.small_files:
                 return Upkeep(self.table)
             if self.dry_run:
                 return Upkeep(self.table, merged=small)
-            said = now.optimize.compact(target_size=size, min_commit_interval=_COMMIT_EVERY)
-            return Upkeep(self.table, merged=int(said["numFilesRemoved"]), written=int(said["numFilesAdded"]))
+            metrics = now.optimize.compact(target_size=size, min_commit_interval=_COMMIT_EVERY)
+            return Upkeep(self.table, merged=int(metrics["numFilesRemoved"]), written=int(metrics["numFilesAdded"]))
 
         return self._until_taken("compacting", compact)
 
@@ -146,10 +146,10 @@ class Maintenance:
         Raises TargetUnavailable, LoadError.
         """
         for attempt in range(_ATTEMPTS):
-            found = self._open()
+            lake_table = self._open()
             try:
                 with errors(self.place, f"{doing} {self.table}", self.uri):
-                    return write(found)
+                    return write(lake_table)
             except Raced:
                 time.sleep(random.uniform(0.5, 1.0) * 0.2 * 2**attempt)  # noqa: S311 - no secret
         raise TargetUnavailable(
@@ -160,15 +160,15 @@ class Maintenance:
 
     def vacuum(self, done: Upkeep) -> Upkeep:
         """Delete files that no version needs any more. Raises TargetUnavailable, LoadError."""
-        wanted_maintenance = self.options.maintenance
-        if not wanted_maintenance.vacuum:
+        settings = self.options.maintenance
+        if not settings.vacuum:
             return done
-        hours = max(1, round(wanted_maintenance.keep / timedelta(hours=1)))
+        hours = max(1, round(settings.keep / timedelta(hours=1)))
         with errors(self.place, f"removing old files of {self.table}", self.uri):
-            gone = self._open().vacuum(
+            removed_paths = self._open().vacuum(
                 retention_hours=hours, dry_run=self.dry_run, enforce_retention_duration=False, full=True
             )
-        return replace(done, removed=len(gone))
+        return replace(done, removed=len(removed_paths))
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,9 @@ class _Files:
         """Read the files of a table as it is. ``application``: the name under which a clustering is noted."""
         names = tuple(table.metadata().partition_columns)
         actions = pa.table(table.get_add_actions(flatten=True))
-        wanted = ["size_bytes", "modification_time", *(f"partition.{name}" for name in names)]
+        columns = ["size_bytes", "modification_time", *(f"partition.{name}" for name in names)]
         since = table.transaction_version(application) if application else None
-        return cls(names, tuple(actions.select(wanted).to_pylist()), since or 0)
+        return cls(names, tuple(actions.select(columns).to_pylist()), since or 0)
 
     @property
     def newest(self) -> int:
@@ -233,7 +233,7 @@ def _cluster(table: Any, columns: Sequence[str], place: Mapping[str, Any], size_
     Returns:
         (number of files removed, number of files added).
     """
-    z_order = table.optimize.z_order(
+    metrics = table.optimize.z_order(
         list(columns),
         partition_filters=[(name, "=", _text(value)) for name, value in place.items()] or None,
         target_size=size_bytes,
@@ -242,7 +242,7 @@ def _cluster(table: Any, columns: Sequence[str], place: Mapping[str, Any], size_
             custom_metadata={_DOING: "clustering", "sluice.clustered_by": ", ".join(columns)}
         ),
     )
-    return int(z_order["numFilesRemoved"]), int(z_order["numFilesAdded"])
+    return int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
 
 
 def _note(table: Any, name: str, newest: int) -> None:

@@ -67,22 +67,22 @@ def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, 
     """
     names = names_of(parts)
     columns = {name: together(parts, info, name) for name in names}
-    gone = np.concatenate([part.gone for part in parts])
+    deleted = np.concatenate([part.gone for part in parts])
     if not table.file_uris():
-        live = pa.array(~gone)
-        if not gone.all():
-            kept = {name: values.filter(live) for name, values in columns.items()}
-            rows = aligned(kept, pa.schema(table.schema().to_arrow()), int((~gone).sum()))
+        live = pa.array(~deleted)
+        if not deleted.all():
+            live_columns = {name: values.filter(live) for name, values in columns.items()}
+            rows = aligned(live_columns, pa.schema(table.schema().to_arrow()), int((~deleted).sum()))
             library().write_deltalake(table, rows, mode="append", commit_properties=noted)
         return
     lacking = frozenset(name for name in names if any(name not in part.columns for part in parts))
     terms = Terms({name: number for number, name in enumerate(names)}, lacking, key)
-    source: dict[str, pa.Array] = {GONE: pa.array(gone)}
+    source: dict[str, pa.Array] = {GONE: pa.array(deleted)}
     for name, number in terms.numbers.items():
         source[f"c{number}"] = columns[name]
         if name in lacking:
-            there = [np.full(len(part.gone), name in part.columns) for part in parts]
-            source[f"k{number}"] = pa.array(np.concatenate(there))
+            present = [np.full(len(part.gone), name in part.columns) for part in parts]
+            source[f"k{number}"] = pa.array(np.concatenate(present))
     merge = table.merge(
         pa.table(source),
         terms.same,
@@ -91,10 +91,10 @@ def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, 
         streamed_exec=not all(_bounded(info, name) for name in key),
         commit_properties=noted,
     )
-    if gone.any():
+    if deleted.any():
         merge = merge.when_matched_delete(f"s.{GONE}")
-    if not gone.all():
-        live_only = f"NOT s.{GONE}" if gone.any() else None
+    if not deleted.all():
+        live_only = f"NOT s.{GONE}" if deleted.any() else None
         if terms.settings:
             merge = merge.when_matched_update(terms.settings, live_only)
         merge = merge.when_not_matched_insert(terms.values, live_only)

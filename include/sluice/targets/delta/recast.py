@@ -27,7 +27,7 @@ from sluice.targets.lake.types import LakeColumn, Shape, TableInfo, arrow_of
 
 @dataclass(frozen=True, slots=True)
 class Recast:
-    """A table as it will be: ``columns`` as (the column now, the column then); what is not listed goes."""
+    """A rewrite of a table: ``columns`` as (current column, new column); a column that is not listed is dropped."""
 
     columns: tuple[tuple[LakeColumn, LakeColumn], ...]
 
@@ -64,8 +64,8 @@ class Recast:
 
         One commit, refused if any other came since ``table`` (DeltaTable) was read. Raises Raced, LoadError,
         TargetUnavailable."""
-        wanted_columns = [new for _, new in self.columns]
-        schema = pa.schema(schema_of(wanted_columns).to_arrow())
+        new_columns = [new for _, new in self.columns]
+        schema = pa.schema(schema_of(new_columns).to_arrow())
         with errors(place, f"writing {uri} anew", uri):
             rows = library().QueryBuilder().register("t", table).execute("SELECT * FROM t")
             reader = pa.RecordBatchReader.from_stream(rows)
@@ -74,7 +74,7 @@ class Recast:
                 pa.RecordBatchReader.from_batches(schema, self._recast(reader, schema, steps)),
                 mode="overwrite",
                 schema_mode="overwrite",
-                partition_by=[one.name for one in wanted_columns if one.partition] or None,
+                partition_by=[column.name for column in new_columns if column.partition] or None,
                 commit_properties=noted,
             )
 
@@ -100,24 +100,24 @@ def converts(table: Any, steps: Mapping[str, Sequence[Step]], partitions: Sequen
 
 def _read_columns(table: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns of a table (``DeltaTable``), in the types of its schema."""
-    wanted_schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in set(names)])
-    listed = ", ".join(map(query_name, wanted_schema.names))
+    schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in set(names)])
+    listed = ", ".join(map(query_name, schema.names))
     rows = library().QueryBuilder().register("t", table).execute(f"SELECT {listed} FROM t")  # noqa: S608 - quoted
     for batch in pa.RecordBatchReader.from_stream(rows):
-        arrays = [_as(batch[name], wanted_schema.field(name).type) for name in wanted_schema.names]
-        yield pa.record_batch(arrays, schema=wanted_schema)
+        arrays = [_as(batch[name], schema.field(name).type) for name in schema.names]
+        yield pa.record_batch(arrays, schema=schema)
 
 
 def recast(values: pa.Array, kind: Shape) -> pa.Array:
     """Convert values to the Delta type ``kind``; for a struct its parts, which have the same names."""
     if isinstance(kind, str):
         return _as(values, arrow_of(kind))
-    parts = [recast(values.field(one.name), one.kind) for one in kind]
-    return pa.StructArray.from_arrays(parts, names=[one.name for one in kind], mask=values.is_null())
+    parts = [recast(values.field(part.name), part.kind) for part in kind]
+    return pa.StructArray.from_arrays(parts, names=[part.name for part in kind], mask=values.is_null())
 
 
-def _as(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    return values if values.type == wanted else pc.cast(values, wanted)
+def _as(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
+    return values if values.type == arrow_type else pc.cast(values, arrow_type)
 
 
 def require_small(table: Any, uri: str, up_to: int | str) -> None:

@@ -109,9 +109,9 @@ class DeltaSparkWriter:
         Then delete the folders, including those that earlier batches left.
         """
         folders: dict[str, Stored] = {}
-        for one in (one for result in stored for one in result.message):
-            folders[one.path] = folders[one.path] + one if one.path in folders else one
-        run_lockstep(lambda one: self._commit(tables, spark, fence, one), folders.values(), _AT_ONCE)
+        for piece in (piece for result in stored for piece in result.message):
+            folders[piece.path] = folders[piece.path] + piece if piece.path in folders else piece
+        run_lockstep(lambda piece: self._commit(tables, spark, fence, piece), folders.values(), _AT_ONCE)
         self._tidy(tables, fence.batch, set(folders))
 
     def _commit(self, tables: LakeTables, spark: StatementRunner, fence: Fence, stored: Stored) -> WriteResult:
@@ -122,15 +122,15 @@ class DeltaSparkWriter:
 
         place, uri = self.format.place, self.format.uri(stored.table)
 
-        def write(found: Any, note: CommitNote) -> WriteResult:
-            if not begun(found, note):
+        def write(lake_table: Any, note: CommitNote) -> WriteResult:
+            if not begun(lake_table, note):
                 with errors(place, f"beginning a delivery to {stored.table}", uri):
-                    found.create_write_transaction(
+                    lake_table.create_write_transaction(
                         [],
                         "append",
-                        found.schema(),
-                        found.metadata().partition_columns,
-                        commit_properties=noting(found, replace(note, number=0)),
+                        lake_table.schema(),
+                        lake_table.metadata().partition_columns,
+                        commit_properties=noting(lake_table, replace(note, number=0)),
                     )
             settings = {
                 **_SETTINGS,
@@ -163,15 +163,15 @@ class DeltaSparkWriter:
         return commit_batch(tables, fence, stored.table, stored.scope, doing, write)
 
     def _statement(self, stored: Stored) -> str:
-        there = f"delta.{quoted(_for_spark(self.format.uri(stored.table)))}"
+        target = f"delta.{quoted(_for_spark(self.format.uri(stored.table)))}"
         rows = f"parquet.{quoted(_for_spark(self.format.place.uri(stored.path)))}"
         if not stored.key:
             names = ", ".join(map(quoted, stored.names))
-            return f"INSERT INTO {there} ({names}) SELECT {names} FROM {rows}"  # noqa: S608 - quoted names
+            return f"INSERT INTO {target} ({names}) SELECT {names} FROM {rows}"  # noqa: S608 - quoted names
         numbers = {name: number for number, name in enumerate(stored.names) if name in stored.present}
         terms = Terms(numbers, stored.lacking, stored.key)
         near = "".join(f" AND t.{quoted(name)} BETWEEN {low} AND {high}" for name, (low, high) in stored.bounds.items())
-        parts = [f"MERGE INTO {there} t USING {rows} s ON {terms.same}{near}"]
+        parts = [f"MERGE INTO {target} t USING {rows} s ON {terms.same}{near}"]
         if stored.gone:
             parts.append(f"WHEN MATCHED AND s.{GONE} THEN DELETE")
         if stored.live and terms.settings:
@@ -182,16 +182,16 @@ class DeltaSparkWriter:
             parts.append(f"WHEN NOT MATCHED AND NOT s.{GONE} THEN INSERT ({names}) VALUES ({values})")  # noqa: S608 - quoted names
         return " ".join(parts)
 
-    def _tidy(self, tables: LakeTables, batch: int, done: set[str]) -> None:
+    def _tidy(self, tables: LakeTables, batch: int, folders: set[str]) -> None:
         """Delete folders of earlier batches: they belong to processes that died or are fenced."""
         place, root = self.format.place, self._root(tables)
         with errors(place, "removing stored rows", place.uri(root)):
             files = files_of(place)
-            for one in files.get_file_info(FileSelector(root, allow_not_found=True)):
-                number = one.base_name.partition("-")[0]
-                mine = any(path.startswith(f"{root}/{one.base_name}") for path in done)
-                if mine or (number.isdigit() and int(number) < batch):
-                    files.delete_dir(one.path)
+            for info in files.get_file_info(FileSelector(root, allow_not_found=True)):
+                number = info.base_name.partition("-")[0]
+                current = any(path.startswith(f"{root}/{info.base_name}") for path in folders)
+                if current or (number.isdigit() and int(number) < batch):
+                    files.delete_dir(info.path)
 
 
 def _for_spark(uri: str) -> str:

@@ -36,8 +36,8 @@ class Stored:
         names: columns of the table; merged rows have them as c0, c1, ….
         present: those that some of the rows have.
         lacking: those that some of the rows lack.
-        gone, live: number of rows that are deleted, and of others.
-        bounds: of whole numbers in columns of the key.
+        gone, live: number of deleted rows, and of others.
+        bounds: (least, greatest) value of each integer key column.
     """
 
     table: TableId
@@ -100,9 +100,9 @@ class StoreRows:
         began, target = time.monotonic(), self.table.target
         if holds(self.tables, self.fence, target, self.scope):
             return WriteResult()
-        found = self.tables.required(target)
+        lake_table = self.tables.required(target)
         self.tables.checkpoints.guard(self.fence)
-        info = self.format.info(found)
+        info = self.format.info(lake_table)
         names = tuple(column.name for column in info.columns)
         key = tuple(column.name for name in self.table.plan.key if (column := info.find(name)) is not None)
         rows = MergedRows(self.reader, self.table, self.fence.batch, self.format.options.zero_dates)
@@ -115,13 +115,13 @@ class StoreRows:
                 if not len(part.gone):
                     continue
                 file.write_table(_numbered(part, info, schema))
-                one = _stored(part, Stored(target, self.scope, self.path, names, key))
-                stored = one if stored is None else stored + one
+                piece = _stored(part, Stored(target, self.scope, self.path, names, key))
+                stored = piece if stored is None else stored + piece
         if rejected is not None:
             rejected(f"delta-{self.scope}-{self.number}", target, refused)
-        gone, live = (stored.gone, stored.live) if stored is not None else (0, 0)
+        deletes, live = (stored.gone, stored.live) if stored is not None else (0, 0)
         seconds = time.monotonic() - began
-        return WriteResult(live, gone, rejected=len(refused), seconds=seconds, message=[stored] if stored else None)
+        return WriteResult(live, deletes, rejected=len(refused), seconds=seconds, message=[stored] if stored else None)
 
 
 def _schema(info: TableInfo) -> pa.Schema:
@@ -148,21 +148,21 @@ def _numbered(part: Part, info: TableInfo, schema: pa.Schema) -> pa.Table:
     count = len(part.gone)
     columns: dict[str, Any] = {GONE: pa.array(part.gone)}
     for number, column in enumerate(info.columns):
-        there = column.name in part.columns
-        if there:
+        present = column.name in part.columns
+        if present:
             columns[f"c{number}"] = part.columns[column.name]
-        columns[f"k{number}"] = pa.array(np.full(count, there))
+        columns[f"k{number}"] = pa.array(np.full(count, present))
     return aligned(columns, schema, count)
 
 
 def _stored(part: Part, of: Stored) -> Stored:
-    gone = int(part.gone.sum())
+    deletes = int(part.gone.sum())
     bounds = {}
     for name in of.key:
         if pa.types.is_integer(part.columns[name].type):
             edges = pc.min_max(part.columns[name])
             bounds[name] = (edges["min"].as_py(), edges["max"].as_py())
-    return replace(of, present=frozenset(part.columns), gone=gone, live=len(part.gone) - gone, bounds=bounds)
+    return replace(of, present=frozenset(part.columns), gone=deletes, live=len(part.gone) - deletes, bounds=bounds)
 
 
 @dataclass(frozen=True)
@@ -192,22 +192,22 @@ class StoreChanges:
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
         """Store the changes, or nothing for a table that holds the batch. Raises what the port says."""
-        began, found = time.monotonic(), []
+        began, stored = time.monotonic(), []
         for table, pieces in changes_by_table(self.reader, self.share).items():
-            there = self.tables.required(table)
+            lake_table = self.tables.required(table)
             self.tables.checkpoints.guard(self.fence)
             if holds(self.tables, self.fence, table, SCOPE):
                 continue
-            schema = self.format.arrow_schema(there)
+            schema = self.format.arrow_schema(lake_table)
             rows = change_rows(
-                pieces, self.format.info(there), schema, self.fence.batch, self.format.options.zero_dates
+                pieces, self.format.info(lake_table), schema, self.fence.batch, self.format.options.zero_dates
             )
             folder = f"{self.path}/{self.format.path(table)}"
             with _file(self.format.place, f"{folder}/{self.share.number}.parquet", schema) as file:
                 file.write_table(rows)
-            found.append(Stored(table, SCOPE, folder, tuple(schema.names), live=rows.num_rows))
-        rows_stored = sum(one.live for one in found)
-        return WriteResult(appended=rows_stored, seconds=time.monotonic() - began, message=found or None)
+            stored.append(Stored(table, SCOPE, folder, tuple(schema.names), live=rows.num_rows))
+        rows_stored = sum(entry.live for entry in stored)
+        return WriteResult(appended=rows_stored, seconds=time.monotonic() - began, message=stored or None)
 
 
 def files_of(place: Place) -> FileSystem:

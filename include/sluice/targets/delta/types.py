@@ -67,7 +67,7 @@ def field_of(column: LakeColumn) -> Any:
 def _type(kind: Shape) -> Any:
     from deltalake.schema import PrimitiveType, StructType
 
-    return PrimitiveType(kind) if isinstance(kind, str) else StructType([field_of(one) for one in kind])
+    return PrimitiveType(kind) if isinstance(kind, str) else StructType([field_of(part) for part in kind])
 
 
 def schema_of(columns: Sequence[LakeColumn]) -> Any:

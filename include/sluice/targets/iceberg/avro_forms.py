@@ -24,26 +24,26 @@ _MOST = 256
 
 
 class OncePer:
-    """Results of ``work`` by key. An argument of which the key has only the identity is kept with the result."""
+    """A cache of the results of ``work`` by key; it also keeps the arguments, as a key may have only their identity."""
 
     def __init__(self, work: Callable[..., Any], key: Callable[..., Hashable], most: int = _MOST) -> None:
         self._work, self._key, self._most = work, key, most
         self._made: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Return the result for these arguments; computed unless it is kept."""
-        key = self._key(*given, **named)
+        key = self._key(*args, **named)
         with self._lock:
             if key in self._made:
                 self._made.move_to_end(key)
                 return self._made[key][1]
-        made = self._work(*given, **named)
+        result = self._work(*args, **named)
         with self._lock:
-            self._made[key] = ((given, named), made)
+            self._made[key] = ((args, named), result)
             while len(self._made) > self._most:
                 self._made.popitem(last=False)
-        return made
+        return result
 
 
 def use_kept_avro_forms() -> None:
@@ -90,7 +90,7 @@ def use_kept_avro_forms() -> None:
 
 
 def _of_reader(file_schema: Any, read_schema: Any, read_types: Any = None, read_enums: Any = None) -> Hashable:
-    return id(file_schema), id(read_schema), *(tuple((given or {}).items()) for given in (read_types, read_enums))
+    return id(file_schema), id(read_schema), *(tuple((mapping or {}).items()) for mapping in (read_types, read_enums))
 
 
 def _of_constructed(file_schema: Any, read_types: Any = None) -> Hashable:

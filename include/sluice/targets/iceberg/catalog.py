@@ -73,13 +73,13 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
     @cached_property
     def _location(self) -> Any:
         """The statement that reads where a table's metadata is."""
-        found = select(IcebergTables.metadata_location).where(
+        statement = select(IcebergTables.metadata_location).where(
             IcebergTables.catalog_name == bindparam("of"),
             IcebergTables.table_namespace == bindparam("space"),
             IcebergTables.table_name == bindparam("called"),
         )
         only_tables = self._iceberg_type_filter()
-        return found if only_tables is None else found.where(only_tables)
+        return statement if only_tables is None else statement.where(only_tables)
 
     @cached_property
     def _move(self) -> Any:
@@ -98,31 +98,29 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> Any:
         """Commit as the library does; the metadata that it wrote is cached."""
-        commit_table = self._moved(table, requirements, updates) or super().commit_table(table, requirements, updates)
+        response = self._moved(table, requirements, updates) or super().commit_table(table, requirements, updates)
         with self._lock:
             size = self._kept[table.metadata_location][1] if table.metadata_location in self._kept else _USUAL_BYTES
-        self._keep(commit_table.metadata_location, commit_table.metadata, size + _SNAPSHOT_BYTES)
-        return commit_table
+        self._keep(response.metadata_location, response.metadata, size + _SNAPSHOT_BYTES)
+        return response
 
     def _moved(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse | None:
-        """Commit from the state that ``table`` has. None: it is no longer the current one, or nothing changes."""
+        """Commit on top of the metadata of ``table``; return None if it is not the current one, or nothing changes."""
         if not self.engine.dialect.supports_sane_rowcount or not isinstance(table.catalog, KeptCatalog):
             return None
-        there = table.metadata_location
-        stage_table = self._update_and_stage_table(table, table.name(), requirements, updates)
-        if stage_table.metadata is table.metadata:
+        path = table.metadata_location
+        staged = self._update_and_stage_table(table, table.name(), requirements, updates)
+        if staged.metadata is table.metadata:
             return None
         namespace = Catalog.namespace_to_string(Catalog.namespace_from(table.name()))
-        known = {"of": self.name, "space": namespace, "called": Catalog.table_name_from(table.name()), "there": there}
-        self._write_metadata(
-            metadata=stage_table.metadata, io=stage_table.io, metadata_path=stage_table.metadata_location
-        )
+        binds = {"of": self.name, "space": namespace, "called": Catalog.table_name_from(table.name()), "there": path}
+        self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
         with self.engine.begin() as connection:
-            moved = connection.execute(self._move, {**known, "to": stage_table.metadata_location, "before": there})
+            moved = connection.execute(self._move, {**binds, "to": staged.metadata_location, "before": path})
         if moved.rowcount < 1:  # nothing names the file
-            stage_table.io.delete(stage_table.metadata_location)
+            staged.io.delete(staged.metadata_location)
             return None
-        return CommitTableResponse(metadata=stage_table.metadata, metadata_location=stage_table.metadata_location)
+        return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
 
     def _update_and_stage_table(
         self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any
@@ -132,10 +130,10 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
             return super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
         for requirement in requirements:
             requirement.validate(current_table.metadata)
-        made = _updated(current_table.metadata, updates, current_table.metadata_location)
+        metadata = _updated(current_table.metadata, updates, current_table.metadata_location)
         number = self._parse_metadata_version(current_table.metadata_location) + 1
-        at = load_location_provider(made.location, made.properties).new_table_metadata_file_location(number)
-        return StagedTable(table_identifier, made, at, self._load_file_io(made.properties, at), self)
+        at = load_location_provider(metadata.location, metadata.properties).new_table_metadata_file_location(number)
+        return StagedTable(table_identifier, metadata, at, self._load_file_io(metadata.properties, at), self)
 
     def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
         """Convert a row of the catalog as the library does, except that the file's content is cached."""
@@ -168,21 +166,21 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
                 self._bytes -= self._kept.popitem(last=False)[1][1]
 
 
-def _updated(there: TableMetadata, updates: Iterable[Any], location: str) -> TableMetadata:
+def _updated(base: TableMetadata, updates: Iterable[Any], location: str) -> TableMetadata:
     """Return the metadata of a table with the updates of a commit, and with the file at ``location`` as the one before.
 
-    It shares with ``there`` what stays.
+    Parts that do not change are shared with ``base``.
     """
-    context, made = _TableMetadataUpdateContext(), there
+    context, metadata = _TableMetadataUpdateContext(), base
     for table_update in updates:
-        made = _apply_table_update(table_update, made, context)
+        metadata = _apply_table_update(table_update, metadata, context)
     if context.has_changes():
-        made = _update_table_metadata_log(made, location, there.last_updated_ms)
-        if made.last_updated_ms == there.last_updated_ms:
-            made = made.model_copy(update={"last_updated_ms": time.time_ns() // 10**6})
-    made.spec().check_compatible(made.schema())
-    made.sort_order().check_compatible(made.schema())
-    return made
+        metadata = _update_table_metadata_log(metadata, location, base.last_updated_ms)
+        if metadata.last_updated_ms == base.last_updated_ms:
+            metadata = metadata.model_copy(update={"last_updated_ms": time.time_ns() // 10**6})
+    metadata.spec().check_compatible(metadata.schema())
+    metadata.sort_order().check_compatible(metadata.schema())
+    return metadata
 
 
 class KeptTransaction(Transaction):  # type: ignore[misc]
@@ -194,26 +192,26 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
     @property
     def table_metadata(self) -> TableMetadata:
         """The metadata with the updates applied. Nobody changes it."""
-        base, updates, kept = self._table.metadata, self._updates, self._kept
-        if kept is not None and kept[0] is base and kept[1] is updates:
-            return kept[3]
-        done, context, table_metadata = (), _TableMetadataUpdateContext(), base
-        if kept is not None and kept[0] is base and updates[: len(kept[1])] == kept[1]:
-            _, done, context, table_metadata = kept
-        for table_update in updates[len(done) :]:
-            table_metadata = _apply_table_update(table_update, table_metadata, context)
-        self._kept = (base, updates, context, table_metadata)
-        return table_metadata
+        base, updates, cached = self._table.metadata, self._updates, self._kept
+        if cached is not None and cached[0] is base and cached[1] is updates:
+            return cached[3]
+        applied, context, metadata = (), _TableMetadataUpdateContext(), base
+        if cached is not None and cached[0] is base and updates[: len(cached[1])] == cached[1]:
+            _, applied, context, metadata = cached
+        for table_update in updates[len(applied) :]:
+            metadata = _apply_table_update(table_update, metadata, context)
+        self._kept = (base, updates, context, metadata)
+        return metadata
 
     def unsort(self) -> None:
         """Remove the table's sort order. The library's ``update_sort_order`` fails unless it had none before."""
-        there, none = self.table_metadata, UNSORTED_SORT_ORDER
-        new = () if there.sort_order_by_id(none.order_id) is not None else (AddSortOrderUpdate(sort_order=none),)
-        held = AssertDefaultSortOrderId(default_sort_order_id=there.default_sort_order_id)
-        self._apply((*new, SetDefaultSortOrderUpdate(sort_order_id=none.order_id)), (held,))
+        metadata, none = self.table_metadata, UNSORTED_SORT_ORDER
+        new = () if metadata.sort_order_by_id(none.order_id) is not None else (AddSortOrderUpdate(sort_order=none),)
+        requirement = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
+        self._apply((*new, SetDefaultSortOrderUpdate(sort_order_id=none.order_id)), (requirement,))
 
     def replacing(self, said: Mapping[str, str]) -> ReplacedFiles:
-        """Open a snapshot of this transaction with these words, to which files are added and from which they are
-        removed. A context.
+        """Open a snapshot of this transaction that adds and removes files, as a context manager. ``said``: properties
+        of its summary.
         """
         return replacing(self, dict(said))

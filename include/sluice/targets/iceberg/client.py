@@ -79,9 +79,9 @@ def _load(properties: Mapping[str, str]) -> Any:
         return catalog
     from sluice.targets.iceberg.catalog import KeptCatalog
 
-    kept_catalog = KeptCatalog(catalog.name, **catalog.properties)
+    cached_catalog = KeptCatalog(catalog.name, **catalog.properties)
     catalog.close()
-    return kept_catalog
+    return cached_catalog
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,14 @@ def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Pla
         ConfigError: no catalog is named.
     """
     extra = dict(endpoint.extra)
-    given = extra.get("catalog") or {}
-    if not isinstance(given, Mapping):
+    extra_catalog = extra.get("catalog") or {}
+    if not isinstance(extra_catalog, Mapping):
         raise ConfigError(f"connection {endpoint.connection_id!r}: catalog in extra is no object")
     for name, address in catalog.items():
         if name != "warehouse" and ("://" in address or _ADDRESS.search(name)):
-            whole = address if "://" in address else f"//{address}"
-            require_own_address(endpoint, whole, f"target {target!r}: options.catalog.{name}")
-    properties = {str(name): str(value) for name, value in {**given, **catalog}.items()}
+            url = address if "://" in address else f"//{address}"
+            require_own_address(endpoint, url, f"target {target!r}: options.catalog.{name}")
+    properties = {str(name): str(value) for name, value in {**extra_catalog, **catalog}.items()}
     local = local_folder(properties.get("warehouse", ""))
     if local:
         properties["warehouse"] = f"file://{local}"

@@ -11,7 +11,7 @@ _REPEATED = ("sluice.commit_time", "sluice.owner")
 
 
 def said_by(snapshot: Any) -> dict[str, str]:
-    """Return the words of a snapshot (``Snapshot``)."""
+    """Return the summary properties of a snapshot (``Snapshot``)."""
     return dict(snapshot.summary.additional_properties) if snapshot.summary is not None else {}
 
 
@@ -34,18 +34,18 @@ def is_first(snapshot: Any) -> bool:
 
 def names_batch(snapshot: Any) -> bool:
     """Return True if the snapshot names the batch that the table holds. That of a dead letter is an earlier one."""
-    said = said_by(snapshot)
-    return ("sluice.batch" in said or HOLDS in said) and "sluice.replay" not in said
+    summary = said_by(snapshot)
+    return ("sluice.batch" in summary or HOLDS in summary) and "sluice.replay" not in summary
 
 
 def still_holding(table: Any) -> dict[str, str]:
-    """Return the words of a snapshot that changes no row and is refused if any other is committed since ``table``
+    """Return the summary of a snapshot that changes no row, and is refused if another was committed since ``table``
     (``Table``) was read.
 
-    The words repeat the batch, so that the batch of a table stays known when the snapshot that wrote it expires.
+    The summary repeats the batch, so that the batch of a table stays known when the snapshot that wrote it expires.
     """
-    said = next((said_by(one) for one in lineage(table) if names_batch(one)), None)
-    if said is None:
+    summary = next((said_by(snapshot) for snapshot in lineage(table) if names_batch(snapshot)), None)
+    if summary is None:
         return {}
-    held = {HOLDS: said.get("sluice.batch") or said[HOLDS]}
-    return held | {name: said[name] for name in _REPEATED if name in said}
+    repeated = {HOLDS: summary.get("sluice.batch") or summary[HOLDS]}
+    return repeated | {name: summary[name] for name in _REPEATED if name in summary}

@@ -24,7 +24,7 @@ _SCHEMA = pa.schema([
 
 
 class Deletes:
-    """The deleted positions of data files. ``io``: of the table."""
+    """The deleted positions of data files. ``io``: the table's file access."""
 
     def __init__(self, io: Any) -> None:
         self._io = io
@@ -32,10 +32,10 @@ class Deletes:
 
     def of(self, task: Any) -> np.ndarray:
         """Return the deleted positions of a file (``FileScanTask``), in order."""
-        found = np.zeros(0, np.int64)
-        for file in task.delete_files:
-            found = union(found, self._positions(file).get(task.file.file_path, found[:0]))
-        return found
+        positions = np.zeros(0, np.int64)
+        for delete_file in task.delete_files:
+            positions = union(positions, self._positions(delete_file).get(task.file.file_path, positions[:0]))
+        return positions
 
     def rows(self, task: Any, stored: pa.Table) -> pa.Table:
         """Return the rows of a file that are not deleted. ``stored``: all of them, by their positions."""
@@ -49,24 +49,24 @@ class Deletes:
     def alive(self, task: Any) -> int:
         """Return how many rows of a file are not deleted."""
         own = own_deletes(task)
-        removed_rows = own[0].record_count if len(own) == len(task.delete_files) == 1 else len(self.of(task))
-        return int(task.file.record_count) - int(removed_rows)
+        deleted = own[0].record_count if len(own) == len(task.delete_files) == 1 else len(self.of(task))
+        return int(task.file.record_count) - int(deleted)
 
     def _positions(self, delete_file: Any) -> dict[str, np.ndarray]:
         from pyiceberg.io.pyarrow import _read_deletes
 
         path = delete_file.file_path
-        found = self._read.get(path) or KEPT.get(path)
-        if found is None:
+        positions = self._read.get(path) or KEPT.get(path)
+        if positions is None:
             named = _read_deletes(self._io, delete_file)
-            found = {file: np.sort(np.asarray(places.to_numpy(), np.int64)) for file, places in named.items()}
-            _keep(path, found)
-        self._read[path] = found
-        return cast(dict[str, np.ndarray], found)
+            positions = {file: np.sort(np.asarray(places.to_numpy(), np.int64)) for file, places in named.items()}
+            _keep(path, positions)
+        self._read[path] = positions
+        return cast(dict[str, np.ndarray], positions)
 
 
 def _keep(path: str, positions: dict[str, np.ndarray]) -> None:
-    KEPT.put(path, positions, sum(position.nbytes for position in positions.values()))
+    KEPT.put(path, positions, sum(array.nbytes for array in positions.values()))
 
 
 def union(some: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -74,20 +74,20 @@ def union(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     if not len(some) or not len(others):
         return others if not len(some) else some
     both = np.sort(np.concatenate([some, others]), kind="stable")  # two runs are merged
-    found: np.ndarray = both[np.append(True, both[1:] != both[:-1])]
-    return found
+    merged: np.ndarray = both[np.append(True, both[1:] != both[:-1])]
+    return merged
 
 
 def among(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the mask of positions that are among ``others``, which are in order."""
     place = np.minimum(np.searchsorted(others, some), max(len(others) - 1, 0))
-    found: np.ndarray = np.equal(others[place], some) if len(others) else np.zeros(len(some), bool)
-    return found
+    mask: np.ndarray = np.equal(others[place], some) if len(others) else np.zeros(len(some), bool)
+    return mask
 
 
 def own_deletes(task: Any) -> list[Any]:
-    """Return the delete files (``DataFile``) of a file that name rows of no other: they go with it."""
-    return [file for file in task.delete_files if only_file(file) == task.file.file_path]
+    """Return the delete files (``DataFile``) that name rows of this file alone: they are removed with it."""
+    return [delete_file for delete_file in task.delete_files if only_file(delete_file) == task.file.file_path]
 
 
 def only_file(delete_file: Any) -> str:
@@ -107,7 +107,7 @@ def write_deletes(io: Any, path: str, data_file: Any, positions: np.ndarray) -> 
         pq.write_table(rows, out, compression="zstd", use_dictionary=["file_path"])
     edges = [data_file.file_path.encode()] * 2
     ends = [int(positions[at]).to_bytes(8, "little", signed=True) for at in (0, -1)]
-    made = DataFile.from_args(
+    delete_file = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
@@ -119,6 +119,6 @@ def write_deletes(io: Any, path: str, data_file: Any, positions: np.ndarray) -> 
         lower_bounds={_PATH: edges[0], _POSITION: ends[0]},
         upper_bounds={_PATH: edges[1], _POSITION: ends[1]},
     )
-    made.spec_id = data_file.spec_id
+    delete_file.spec_id = data_file.spec_id
     _keep(path, {data_file.file_path: positions})
-    return made
+    return delete_file

@@ -120,8 +120,8 @@ class IcebergFormat:
         with errors(self.place, f"making the table {name}", name):
             schema = schema_of(columns)
             fields = [
-                PartitionField(schema.find_field(one).field_id, 1000 + place, IdentityTransform(), one)
-                for place, one in enumerate(partitions)
+                PartitionField(schema.find_field(column).field_id, 1000 + place, IdentityTransform(), column)
+                for place, column in enumerate(partitions)
             ]
             catalog.create_namespace_if_not_exists(names[:-1])
             catalog.create_table_if_not_exists(
@@ -138,8 +138,11 @@ class IcebergFormat:
         for name in self.options.cluster_by:
             table = TableId(*name.split(".", 1)) if "." in name else None
             if table is not None and self.names(table) == tuple(names):
-                ids = [schema.find_field(cluster).field_id for cluster in self.options.clusters(table, info)]
-                fields = [SortField(one, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_LAST) for one in ids]
+                ids = [schema.find_field(column).field_id for column in self.options.clusters(table, info)]
+                fields = [
+                    SortField(field_id, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_LAST)
+                    for field_id in ids
+                ]
                 return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
         return UNSORTED_SORT_ORDER
 
@@ -149,8 +152,8 @@ class IcebergFormat:
             with change.update_schema() as schema:
                 _add(schema, self.info(found), columns)
             if not self.is_empty(found):  # a snapshot is read with the columns of its time
-                said = {"sluice.doing": "columns", **still_holding(found)}
-                with change.update_snapshot(snapshot_properties=said).fast_append():
+                summary = {"sluice.doing": "columns", **still_holding(found)}
+                with change.update_snapshot(snapshot_properties=summary).fast_append():
                     pass
             change.commit_transaction()
 
@@ -164,15 +167,15 @@ class IcebergFormat:
             return
         following.refuse_clash(edits)
         info = self.info(found)
-        names = {added.name for added in edits.adds if added.there}
-        new = [made for _, made in edits.new if made.name not in names]
+        existing = {added.name for added in edits.adds if added.there}
+        new = [lake_column for _, lake_column in edits.new if lake_column.name not in existing]
         if edits.every:
             new = wanting(edits.all_changes, info)
         if not (edits.gone or edits.names or edits.wider or new):
             return
         coming = {column.name for column in new}
-        asked = [] if self.is_empty(found) else [one for one in edits.new if one[1].name in coming]
-        values = {made.name: following.fill(column, made, edits.table) for column, made in asked}
+        to_fill = [] if self.is_empty(found) else [pair for pair in edits.new if pair[1].name in coming]
+        values = {lake_column.name: following.fill(column, lake_column, edits.table) for column, lake_column in to_fill}
         fills = {name: value for name, value in values.items() if value is not None}
         changed = sorted({*edits.gone, *edits.names, *edits.wider, *coming})
         following.say(f"ALTER TABLE {edits.table}: {', '.join(changed)}")
@@ -229,7 +232,7 @@ class IcebergFormat:
     def _commit(self, table: TableId, found: Any, note: CommitNote, rows: int = sys.maxsize) -> Iterator[Any]:
         """Commit a transaction with its note. ``rows``: those to write, if they are counted.
 
-        It makes a snapshot with the note's words, also of no rows, by which it is refused if another came.
+        It makes a snapshot even without rows, so that the commit is refused if another came first.
         """
         with errors(self.place, note.doing, self.uri(table)), in_own_thread(found, rows):
             before = found.current_snapshot()
@@ -258,9 +261,9 @@ class IcebergFormat:
             files = Files(found, change, snapshot, self.options.clusters(table, info))
             merge_parts(files, info, key, parts, self._mode(found))
 
-    def _mode(self, found: Any) -> WriteMode:
+    def _mode(self, lake_table: Any) -> WriteMode:
         """Return how rows leave their data files. Version 1 of the format has no delete files."""
-        if self.options.write_mode == "copy-on-write" or found.metadata.format_version < 2:
+        if self.options.write_mode == "copy-on-write" or lake_table.metadata.format_version < 2:
             return COPY_ON_WRITE
         return WriteMode(_MOST_DELETED, self.options.small_file)
 
@@ -298,12 +301,12 @@ class IcebergFormat:
         return Commit.of(head.snapshot_id, said_by(head), begins=is_first(head)) if head is not None else None
 
     def history(self, table: TableId, found: Any) -> Iterator[Commit]:
-        remaining_snapshots = {snapshot.snapshot_id: snapshot for snapshot in found.snapshots()}
-        for one in lineage(found):
-            remaining_snapshots.pop(one.snapshot_id, None)
-            yield Commit.of(one.snapshot_id, said_by(one), begins=is_first(one))
-        for one in remaining_snapshots.values():
-            yield Commit.of(one.snapshot_id, said_by(one), begins=False, undone=True)
+        undone = {snapshot.snapshot_id: snapshot for snapshot in found.snapshots()}
+        for snapshot in lineage(found):
+            undone.pop(snapshot.snapshot_id, None)
+            yield Commit.of(snapshot.snapshot_id, said_by(snapshot), begins=is_first(snapshot))
+        for snapshot in undone.values():
+            yield Commit.of(snapshot.snapshot_id, said_by(snapshot), begins=False, undone=True)
 
     def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
         head = found.current_snapshot()
@@ -319,13 +322,13 @@ class IcebergFormat:
     def totals(self, table: TableId, found: Any, version: int) -> tuple[int, int, int]:
         if version == self.EMPTY_VERSION:
             return 0, 0, 0
-        said = said_by(found.snapshot_by_id(version))
-        rows, files, size, deletes = (int(said.get(name, -1)) for name in _TOTALS)
+        summary = said_by(found.snapshot_by_id(version))
+        rows, files, size, deletes = (int(summary.get(name, -1)) for name in _TOTALS)
         if deletes != 0 or min(rows, files, size) < 0:  # after other writers a summary may have no totals
             with errors(self.place, f"counting the rows of snapshot {version} of {table}", self.uri(table)):
-                there, positions = list(found.scan(snapshot_id=version).plan_files()), Deletes(found.io)
-                rows = sum(positions.alive(task) for task in there)
-                return rows, len(there), sum(task.file.file_size_in_bytes for task in there)
+                tasks, positions = list(found.scan(snapshot_id=version).plan_files()), Deletes(found.io)
+                rows = sum(positions.alive(task) for task in tasks)
+                return rows, len(tasks), sum(task.file.file_size_in_bytes for task in tasks)
         return rows, files, size
 
     # -- the table of the checkpoint -------------------------------------------------------------------------------
@@ -353,7 +356,7 @@ class IcebergFormat:
         """See the protocol: an empty snapshot and the property in one commit, which is refused if another snapshot came
         since.
         """
-        old = sorted(found.snapshots(), key=lambda one: int(one.sequence_number or 0))[:-1]
+        old = sorted(found.snapshots(), key=lambda snapshot: int(snapshot.sequence_number or 0))[:-1]
         with errors(self.place, doing, ".".join(self._small_table(owner))):
             change = transaction(found)
             with change.update_snapshot(snapshot_properties={"sluice.doing": doing}).fast_append():
@@ -362,9 +365,9 @@ class IcebergFormat:
             change.commit_transaction()
             if len(old) >= _MOST_SNAPSHOTS:  # their files list nothing
                 now = self.open_checkpoint(owner)
-                now.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
-                for one in old:
-                    now.io.delete(one.manifest_list)
+                now.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
+                for snapshot in old:
+                    now.io.delete(snapshot.manifest_list)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
     def compact(self, table: TableId, found: Any, owner: str, *, dry_run: bool) -> Upkeep:
@@ -376,7 +379,7 @@ class IcebergFormat:
 
 
 def _add(schema: Any, info: TableInfo, columns: Sequence[LakeColumn]) -> None:
-    """Add columns to an update of a schema; parts of a struct that is there to the struct."""
+    """Add columns to an update of a schema; parts of an existing struct are added to it."""
     for column in columns:
         if info.find(column.name) is None or isinstance(column.kind, str):
             schema.add_column((column.name,), type_of(column.kind))
@@ -408,10 +411,10 @@ def _promote(schema: Any, path: Names, old: Shape, new: str, emptied: bool, foll
         raise following.by_hand(why)
 
 
-def _unsort(change: Any, gone: Collection[str]) -> None:
+def _unsort(change: Any, dropped: Collection[str]) -> None:
     """Remove a sort order that names a column which is dropped."""
     schema, order = change.table_metadata.schema(), change.table_metadata.sort_order()
-    if any(schema.find_column_name(field.source_id) in gone for field in order.fields):
+    if any(schema.find_column_name(field.source_id) in dropped for field in order.fields):
         change.unsort()
 
 

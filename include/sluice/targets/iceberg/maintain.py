@@ -72,9 +72,9 @@ class Maintenance:
 
     def compact(self, found: Any) -> Upkeep:
         """Merge small files of the table (``found``: Table) into larger ones. Raises Raced."""
-        wanted_maintenance = self.options.maintenance
+        settings = self.options.maintenance
         for attempt in range(_ATTEMPTS):
-            if found is None or found.current_snapshot() is None or not wanted_maintenance.compact:
+            if found is None or found.current_snapshot() is None or not settings.compact:
                 break
             with self._errors("compacting"):
                 plan = self._planned(found)
@@ -99,19 +99,19 @@ class Maintenance:
         bins = list(_bins(self._ordered(table, small), size))
         if sum(map(len, bins)) < self.options.maintenance.small_files:
             bins = []
-        taken_file_paths = {one.file.file_path for some in bins for one in some}
-        rest = [task for task in tasks if task.file.file_path in worn - taken_file_paths]
+        binned_paths = {task.file.file_path for some in bins for task in some}
+        rest = [task for task in tasks if task.file.file_path in worn - binned_paths]
         bins += _bins(self._ordered(table, rest), size, alone=True)
-        used = {file.file_path for task in tasks for file in task.delete_files}
-        return _Plan(bins, [file for file in _delete_files(table) if file.file_path not in used])
+        used = {delete_file.file_path for task in tasks for delete_file in task.delete_files}
+        return _Plan(bins, [delete_file for delete_file in _delete_files(table) if delete_file.file_path not in used])
 
     def _is_worn(self, task: Any, deletes: Deletes) -> bool:
         """Return True for a file with too many deleted rows, or delete files."""
         if not task.delete_files:
             return False
-        gone = int(task.file.record_count) - deletes.alive(task)
+        deleted = int(task.file.record_count) - deletes.alive(task)
         return (
-            gone > self.options.maintenance.deleted_share * task.file.record_count
+            deleted > self.options.maintenance.deleted_share * task.file.record_count
             or len(task.delete_files) > _MOST_DELETE_FILES
         )
 
@@ -140,80 +140,80 @@ class Maintenance:
         files = _SORTED_FILES if self.options.clusters(self.table, info_of(table)) else 1
         return files * self.options.file_size // 4
 
-    def _merged(self, found: Any, plan: _Plan) -> Upkeep:
+    def _merged(self, table: Any, plan: _Plan) -> Upkeep:
         """Merge the files in one commit. Raises Raced."""
         with self._errors("compacting"):
-            change = transaction(found)
-            said = {"sluice.doing": "compaction", **still_holding(found)}
-            with change.replacing(said) as snapshot:
-                files = Files(found, change, snapshot, self.options.clusters(self.table, info_of(found)))
+            change = transaction(table)
+            summary = {"sluice.doing": "compaction", **still_holding(table)}
+            with change.replacing(summary) as snapshot:
+                files = Files(table, change, snapshot, self.options.clusters(self.table, info_of(table)))
                 for some in plan.bins:
                     files.write(pa.concat_tables([files.read(task) for task in some]))
                     for task in some:
                         snapshot.remove(task)
-                for one in plan.idle:
-                    snapshot.remove_deletes(one)
+                for delete_file in plan.idle:
+                    snapshot.remove_deletes(delete_file)
             change.commit_transaction()
         return Upkeep(self.table, merged=plan.files, written=files.written)
 
     def expire(self, done: Upkeep) -> Upkeep:
         """Expire old snapshots and delete their files. Raises Raced."""
-        found = self._open() if self.options.maintenance.expire else None
-        if found is None:
+        table = self._open() if self.options.maintenance.expire else None
+        if table is None:
             return done
         try:
-            return self._expired(found, done)
+            return self._expired(table, done)
         finally:
             MANIFESTS.begin()  # those of old snapshots are of no use to loads
 
-    def _expired(self, found: Any, upkeep: Upkeep) -> Upkeep:
+    def _expired(self, table: Any, upkeep: Upkeep) -> Upkeep:
         before_ms = (datetime.now(UTC) - self.options.maintenance.keep).timestamp() * 1000
-        kept_snapshot_ids = {ref.snapshot_id for ref in found.refs().values()} | _as_of(found, before_ms)
+        retained_ids = {ref.snapshot_id for ref in table.refs().values()} | _as_of(table, before_ms)
         old = [
             snapshot
-            for snapshot in found.snapshots()
-            if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in kept_snapshot_ids
+            for snapshot in table.snapshots()
+            if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in retained_ids
         ]
         if not old:
             return upkeep
         with self._errors("giving up old snapshots of"):
-            removed_files = _files_of(found, old) - _files_of(
-                found, [snapshot for snapshot in found.snapshots() if snapshot not in old]
+            removed_paths = _files_of(table, old) - _files_of(
+                table, [snapshot for snapshot in table.snapshots() if snapshot not in old]
             )
             if self.dry_run:
-                return replace(upkeep, removed=len(removed_files), expired=len(old))
-            found.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+                return replace(upkeep, removed=len(removed_paths), expired=len(old))
+            table.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
             now = self._open()
             if now is None:
                 raise TargetUnavailable(f"{self.table} is gone")
             # later commits may use only files of the newest snapshot, which is kept
-            for path in removed_files - _files_of(now, now.snapshots()):
-                found.io.delete(path)
-        return replace(upkeep, removed=len(removed_files), expired=len(old))
+            for path in removed_paths - _files_of(now, now.snapshots()):
+                table.io.delete(path)
+        return replace(upkeep, removed=len(removed_paths), expired=len(old))
 
     def without_orphans(self, done: Upkeep) -> Upkeep:
         """Delete files that nothing names."""
-        wanted_maintenance = self.options.maintenance
-        found = self._open() if wanted_maintenance.orphans else None
+        settings = self.options.maintenance
+        table = self._open() if settings.orphans else None
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
-        if found is None or not isinstance(found.io, PyArrowFileIO):  # another client does not tell the times of files
+        if table is None or not isinstance(table.io, PyArrowFileIO):  # another client does not tell the times of files
             return done
         with self._errors("removing files that nothing names of"):
-            remaining_orphans = _orphans(found, datetime.now(UTC) - wanted_maintenance.keep)
+            orphans = _orphans(table, datetime.now(UTC) - settings.keep)
             MANIFESTS.begin()
             if not self.dry_run:
-                _remove(found, remaining_orphans)
-        return replace(done, removed=done.removed + len(remaining_orphans))
+                _remove(table, orphans)
+        return replace(done, removed=done.removed + len(orphans))
 
 
 def _as_of(table: Any, time_ms: float) -> set[int]:
     """Return the older snapshots needed to read a table (``Table``) as it was at a time: the newest, back to one that
     names the batch it held.
     """
-    older = [one for one in lineage(table) if one.timestamp_ms < time_ms]
-    said = next((place for place, one in enumerate(older) if names_batch(one)), 0)
-    return {one.snapshot_id for one in older[: said + 1]}
+    older = [snapshot for snapshot in lineage(table) if snapshot.timestamp_ms < time_ms]
+    last = next((place for place, snapshot in enumerate(older) if names_batch(snapshot)), 0)
+    return {snapshot.snapshot_id for snapshot in older[: last + 1]}
 
 
 def _delete_files(table: Any) -> Iterator[Any]:
@@ -233,7 +233,7 @@ def _bins(tasks: Iterable[Any], size_bytes: int, *, alone: bool = False) -> Iter
     """
     some: list[Any] = []
     for task in tasks:
-        full = sum(one.file.file_size_in_bytes for one in some) >= size_bytes
+        full = sum(member.file.file_size_in_bytes for member in some) >= size_bytes
         if some and (full or some[0].file.partition != task.file.partition):
             if len(some) > 1 or alone:
                 yield some
@@ -245,16 +245,16 @@ def _bins(tasks: Iterable[Any], size_bytes: int, *, alone: bool = False) -> Iter
 
 def _files_of(table: Any, snapshots: Iterable[Any]) -> set[str]:
     """Return all files that snapshots consist of."""
-    files: set[str] = set()
+    paths: set[str] = set()
     for snapshot in snapshots:
-        files.add(snapshot.manifest_list)
+        paths.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path not in files:
-                files.add(manifest.manifest_path)
-                files |= {
+            if manifest.manifest_path not in paths:
+                paths.add(manifest.manifest_path)
+                paths |= {
                     entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                 }
-    return files
+    return paths
 
 
 def _orphans(table: Any, before: datetime) -> list[str]:
@@ -264,14 +264,14 @@ def _orphans(table: Any, before: datetime) -> list[str]:
     Call it inside the library's contexts. Files of a commit that is in progress are younger. A file that is named by a
     path with another scheme (``s3a://`` for ``s3://``) is the same file.
     """
-    named = {_path(table, one)[1] for one in _named(table)}
+    named = {_path(table, location)[1] for location in _named(table)}
     orphans = []
     for folder in _FOLDERS:
         files, root = _path(table, f"{table.location().rstrip('/')}/{folder}")
-        for one in files.get_file_info(FileSelector(root, recursive=True, allow_not_found=True)):
-            old = one.mtime is not None and one.mtime < before
-            if one.type is FileType.File and old and one.path not in named:
-                orphans.append(one.path)
+        for file in files.get_file_info(FileSelector(root, recursive=True, allow_not_found=True)):
+            old = file.mtime is not None and file.mtime < before
+            if file.type is FileType.File and old and file.path not in named:
+                orphans.append(file.path)
     return orphans
 
 
@@ -284,9 +284,9 @@ def _remove(table: Any, paths: list[str]) -> None:
 
 def _named(table: Any) -> set[str]:
     metadata = table.metadata
-    files = _files_of(table, table.snapshots()) | {table.metadata_location}
-    files |= {one.metadata_file for one in metadata.metadata_log}
-    return files | {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
+    paths = _files_of(table, table.snapshots()) | {table.metadata_location}
+    paths |= {entry.metadata_file for entry in metadata.metadata_log}
+    return paths | {file.statistics_path for file in (*metadata.statistics, *metadata.partition_statistics)}
 
 
 def _path(table: Any, location: str) -> tuple[Any, str]:

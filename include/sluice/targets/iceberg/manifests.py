@@ -41,42 +41,42 @@ def use_kept_manifests() -> None:
     read_list, read_entries = snapshots._manifests, ManifestFile.fetch_manifest_entry
 
     def manifests(io: Any, manifest_list: str) -> Any:
-        manifests = MANIFESTS.get(manifest_list)
-        if manifests is None:
-            manifests = read_list(io, manifest_list)
-            MANIFESTS.put(manifest_list, manifests, _LISTED_BYTES * (1 + len(manifests)))
-        return manifests
+        listed = MANIFESTS.get(manifest_list)
+        if listed is None:
+            listed = read_list(io, manifest_list)
+            MANIFESTS.put(manifest_list, listed, _LISTED_BYTES * (1 + len(listed)))
+        return listed
 
     def entries(self: Any, io: Any, discard_deleted: bool = True) -> Any:
         if self.sequence_number is None or self.sequence_number < 0:
             # A commit in progress puts it together with others: no entry has its number, and nobody asks again.
             MANIFESTS.drop(self.manifest_path)
             return read_entries(self, io, discard_deleted)
-        found = MANIFESTS.get(self.manifest_path)
-        if found is None:
-            found = tuple(read_entries(self, io, discard_deleted=False))
-            MANIFESTS.put(self.manifest_path, found, _bytes_of(found))
-        elif isinstance(found, _Written):
-            found = tuple(_inherit_from_manifest(copied(entry), self) for entry in found.entries)
+        cached_entries = MANIFESTS.get(self.manifest_path)
+        if cached_entries is None:
+            cached_entries = tuple(read_entries(self, io, discard_deleted=False))
+            MANIFESTS.put(self.manifest_path, cached_entries, _bytes_of(cached_entries))
+        elif isinstance(cached_entries, _Written):
+            cached_entries = tuple(_inherit_from_manifest(copied(entry), self) for entry in cached_entries.entries)
             MANIFESTS.drop(self.manifest_path)
-            MANIFESTS.put(self.manifest_path, found, _bytes_of(found))
-        return [one for one in found if not discard_deleted or one.status != ManifestEntryStatus.DELETED]
+            MANIFESTS.put(self.manifest_path, cached_entries, _bytes_of(cached_entries))
+        return [entry for entry in cached_entries if not discard_deleted or entry.status != ManifestEntryStatus.DELETED]
 
-    def copied(one: Any) -> Any:
+    def copied(entry: Any) -> Any:
         return ManifestEntry.from_args(
-            status=one.status,
-            snapshot_id=one.snapshot_id,
-            sequence_number=one.sequence_number,
-            file_sequence_number=one.file_sequence_number,
-            data_file=one.data_file,
+            status=entry.status,
+            snapshot_id=entry.snapshot_id,
+            sequence_number=entry.sequence_number,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=entry.data_file,
         )
 
     add_entry, close_entries = ManifestWriter.add_entry, ManifestWriter.__exit__
 
     def added(self: Any, entry: Any) -> Any:
-        done = add_entry(self, entry)
+        writer = add_entry(self, entry)
         self.__dict__.setdefault("kept_entries", []).append(entry)
-        return done
+        return writer
 
     def closed_entries(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         close_entries(self, exc_type, exc_value, traceback)
@@ -87,9 +87,9 @@ def use_kept_manifests() -> None:
     write, close = ManifestListWriterV2.add_manifests, ManifestListWriterV2.__exit__
 
     def add_manifests(self: Any, manifest_files: Any) -> Any:
-        manifests = write(self, manifest_files)
+        writer = write(self, manifest_files)
         self.written = [*getattr(self, "written", ()), *map(self.prepare_manifest, manifest_files)]
-        return manifests
+        return writer
 
     def closed(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         close(self, exc_type, exc_value, traceback)
@@ -116,16 +116,14 @@ def _bytes_of(entries: tuple[Any, ...]) -> int:
 
 
 def drop_replaced(before: Any, after: Any) -> None:
-    """Drop what a commit left without use: the list of the snapshot ``before``, and the manifests that the one of
-    ``after`` does not have. Both are ``Snapshot`` or None.
+    """Drop cached entries that a commit made useless: the manifest list of the snapshot ``before``, and its manifests
+    that ``after`` does not list. Both are ``Snapshot`` or None.
     """
     if before is None or after is None or before.manifest_list == after.manifest_list:
         return
-    there = MANIFESTS.get(after.manifest_list)
-    if there is None:
+    current = MANIFESTS.get(after.manifest_list)
+    if current is None:
         return
-    stay = {one.manifest_path for one in there}
-    removed_manifest_paths = [
-        one.manifest_path for one in MANIFESTS.get(before.manifest_list) or () if one.manifest_path not in stay
-    ]
-    MANIFESTS.drop(before.manifest_list, *removed_manifest_paths)
+    stay = {file.manifest_path for file in current}
+    old = [file.manifest_path for file in MANIFESTS.get(before.manifest_list) or () if file.manifest_path not in stay]
+    MANIFESTS.drop(before.manifest_list, *old)

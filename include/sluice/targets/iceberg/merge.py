@@ -59,9 +59,9 @@ def merge_parts(
     files: Files, info: TableInfo, key: Sequence[str], parts: Sequence[Part], mode: WriteMode = COPY_ON_WRITE
 ) -> None:
     """Merge the parts into the files of a snapshot, which may have no rows. Call it inside the library's contexts."""
-    gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
-    if len(gone):
-        _Merge(files, info, key, parts, gone, mode).run()
+    deleted = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
+    if len(deleted):
+        _Merge(files, info, key, parts, deleted, mode).run()
 
 
 class Files:
@@ -91,8 +91,8 @@ class Files:
         names = list(names or self.schema.names)
         schema = self.change.table_metadata.schema().select(*names)
         scan = ArrowScan(self.change.table_metadata, self.table.io, schema, AlwaysTrue())
-        table = scan.to_table(tasks=[FileScanTask(task.file)])
-        return table.select(names).cast(loose(pa.schema([self.schema.field(name) for name in names]))).combine_chunks()
+        rows = scan.to_table(tasks=[FileScanTask(task.file)])
+        return rows.select(names).cast(loose(pa.schema([self.schema.field(name) for name in names]))).combine_chunks()
 
     def write(self, rows: pa.Table) -> None:
         """Write rows as new files."""
@@ -112,17 +112,17 @@ class Files:
         from pyiceberg.table import WriteTask
 
         metadata, io, uuid = self.change.table_metadata, self.table.io, self.snapshot.commit_uuid
-        made: Iterable[Any]
+        data_files: Iterable[Any]
         if not metadata.spec().is_unpartitioned():
-            made = _dataframe_to_data_files(metadata, rows, io, write_uuid=uuid, counter=self._numbers)
-            return made
+            data_files = _dataframe_to_data_files(metadata, rows, io, write_uuid=uuid, counter=self._numbers)
+            return data_files
         schema = metadata.schema()
         tasks = (
             WriteTask(write_uuid=uuid, task_id=next(self._numbers), record_batches=batches, schema=schema)
             for batches in bin_pack_arrow_table(rows, self.file_size)
         )
-        made = write_file(io, metadata, tasks)
-        return made
+        data_files = write_file(io, metadata, tasks)
+        return data_files
 
 
 class _Merge:
@@ -164,13 +164,13 @@ class _Merge:
         self._write_waiting(self.rows.filter(pa.array(~self.done)))
 
     def _replace(self, task: Any, at: np.ndarray, numbers: np.ndarray, dead: np.ndarray) -> None:
-        """Take the rows of the batch (``numbers``) out of a file, where they are ``at``; ``dead``: all that go."""
+        """Take the rows of the batch (``numbers``) out of a file, where they are ``at``; ``dead``: all to delete."""
         count, mode = int(task.file.record_count), self.mode
         small = task.file.file_size_in_bytes < mode.small_bytes
         anew = small or len(dead) > mode.most_deleted * count
-        whole = len(dead) == count and bool(mode.most_deleted)
-        if whole or not anew:
-            if whole:
+        emptied = len(dead) == count and bool(mode.most_deleted)
+        if emptied or not anew:
+            if emptied:
                 self.snapshot.remove(task)
             else:
                 self.snapshot.mark(task, dead)
@@ -196,7 +196,7 @@ class _Merge:
 
     def _wait(self, rows: pa.Table) -> None:
         self.waiting.append(rows)
-        if sum(one.nbytes for one in self.waiting) > self.files.file_size:
+        if sum(table.nbytes for table in self.waiting) > self.files.file_size:
             self._write_waiting(rows.slice(0, 0))
 
     def _write_waiting(self, rows: pa.Table) -> None:
@@ -214,10 +214,10 @@ class _Merge:
             for task in tasks:
                 ahead.append((task, pool.submit(self._look, task)))
                 if len(ahead) >= _READ_AHEAD:
-                    first, found = ahead.popleft()
-                    yield first, *found.result()
-            for first, found in ahead:
-                yield first, *found.result()
+                    first, future = ahead.popleft()
+                    yield first, *future.result()
+            for first, future in ahead:
+                yield first, *future.result()
 
     def _look(self, task: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the positions of a file's rows that the batch has, the batch's rows for them, and the positions of
@@ -237,10 +237,10 @@ class _Merge:
         name = (task.file.file_path, self.table.schema().find_field(self.key[0]).field_id)
         keys = KEPT.get(name)
         if keys is None:
-            there = self.files.stored(task, self.key)
-            values = _one(there[self.key[0]])
+            stored_keys = self.files.stored(task, self.key)
+            values = _one(stored_keys[self.key[0]])
             if values.null_count or not len(values):
-                return self.finder.find(there)
+                return self.finder.find(stored_keys)
             keys = FileKeys.of(values.to_numpy())
             if self.mode.most_deleted:  # else a file with a match is written anew
                 KEPT.put(name, keys, keys.offsets.nbytes)
@@ -274,11 +274,11 @@ class _Merge:
 
     def _with_old(self, new: pa.Table, old: pa.Table, numbers: np.ndarray) -> pa.Table:
         """Return ``new`` with the values of ``old``, row by row, in columns that stay as they are."""
-        for name, kept in self.kept.items():
+        for name, unchanged in self.kept.items():
             # Values may have any type, so they are chosen by number.
             both = pa.concat_arrays([_one(old[name]), _one(new[name])])
             count = np.arange(len(numbers))
-            values = both.take(pa.array(np.where(kept[numbers], count, count + len(numbers))))
+            values = both.take(pa.array(np.where(unchanged[numbers], count, count + len(numbers))))
             new = new.set_column(new.schema.get_field_index(name), new.schema.field(name), values)
         return new
 
@@ -305,12 +305,12 @@ class _Finder:
         assert self.sorted is not None
         values, order = self.sorted
         begin, end = np.searchsorted(values, keys.least), np.searchsorted(values, keys.most, side="right")
-        mine, order = keys.offsets_of(values[begin:end]), order[begin:end]
+        offsets, order = keys.offsets_of(values[begin:end]), order[begin:end]
         if not keys.in_order:
-            at, numbers = _numbers(pc.index_in(pa.array(keys.offsets), value_set=pa.array(mine)))
+            at, numbers = _numbers(pc.index_in(pa.array(keys.offsets), value_set=pa.array(offsets)))
             return at, order[numbers]
-        at = np.searchsorted(keys.offsets, mine)
-        same = keys.offsets[at] == mine
+        at = np.searchsorted(keys.offsets, offsets)
+        same = keys.offsets[at] == offsets
         return at[same], order[same]
 
     def _places(self, keys: pa.Table) -> pa.Array:
@@ -318,17 +318,17 @@ class _Finder:
         if len(self.key) == 1:
             [name] = self.key
             return pc.index_in(_one(keys[name]), value_set=_one(self.rows[name]))
-        own_rows = self.rows.append_column("\0row", pa.array(np.arange(self.rows.num_rows, dtype=np.int32)))
-        other_rows = keys.append_column("\0at", pa.array(np.arange(keys.num_rows)))
-        both = other_rows.join(own_rows, keys=self.key, join_type="left outer").sort_by("\0at")
+        batch_rows = self.rows.append_column("\0row", pa.array(np.arange(self.rows.num_rows, dtype=np.int32)))
+        file_rows = keys.append_column("\0at", pa.array(np.arange(keys.num_rows)))
+        both = file_rows.join(batch_rows, keys=self.key, join_type="left outer").sort_by("\0at")
         return _one(both["\0row"])
 
 
 def _numbers(place: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return where numbers are, and the numbers."""
-    there = place.is_valid()
-    at = np.flatnonzero(there.to_numpy(zero_copy_only=False))
-    return at, np.asarray(place.filter(there).to_numpy(zero_copy_only=False), np.int64)
+    valid = place.is_valid()
+    at = np.flatnonzero(valid.to_numpy(zero_copy_only=False))
+    return at, np.asarray(place.filter(valid).to_numpy(zero_copy_only=False), np.int64)
 
 
 def loose(schema: pa.Schema) -> pa.Schema:

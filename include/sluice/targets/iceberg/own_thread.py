@@ -29,7 +29,7 @@ class OwnThread(Executor):
     """A pool that runs each job in the thread that submits it."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
-        """Run the job. Returns its result, or its error, as one that is done."""
+        """Run the job; return a finished future with its result or error."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **named))
@@ -59,9 +59,9 @@ def _files(table: Any) -> int:
     last = table.metadata.current_snapshot()
     if last is None:
         return 0
-    said = said_by(last)
-    counted = said.get("total-data-files", "")
-    return int(counted) + int(said.get("total-delete-files", "0")) if counted.isdigit() else MOST_FILES + 1
+    summary = said_by(last)
+    counted = summary.get("total-data-files", "")
+    return int(counted) + int(summary.get("total-delete-files", "0")) if counted.isdigit() else MOST_FILES + 1
 
 
 def _use_own_pool() -> None:

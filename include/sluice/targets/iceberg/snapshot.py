@@ -75,8 +75,8 @@ class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
         """See the library, which reads all manifests although no file is replaced."""
         before = self._transaction.table_metadata.snapshot_by_name(self._target_branch)
         if before is None or self._deleted_data_files:
-            existing_manifests: list[ManifestFile] = super()._existing_manifests()
-            return existing_manifests
+            manifests: list[ManifestFile] = super()._existing_manifests()
+            return manifests
         return [
             manifest
             for manifest in before.manifests(self._io)
@@ -85,15 +85,15 @@ class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
 
     def _deleted_entries(self) -> list[ManifestEntry]:
         """See the library."""
-        found: list[ManifestEntry] = super()._deleted_entries() if self._deleted_data_files else []
-        return found
+        entries: list[ManifestEntry] = super()._deleted_entries() if self._deleted_data_files else []
+        return entries
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        wanted = {**MERGE_MANIFESTS, **self._transaction.table_metadata.properties}
-        most = int(wanted["commit.manifest.min-count-to-merge"])
-        enabled = str(wanted["commit.manifest-merge.enabled"]).lower() == "true"
+        properties = {**MERGE_MANIFESTS, **self._transaction.table_metadata.properties}
+        most = int(properties["commit.manifest.min-count-to-merge"])
+        enabled = str(properties["commit.manifest-merge.enabled"]).lower() == "true"
         merging = _ManifestMergeManager(
-            target_size_bytes=int(wanted["commit.manifest.target-size-bytes"]),
+            target_size_bytes=int(properties["commit.manifest.target-size-bytes"]),
             min_count_to_merge=most,
             merge_enabled=enabled,
             snapshot_producer=self,
@@ -108,24 +108,24 @@ class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
         """Return the manifests of delete files: those of ``before`` that stay, if they are fewer than ``most``, and one
         of each partition spec for the others.
         """
-        kept: list[ManifestFile] = []
+        unchanged: list[ManifestFile] = []
         entries: dict[int, list[ManifestEntry]] = defaultdict(list)
         for manifest in before:
-            there = self.fetch_manifest_entry(manifest)
-            if not there:
+            manifest_entries = self.fetch_manifest_entry(manifest)
+            if not manifest_entries:
                 continue
-            if len(before) < most and not any(one.data_file in self._removed_deletes for one in there):
-                kept.append(manifest)
+            if len(before) < most and not any(entry.data_file in self._removed_deletes for entry in manifest_entries):
+                unchanged.append(manifest)
                 continue
-            for one in there:
-                gone = one.data_file in self._removed_deletes
+            for entry in manifest_entries:
+                removed = entry.data_file in self._removed_deletes
                 entries[manifest.partition_spec_id].append(
                     ManifestEntry.from_args(
-                        status=ManifestEntryStatus.DELETED if gone else ManifestEntryStatus.EXISTING,
-                        snapshot_id=self._snapshot_id if gone else one.snapshot_id,
-                        sequence_number=one.sequence_number,
-                        file_sequence_number=one.file_sequence_number,
-                        data_file=one.data_file,
+                        status=ManifestEntryStatus.DELETED if removed else ManifestEntryStatus.EXISTING,
+                        snapshot_id=self._snapshot_id if removed else entry.snapshot_id,
+                        sequence_number=entry.sequence_number,
+                        file_sequence_number=entry.file_sequence_number,
+                        data_file=entry.data_file,
                     )
                 )
         for file in self._added_deletes:
@@ -138,7 +138,7 @@ class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
                     data_file=file,
                 )
             )
-        return [*(self._delete_manifest(spec, some) for spec, some in entries.items()), *kept]
+        return [*(self._delete_manifest(spec, some) for spec, some in entries.items()), *unchanged]
 
     def _delete_manifest(self, spec_id: int, entries: list[ManifestEntry]) -> ManifestFile:
         output = self.new_manifest_output()
@@ -179,7 +179,7 @@ class _DeletesWriter(ManifestWriterV2):  # type: ignore[misc]
 
 
 def replacing(change: Any, said: dict[str, str]) -> ReplacedFiles:
-    """Open a snapshot of a transaction with these words, to which files are added and from which they are removed."""
-    there = change.table_metadata.current_snapshot() is not None
-    operation = Operation.OVERWRITE if there else Operation.APPEND
+    """Open a snapshot of a transaction that adds and removes files. ``said``: properties of its summary."""
+    has_snapshot = change.table_metadata.current_snapshot() is not None
+    operation = Operation.OVERWRITE if has_snapshot else Operation.APPEND
     return ReplacedFiles(operation, change, change._table.io, snapshot_properties=said)

@@ -54,7 +54,9 @@ def type_of(kind: Shape, number: Callable[[], int] = lambda: 0) -> Any:
     from pyiceberg.types import DecimalType, NestedField, PrimitiveType, StructType
 
     if not isinstance(kind, str):
-        return StructType(*(NestedField(number(), one.name, type_of(one.kind, number), required=False) for one in kind))
+        return StructType(
+            *(NestedField(number(), part.name, type_of(part.kind, number), required=False) for part in kind)
+        )
     decimal = DECIMAL.fullmatch(kind)
     if decimal:
         return DecimalType(int(decimal[1]), int(decimal[2]))
@@ -78,20 +80,20 @@ def arrow_schema(metadata: Any) -> pa.Schema:
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    other_schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
-    return pa.schema([_arrow(column, other_schema.field(column.name).type) for column in info_in(metadata).columns])
+    library_schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+    return pa.schema([_arrow(column, library_schema.field(column.name).type) for column in info_in(metadata).columns])
 
 
-def _arrow(column: LakeColumn, theirs: pa.DataType) -> pa.Field:
+def _arrow(column: LakeColumn, library_type: pa.DataType) -> pa.Field:
     try:
-        made = arrow_of(column.kind) if isinstance(column.kind, str) else _struct(column.kind, theirs)
+        arrow_type = arrow_of(column.kind) if isinstance(column.kind, str) else _struct(column.kind, library_type)
     except KeyError:
-        made = theirs
-    return pa.field(column.name, made, nullable=column.nullable)
+        arrow_type = library_type
+    return pa.field(column.name, arrow_type, nullable=column.nullable)
 
 
-def _struct(parts: Sequence[LakeColumn], theirs: pa.DataType) -> pa.DataType:
-    return pa.struct([_arrow(part, theirs.field(part.name).type) for part in parts])
+def _struct(parts: Sequence[LakeColumn], library_type: pa.DataType) -> pa.DataType:
+    return pa.struct([_arrow(part, library_type.field(part.name).type) for part in parts])
 
 
 def promotes(there: str, wanted: str) -> bool:

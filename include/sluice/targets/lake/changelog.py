@@ -45,7 +45,7 @@ def column_name(name: str) -> str:
 
 
 def columns_of(users: Sequence[LakeColumn]) -> tuple[LakeColumn, ...]:
-    """Return the columns of a table of changes. ``users``: the user's columns, under their names there."""
+    """Return the columns of a table of changes. ``users``: the user's columns, under their names in it."""
     envelope = [LakeColumn(name, kind) for name, kind in ENVELOPE]
     return (*envelope, *users, LakeColumn(BEFORE, tuple(users)))
 
@@ -61,7 +61,7 @@ def planned(plan: PlannedTable, wide_decimals: str) -> tuple[LakeColumn, ...]:
 
 
 def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str) -> pa.Table:
-    """Convert changes to rows of their table; ``schema``: the table's. Raises LoadError, MappingError."""
+    """Convert changes to rows of their table, in its Arrow ``schema``. Raises LoadError, MappingError."""
     rows, count = piece.rows, piece.rows.num_rows
     _require_whole(piece)
     fields = user_fields(rows.schema)
@@ -71,30 +71,30 @@ def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, 
         rows, sent_columns(fields, info, piece.table, names), zero_dates=zero_dates, table=piece.table
     )
     _refuse(piece, refused)
-    found = {name: _envelope(piece, name, batch).cast(arrow_of(kind)) for name, kind in ENVELOPE} | users
+    columns = {name: _envelope(piece, name, batch).cast(arrow_of(kind)) for name, kind in ENVELOPE} | users
     before, inner = plain(rows[BEFORE]), info.find(BEFORE)
     assert inner is not None
     parts = TableInfo(() if isinstance(inner.kind, str) else inner.kind)
-    gone = pc.equal(plain(rows["_op"]), Op.DELETE.value)  # the columns of a deleted row are its last values
-    olds = [pc.if_else(gone, plain(rows[field.name]), member(before, field.name)) for field in fields]
+    deleted = pc.equal(plain(rows["_op"]), Op.DELETE.value)  # the columns of a deleted row are its last values
+    olds = [pc.if_else(deleted, plain(rows[field.name]), member(before, field.name)) for field in fields]
     then = pa.table(olds, schema=pa.schema(fields))
     old, refused = convert(
         then, sent_columns(fields, parts, piece.table, names), zero_dates=zero_dates, table=piece.table
     )
     _refuse(piece, refused)
     children = list(schema.field(BEFORE).type)
-    found[BEFORE] = pa.StructArray.from_arrays(
+    columns[BEFORE] = pa.StructArray.from_arrays(
         [old.get(child.name, pa.nulls(count, child.type)) for child in children],
         names=[child.name for child in children],
-        mask=pc.and_not(pc.is_null(before), gone),
+        mask=pc.and_not(pc.is_null(before), deleted),
     )
-    return aligned(found, schema, count)
+    return aligned(columns, schema, count)
 
 
 def _require_envelope(piece: ChangePiece, info: TableInfo) -> None:
-    kinds = {column.name: column.kind for column in info.columns}
-    wrong = [name for name, kind in ENVELOPE if kinds.get(name) != kind]
-    if wrong or isinstance(kinds.get(BEFORE, ""), str):
+    types = {column.name: column.kind for column in info.columns}
+    wrong = [name for name, kind in ENVELOPE if types.get(name) != kind]
+    if wrong or isinstance(types.get(BEFORE, ""), str):
         raise MappingError(
             f"the table of {piece.table} is no table of changes: it lacks {(wrong or [BEFORE])[0]!r}, or has it as "
             "another type",
@@ -148,17 +148,17 @@ def change_rows(
 ) -> pa.Table:
     """Convert changes to rows of their table.
 
-    ``schema``: the table's; ``known``: the last batch that it has. Raises LoadError, MappingError.
+    ``schema``: the table's Arrow schema; ``known``: the last batch that the table has. Raises LoadError, MappingError.
     """
     batches: dict[int, list[ChangePiece]] = {}
     for piece in pieces:
         if not piece.batch or piece.batch > known:
             batches.setdefault(piece.batch or batch, []).append(piece)
-    found = [
+    tables = [
         _in_log_order(some, pa.concat_tables([rows_of(piece, info, schema, number, zero_dates) for piece in some]))
         for number, some in sorted(batches.items())
     ]
-    return pa.concat_tables(found) if found else schema.empty_table()
+    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def _in_log_order(pieces: Sequence[ChangePiece], rows: pa.Table) -> pa.Table:

@@ -34,17 +34,17 @@ def commit_batch(
     """Call ``write`` (table, what its commit notes) until its commit succeeds; not at all if the table holds the batch.
 
     If several batches are written as one (Feature.BUNDLES), a table may hold the first ones, because an earlier attempt
-    took fewer of them together and was killed before the checkpoint: ``write`` leaves out what ``known`` of its note
-    says.
+    took fewer of them together and was killed before the checkpoint: ``write`` leaves out the batches up to
+    ``known`` of its note.
 
-    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces. What
-    is noted stays; if a replay and a batch are written at the same time, one of them is refused, too.
+    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces. It
+    notes nothing new; if a replay and a batch are written at the same time, one of them is refused, too.
 
     The table is read before the fence is checked. So an old process has either read the table before a newer one wrote
     to it, and then its commit is refused; or it checks the fence after the newer one took over, and is refused there.
 
     Args:
-        doing: for errors.
+        doing: what the commit does, for error messages.
 
     Raises:
         Fenced, MappingError, LoadError, TargetUnavailable. CheckpointError: the table was set back.
@@ -52,17 +52,15 @@ def commit_batch(
     more = {"sluice.replay": replay} if replay else None
     with tables.format.turn():
         for attempt in range(_ATTEMPTS):
-            found = tables.required(table)
-            held_checkpoint = tables.checkpoints.guard(fence)
-            tables.require_ahead(table, found, scope, held_checkpoint.delivery)
-            known = tables.noted(found, scope, held_checkpoint.delivery)
-            if not replay and known >= fence.batch:
+            lake_table = tables.required(table)
+            checkpoint = tables.checkpoints.guard(fence)
+            tables.require_ahead(table, lake_table, scope, checkpoint.delivery)
+            noted = tables.noted(lake_table, scope, checkpoint.delivery)
+            if not replay and noted >= fence.batch:
                 return WriteResult()
             try:
-                note = tables.note(
-                    fence, scope, known if replay else fence.batch, held_checkpoint.delivery, doing, more
-                )
-                return write(found, replace(note, known=known))
+                note = tables.note(fence, scope, noted if replay else fence.batch, checkpoint.delivery, doing, more)
+                return write(lake_table, replace(note, known=noted))
             except Raced:
                 time.sleep(random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, _LONGEST_S))  # noqa: S311 - no secret
     raise TargetUnavailable(
@@ -74,9 +72,9 @@ def commit_batch(
 
 def holds(tables: LakeTables, fence: Fence, table: TableId, scope: str) -> bool:
     """Return True if a table has noted the batch: a repeat writes nothing there."""
-    found, held_checkpoint = tables.open(table), tables.checkpoints.held()
+    lake_table, checkpoint = tables.open(table), tables.checkpoints.held()
     return (
-        found is not None
-        and held_checkpoint is not None
-        and tables.noted(found, scope, held_checkpoint.delivery) >= fence.batch
+        lake_table is not None
+        and checkpoint is not None
+        and tables.noted(lake_table, scope, checkpoint.delivery) >= fence.batch
     )

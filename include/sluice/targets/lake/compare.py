@@ -54,12 +54,12 @@ class LakeComparer(ComparesRowsOnly):
         key = [column.name for name in plan.key if (column := info.find(name)) is not None]
         fields = user_fields(rows.schema)
         sent = sent_columns(fields, info, plan.target, list(map(true_name, fields)))
-        mine, _ = convert(rows, sent, zero_dates=self.tables.options.zero_dates)
+        source_values, _ = convert(rows, sent, zero_dates=self.tables.options.zero_dates)
         differences = RangeDifferences()
         if rows.num_rows:
-            differences = _compared(mine, self._there(table, plan, mine, key), key, values=values)
+            differences = _compared(source_values, self._there(table, plan, source_values, key), key, values=values)
         if item is not None:
-            differences = replace(differences, extra=self._beyond(table, plan, info, keys_of(mine, key), item))
+            differences = replace(differences, extra=self._beyond(table, plan, info, keys_of(source_values, key), item))
         return differences
 
     def not_listed(self, plan: PlannedTable) -> str:
@@ -71,7 +71,7 @@ class LakeComparer(ComparesRowsOnly):
         table = self.tables.required(plan.target)
         info = self.tables.format.info(table)
         columns = plan.key_columns
-        names = [there.name for column in columns if (there := info.find(column.name)) is not None]
+        names = [stored_column.name for column in columns if (stored_column := info.find(column.name)) is not None]
         for piece in self.tables.format.read(plan.target, table, names, {}):
             own = (pc.cast(plain(piece[name]), arrow_of(_kind(info, name))) for name in names)
             rows = [stored_key(column, values) for column, values in zip(columns, own, strict=True)]
@@ -84,52 +84,50 @@ class LakeComparer(ComparesRowsOnly):
         listed = item.listed
         if listed is None or not listed.num_rows:
             return None
-        own_listed_keys = listed_keys(plan, info, listed)
-        here = set(
-            keys_of(self._there(table, plan, own_listed_keys, list(own_listed_keys)), list(own_listed_keys))
-        ) - set(sent)
-        return keys_where(listed, [own in here for own in keys_of(own_listed_keys, list(own_listed_keys))])
+        keys = listed_keys(plan, info, listed)
+        here = set(keys_of(self._there(table, plan, keys, list(keys)), list(keys))) - set(sent)
+        return keys_where(listed, [own in here for own in keys_of(keys, list(keys))])
 
     def _there(
-        self, table: Any, plan: PlannedTable, mine: Mapping[str, pa.Array], key: Sequence[str]
+        self, table: Any, plan: PlannedTable, source_values: Mapping[str, pa.Array], key: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """Return the table's rows whose key columns have some of the values, by column, in the types of ``mine``.
+        """Return the table's rows whose key columns have one of the source's values, by column, in the source's types.
 
         Files are left out only by their bounds for integers: bounds of other types are not always exact.
         """
-        among = {name: pc.unique(mine[name]).drop_null() for name in key}
+        among = {name: pc.unique(source_values[name]).drop_null() for name in key}
         edges = {name: pc.min_max(some) for name, some in among.items() if pa.types.is_integer(some.type) and len(some)}
-        bounds = {name: (one["min"].as_py(), one["max"].as_py()) for name, one in edges.items()}
+        bounds = {name: (edge["min"].as_py(), edge["max"].as_py()) for name, edge in edges.items()}
         pieces = []
-        for piece in self.tables.format.read(plan.target, table, list(mine), bounds):
-            rows = pa.table({name: pc.cast(piece[name], mine[name].type) for name in mine})
+        for piece in self.tables.format.read(plan.target, table, list(source_values), bounds):
+            rows = pa.table({name: pc.cast(piece[name], source_values[name].type) for name in source_values})
             for name, some in among.items():
                 rows = rows.filter(pc.is_in(rows[name], some))
             pieces.append(rows)
-        concat_tables = pa.concat_tables(pieces) if pieces else pa.table(dict(mine)).slice(0, 0)
-        return {name: plain(concat_tables[name]) for name in mine}
+        matching = pa.concat_tables(pieces) if pieces else pa.table(dict(source_values)).slice(0, 0)
+        return {name: plain(matching[name]) for name in source_values}
 
 
 def _compared(
-    mine: Mapping[str, pa.Array], there: Mapping[str, pa.Array], key: Sequence[str], *, values: bool
+    source_values: Mapping[str, pa.Array], stored_values: Mapping[str, pa.Array], key: Sequence[str], *, values: bool
 ) -> RangeDifferences:
     places: dict[tuple[Any, ...], int] = {}
     twice = set()
-    for place, one in enumerate(keys_of(there, key)):
-        if places.setdefault(one, place) != place:
-            twice.add(one)
-    keys = keys_of(mine, key)
-    missing = tuple(number for number, one in enumerate(keys) if one not in places)
-    numbers = np.array([number for number, one in enumerate(keys) if one in places], np.int64)
+    for place, row_key in enumerate(keys_of(stored_values, key)):
+        if places.setdefault(row_key, place) != place:
+            twice.add(row_key)
+    keys = keys_of(source_values, key)
+    missing = tuple(number for number, row_key in enumerate(keys) if row_key not in places)
+    numbers = np.array([number for number, row_key in enumerate(keys) if row_key in places], np.int64)
     at = pa.array([places[keys[number]] for number in numbers], pa.int64())
     odd: dict[int, list[str]] = {int(number): list(key) for number in numbers if keys[number] in twice}
-    for name, own in mine.items():
-        same = _same(own.take(pa.array(numbers)), there[name].take(at))
+    for name, own in source_values.items():
+        same = _same(own.take(pa.array(numbers)), stored_values[name].take(at))
         for number in numbers[~same]:
             odd.setdefault(int(number), []).append(name)
 
     def pair(number: int, name: str) -> tuple[str | None, str | None]:
-        return _text(mine[name][number]), _text(there[name][places[keys[number]]])
+        return _text(source_values[name][number]), _text(stored_values[name][places[keys[number]]])
 
     different = tuple(
         RowDifference(number, tuple(names), tuple(pair(number, name) for name in names) if values else ())
@@ -143,12 +141,12 @@ def _kind(info: TableInfo, name: str) -> str:
     return column.kind if column is not None and isinstance(column.kind, str) else ""
 
 
-def _same(mine: pa.Array, there: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _same(source: pa.Array, stored: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return a mask of equal values: NULL equals only NULL, and every bit of a number counts."""
-    if mine.type in _BITS:
-        mine, there = mine.view(_BITS[mine.type]), there.view(_BITS[there.type])
-    equal = pc.fill_null(pc.equal(mine, there), False)
-    mask: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(there))).to_numpy(
+    if source.type in _BITS:
+        source, stored = source.view(_BITS[source.type]), stored.view(_BITS[stored.type])
+    equal = pc.fill_null(pc.equal(source, stored), False)
+    mask: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(equal, pc.and_(pc.is_null(source), pc.is_null(stored))).to_numpy(
         zero_copy_only=False
     )
     return mask

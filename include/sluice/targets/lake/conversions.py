@@ -76,8 +76,8 @@ def converted_rows(
 
 def _rounded(values: pa.Array, step: Step) -> pa.Array:
     wider = pa.decimal256(76, values.type.scale)  # rounding may add a digit; the value fits the new type afterwards
-    made = pc.round(values.cast(wider), ndigits=step.number, round_mode="half_towards_infinity")
-    return made.cast(values.type)
+    rounded = pc.round(values.cast(wider), ndigits=step.number, round_mode="half_towards_infinity")
+    return rounded.cast(values.type)
 
 
 def _time_rounded(values: pa.Array, step: Step) -> pa.Array:
@@ -111,14 +111,14 @@ def _padded(values: pa.Array, step: Step) -> pa.Array:
 
 def _reordered(values: pa.Array, step: Step) -> pa.Array:
     place = {label: number for number, label in enumerate(step.labels)}
-    known: dict[str, str] = {}
+    reordered: dict[str, str] = {}
 
-    def one(text: str) -> str:
-        if text not in known:
-            known[text] = ",".join(sorted(text.split(","), key=lambda label: place.get(label, -1)))
-        return known[text]
+    def reorder(text: str) -> str:
+        if text not in reordered:
+            reordered[text] = ",".join(sorted(text.split(","), key=lambda label: place.get(label, -1)))
+        return reordered[text]
 
-    return pa.array([value if value is None else one(value) for value in values.to_pylist()], values.type)
+    return pa.array([value if value is None else reorder(value) for value in values.to_pylist()], values.type)
 
 
 _TEXT, _BYTES = pa.types.is_string, pa.types.is_binary

@@ -60,14 +60,14 @@ class LakeHeld(OnlyColumns):
 
     def _info(self, table: TableId) -> TableInfo | None:
         if table not in self._infos:
-            found = self.tables.open(table)
-            self._infos[table] = self.tables.format.info(found) if found is not None else None
+            lake_table = self.tables.open(table)
+            self._infos[table] = self.tables.format.info(lake_table) if lake_table is not None else None
         return self._infos[table]
 
     def column(self, one: TableChange, name: str) -> str | None:
         """Return the name by the mapping, escaped in a table of changes if it is one of Sluice's columns."""
-        column = super().column(one, name)
-        return column_name(column) if column is not None and self.tables.every else column
+        target_name = super().column(one, name)
+        return column_name(target_name) if target_name is not None and self.tables.every else target_name
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the columns of the table, case-folded name -> name; None if the table is missing."""
@@ -128,18 +128,18 @@ class LakeFollower:
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def note(self, source: TableId, what: str, found: Any) -> CommitNote | None:
-        """Return the note for the commit that does ``what`` of this statement, None if the table has it already.
+        """Return the commit note for part ``what`` of the statement; None if the table has noted it already.
 
         Raises Fenced. Raises CheckpointError if the table was set back.
         """
         scope, number = f"{source}/{what}", self.fence.batch * STATEMENTS + self.change.number + 1
         rows = SCOPE if self.tables.every else str(source)
-        held_checkpoint = self.tables.checkpoints.guard(self.fence)
-        self.tables.require_ahead(self.change.target(source), found, rows, held_checkpoint.delivery)
-        if self.tables.noted(found, scope, held_checkpoint.delivery) >= number:
+        checkpoint = self.tables.checkpoints.guard(self.fence)
+        self.tables.require_ahead(self.change.target(source), found, rows, checkpoint.delivery)
+        if self.tables.noted(found, scope, checkpoint.delivery) >= number:
             return None
         doing = f"following {self.change.where}"
-        return self.tables.note(self.fence, scope, number, held_checkpoint.delivery, doing, {"sluice.scope": rows})
+        return self.tables.note(self.fence, scope, number, checkpoint.delivery, doing, {"sluice.scope": rows})
 
     def _follow(self, part: Followed) -> None:
         if self.tables.every:
@@ -160,20 +160,20 @@ class LakeFollower:
         """Extend a table of changes: it keeps its name and all columns; a table or column with a new name is another
         one.
         """
-        change, after = part.one, part.one.after
-        renamed = change.renamed_to if K.RENAME_TABLE in part.kinds else None
-        name = renamed or change.table
+        table_change, after = part.one, part.one.after
+        renamed = table_change.renamed_to if K.RENAME_TABLE in part.kinds else None
+        name = renamed or table_change.table
         if after is None or name in self.change.not_captured or K.DROP_TABLE in part.kinds:
             return
         target = self.change.target(name)
         table = self.tables.open(target)
         if table is None:
             if renamed is not None or part.cut_over or K.CREATE_TABLE in part.kinds:
-                self._create(change, after, target)
+                self._create(table_change, after, target)
         elif part.kinds & (OF_COLUMNS | {K.RENAME_TABLE, K.CREATE_TABLE}):
-            info, wanted = self.tables.format.info(table), self._wanted(change, after.columns)
-            wider = self._wider(info, wanted, {})
-            edits = Edits(change.table, target, wider=wider, wanted=tuple(wanted), every=True)
+            info, pairs = self.tables.format.info(table), self._wanted(table_change, after.columns)
+            wider = self._wider(info, pairs, {})
+            edits = Edits(table_change.table, target, wider=wider, wanted=tuple(pairs), every=True)
             self.tables.format.edit_schema(edits, table, self)
 
     def _change(self, step: AlterTable, kinds: frozenset[ChangeKind]) -> None:
@@ -187,11 +187,9 @@ class LakeFollower:
             edits = self._edits(step, self.tables.format.info(table), kinds)
             self.tables.format.edit_schema(edits, table, self)
 
-    def _create(self, change: TableChange, after: TableDefinition, target: TableId) -> None:
-        wanted_columns = [made for _, made in self._wanted(change, after.columns)]
-        columns = {
-            column.name: column for column in (columns_of(wanted_columns) if self.tables.every else wanted_columns)
-        }
+    def _create(self, table_change: TableChange, after: TableDefinition, target: TableId) -> None:
+        users = [column for _, column in self._wanted(table_change, after.columns)]
+        columns = {column.name: column for column in (columns_of(users) if self.tables.every else users)}
         unfit = LakeSchema(self.tables).unfit_layout(target, list(columns.values()))
         if unfit and self.tables.open(target) is None:
             raise self.by_hand(f"the table cannot be made as the options say: {unfit[0].why}")
@@ -200,7 +198,7 @@ class LakeFollower:
         self.tables.format.create(self.tables.format.names(target), list(columns.values()), partitions)
 
     def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
-        """Remove all rows, in a commit that notes ``what`` of the statement."""
+        """Remove all rows, in a commit that notes part ``what`` of the statement."""
         table = self.tables.open(target)
         note = self.note(source, what, table) if table is not None else None
         if note is not None and not self.tables.format.is_empty(table):
@@ -211,21 +209,24 @@ class LakeFollower:
         """Return the edits of a table. Raises LoadError for what the format cannot do."""
         if step.one.reuses_names:
             raise self.by_hand("a column is dropped and another of its name is added, which would have its values")
-        gone, names = frozenset(step.drops), {old: new for old, new in step.renames if old.casefold() != new.casefold()}
-        parted = gone & set(info.partitions)
+        drops, names = (
+            frozenset(step.drops),
+            {old: new for old, new in step.renames if old.casefold() != new.casefold()},
+        )
+        parted = drops & set(info.partitions)
         if parted:
             raise self.by_hand(f"the table is partitioned by {min(parted)}")
         odd = next((name for name in names.values() if self.tables.format.odd_name(name)), None)
         if odd is not None:
             raise self.by_hand(f"no column has the name {odd!r} there")
-        wanted = tuple(self._wanted(step.one, step.after.columns))
-        wider = self._wider(info, wanted, names) if kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} else {}
+        pairs = tuple(self._wanted(step.one, step.after.columns))
+        wider = self._wider(info, pairs, names) if kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} else {}
         return Edits(
-            step.source, step.table, gone, names, wider, wanted, step.adds, step.clash, emptied=bool(self.change.copies)
+            step.source, step.table, drops, names, wider, pairs, step.adds, step.clash, emptied=bool(self.change.copies)
         )
 
     def _converted(self, step: AlterTable, table: Any) -> bool:
-        """Convert the rows that are there as the source did; return False if nothing had to be done.
+        """Convert existing rows as the source did; return False if there was nothing to convert.
 
         Raises LoadError.
         """
@@ -250,16 +251,16 @@ class LakeFollower:
             raise not_converted(self.change, effects[error.column], step.table, why) from error
         return True
 
-    def _name(self, change: TableChange, column: str) -> str | None:
-        """Return the target's name of a source column, None for one that does not go over."""
-        return LakeHeld(self.change, self.tables).column(change, column)
+    def _name(self, table_change: TableChange, column: str) -> str | None:
+        """Return the target's name of a source column, None for one that is not delivered."""
+        return LakeHeld(self.change, self.tables).column(table_change, column)
 
     def _wanted(
-        self, change: TableChange, columns: Sequence[ColumnDefinition]
+        self, table_change: TableChange, columns: Sequence[ColumnDefinition]
     ) -> list[tuple[ColumnDefinition, LakeColumn]]:
-        found = []
+        pairs = []
         for column in columns:
-            name = self._name(change, column.name)
+            name = self._name(table_change, column.name)
             if name is None or column.generated is not None:
                 continue
             kind = own_type(type_of(self.change, column), self.tables.options.wide_decimals)
@@ -267,50 +268,50 @@ class LakeFollower:
                 raise self.by_hand(f"column {column.name} is {column.type}, and {TOO_WIDE}")
             if self.tables.format.odd_name(name):
                 raise self.by_hand(f"no column has the name {name!r} there")
-            found.append((column, LakeColumn(name, kind)))
-        return found
+            pairs.append((column, LakeColumn(name, kind)))
+        return pairs
 
     def _wider(
-        self, info: TableInfo, wanted: Sequence[tuple[ColumnDefinition, LakeColumn]], names: Mapping[str, str]
+        self, info: TableInfo, pairs: Sequence[tuple[ColumnDefinition, LakeColumn]], names: Mapping[str, str]
     ) -> dict[str, Shape]:
-        """Return new types by the names now. In a table of changes the values before a change become wider, too."""
-        found: dict[str, Shape] = {}
+        """Return wider types by current column names; in a table of changes also that of the before image."""
+        types: dict[str, Shape] = {}
         now = {new.casefold(): old for old, new in names.items()}
         inner = info.find(BEFORE) if self.tables.every else None
         before = list(inner.kind) if inner is not None and not isinstance(inner.kind, str) else []
-        parts = {one.name.casefold(): place for place, one in enumerate(before)}
-        for column, made in wanted:
-            there = info.find(now.get(made.name.casefold(), made.name))
-            if there is not None and (kind := self._widened(column, made, there)) is not None:
-                found[there.name] = kind
-            place = parts.get(made.name.casefold())
-            if place is not None and (kind := self._widened(column, made, before[place])) is not None:
+        parts = {part.name.casefold(): place for place, part in enumerate(before)}
+        for column, lake_column in pairs:
+            stored = info.find(now.get(lake_column.name.casefold(), lake_column.name))
+            if stored is not None and (kind := self._widened(column, lake_column, stored)) is not None:
+                types[stored.name] = kind
+            place = parts.get(lake_column.name.casefold())
+            if place is not None and (kind := self._widened(column, lake_column, before[place])) is not None:
                 before[place] = replace(before[place], kind=kind)
         if inner is not None and tuple(before) != inner.kind:
-            found[inner.name] = tuple(before)
-        return found
+            types[inner.name] = tuple(before)
+        return types
 
-    def _widened(self, column: ColumnDefinition, made: LakeColumn, there: LakeColumn) -> str | None:
-        """Return the type that a column needs, None if the one that it has is enough. Raises LoadError."""
-        if isinstance(there.kind, str) and takes(type_of(self.change, column), there.kind):
+    def _widened(self, column: ColumnDefinition, lake_column: LakeColumn, stored: LakeColumn) -> str | None:
+        """Return the wider type that a column needs, None if its own is enough. Raises LoadError."""
+        if isinstance(stored.kind, str) and takes(type_of(self.change, column), stored.kind):
             return None
-        if isinstance(there.kind, str) and isinstance(made.kind, str) and widens(there.kind, made.kind):
-            return made.kind
-        if self.change.copies and isinstance(there.kind, str) and isinstance(made.kind, str):
-            return made.kind  # the table is empty
-        raise self.by_hand(f"column {made.name} is {there.kind}, which cannot hold values of {column.type}")
+        if isinstance(stored.kind, str) and isinstance(lake_column.kind, str) and widens(stored.kind, lake_column.kind):
+            return lake_column.kind
+        if self.change.copies and isinstance(stored.kind, str) and isinstance(lake_column.kind, str):
+            return lake_column.kind  # the table is empty
+        raise self.by_hand(f"column {lake_column.name} is {stored.kind}, which cannot hold values of {column.type}")
 
     def fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
-        """Return the value that the rows which are there get in a new column, as at the source; None for NULL.
+        """Return the value that existing rows get in a new column, as at the source; None for NULL.
 
         Raises LoadError.
         """
-        default_value = self.change.meaning.default_value(column)
-        if default_value.value is None:
-            raise self._not_filled(column, target, default_value.why)
+        default = self.change.meaning.default_value(column)
+        if default.value is None:
+            raise self._not_filled(column, target, default.why)
         assert isinstance(made.kind, str)
         try:
-            values, odd = converted(pa.repeat(default_value.value, 1), type_of(self.change, column), made.kind)
+            values, odd = converted(pa.repeat(default.value, 1), type_of(self.change, column), made.kind)
         except pa.ArrowException as error:
             raise self._not_filled(column, target, f"no {made.kind} holds its default {column.default}") from error
         if odd is not None and self.tables.options.zero_dates == "refuse":
@@ -338,7 +339,7 @@ class LakeFollower:
             raise name_taken(self.change, edits.clash)
 
     def say(self, done: str) -> None:
-        """Log what is done."""
+        """Log a statement that this follower runs."""
         _log.info(
             "target_ddl_issued", target=self.tables.owner.replace("/", "."), statement=done, source=self.change.where
         )

@@ -128,21 +128,21 @@ class Edits:
 
     @property
     def new(self) -> list[tuple[ColumnDefinition, LakeColumn]]:
-        """Columns that come."""
-        names = {one.name for one in self.adds}
-        return [(column, made) for column, made in self.wanted if made.name in names]
+        """The added columns, each as the source defines it and as the table has it."""
+        names = {added.name for added in self.adds}
+        return [(column, lake_column) for column, lake_column in self.wanted if lake_column.name in names]
 
     @property
     def all_changes(self) -> tuple[LakeColumn, ...]:
-        """All columns that a table of changes has after it."""
-        return columns_of([made for _, made in self.wanted])
+        """All columns of a table of changes after the statement."""
+        return columns_of([lake_column for _, lake_column in self.wanted])
 
 
 class Following(Protocol):
     """The statement that is followed, as a format asks about it while it edits columns."""
 
     def note(self, source: TableId, what: str, found: Any) -> CommitNote | None:
-        """Return the note for the commit that does ``what`` of it, None if the table has it already. Raises Fenced."""
+        """Return the commit note for part ``what`` of the statement; None if noted already. Raises Fenced."""
 
     def refuse_clash(self, edits: Edits) -> None:
         """Raise LoadError for a clash.
@@ -154,7 +154,7 @@ class Following(Protocol):
         """Return the value that existing rows get in a new column; None for NULL. Raises LoadError."""
 
     def say(self, done: str) -> None:
-        """Log what is done."""
+        """Log a statement that the follower runs."""
 
     def by_hand(self, why: str) -> LoadError:
         """Return the error that people have to follow it."""
@@ -210,7 +210,7 @@ class LakeFormat(Protocol):
         """Return the Arrow schema of rows for the table."""
 
     def is_empty(self, found: Any) -> bool:
-        """Return True if no row can be there."""
+        """Return True if the table cannot have a row."""
 
     def turn(self) -> AbstractContextManager[None]:
         """Let only this thread commit inside the context, if threads would only hold each other up."""
@@ -226,7 +226,7 @@ class LakeFormat(Protocol):
         """Set properties of a table."""
 
     def edit_schema(self, edits: Edits, found: Any, following: Following) -> None:
-        """Make the edits, each once over a repeat of the statement."""
+        """Make the edits; a repeat of the statement makes none twice."""
 
     def convert(
         self,
@@ -236,7 +236,7 @@ class LakeFormat(Protocol):
         steps: Mapping[str, Sequence[Step]],
         say: Callable[[str], None],
     ) -> None:
-        """Convert values of columns (by their names now) as the source did; ``say`` logs what is done.
+        """Convert values of columns (by current names) as the source did; ``say`` logs the statement.
 
         Raises Refused.
         """
@@ -301,4 +301,4 @@ class LakeFormat(Protocol):
         """Make larger files of small ones, clustered as the options say. ``owner``: pipeline/target."""
 
     def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
-        """Remove versions and files that are older than the options keep; add it to what was ``done`` for the table."""
+        """Remove versions and files that are older than the options keep; add them to ``done``, its upkeep so far."""

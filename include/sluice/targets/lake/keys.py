@@ -33,9 +33,9 @@ KINDS = frozenset({
 def not_listed(plan: PlannedTable, info: TableInfo) -> str:
     """Return why keys of the table cannot be read back, "" if they can."""
     for column in plan.key_columns:
-        there, column_type = info.find(column.name), column.sent_type
-        as_text = there is not None and there.kind == "string" and made_type(column) != "string"
-        if there is None or as_text or column_type.kind not in KINDS:
+        stored_column, sent_type = info.find(column.name), column.sent_type
+        as_text = stored_column is not None and stored_column.kind == "string" and made_type(column) != "string"
+        if stored_column is None or as_text or sent_type.kind not in KINDS:
             return f"the key column {column.name} ({column.sql_type}) is not read back from the table"
     return ""
 
@@ -50,19 +50,19 @@ def listed_keys(plan: PlannedTable, info: TableInfo, listed: pa.Table) -> dict[s
 
     Raises LoadError for a key it cannot hold.
     """
-    listed_keys = {}
+    keys = {}
     for number, column in enumerate(plan.key_columns):
-        there, column_type = info.find(column.name), column.sent_type
-        if there is None or not isinstance(there.kind, str):
+        stored_column, sent_type = info.find(column.name), column.sent_type
+        if stored_column is None or not isinstance(stored_column.kind, str):
             raise LoadError(f"table {plan.target} at the target has no column {column.name!r}", where=str(plan.target))
         try:
-            values = one_chunk(listed.column(number)).cast(column_type.arrow_type)
+            values = one_chunk(listed.column(number)).cast(sent_type.arrow_type)
         except pa.ArrowException as error:
             raise LoadError(
-                f"a listed key is no {column_type.kind}: {error}", where=f"{plan.target}.{column.name}"
+                f"a listed key is no {sent_type.kind}: {error}", where=f"{plan.target}.{column.name}"
             ) from error
-        listed_keys[there.name], _ = converted(values, column_type, there.kind)
-    return listed_keys
+        keys[stored_column.name], _ = converted(values, sent_type, stored_column.kind)
+    return keys
 
 
 def keys_of(columns: Mapping[str, pa.Array], key: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -73,8 +73,8 @@ def keys_of(columns: Mapping[str, pa.Array], key: Sequence[str]) -> list[tuple[A
 def _plain_values(values: pa.Array) -> list[Any]:
     if pa.types.is_temporal(values.type):  # not limited to the range of Python's calendar
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    plain_values: list[Any] = values.to_pylist()
-    return plain_values
+    python_values: list[Any] = values.to_pylist()
+    return python_values
 
 
 __all__ = ["KINDS", "keys_of", "listed_keys", "not_listed", "stored_key"]

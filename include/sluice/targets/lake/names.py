@@ -11,5 +11,5 @@ _ODD = re.compile(r"[^A-Za-z0-9_.\-]")
 
 def legal(name: str) -> str:
     """Return a name for a path: odd characters are written as ~XX, so that two tables never share one."""
-    made = _ODD.sub(lambda m: "".join(f"~{byte:02X}" for byte in m[0].encode()), name)
-    return f"~{ord(made[0]):02X}{made[1:]}" if made in {".", "..", RESERVED} else made
+    escaped = _ODD.sub(lambda m: "".join(f"~{byte:02X}" for byte in m[0].encode()), name)
+    return f"~{ord(escaped[0]):02X}{escaped[1:]}" if escaped in {".", "..", RESERVED} else escaped

@@ -42,18 +42,18 @@ class LakeOptions(BaseModel):
             if len({name.casefold() for name in names}) < len(names):
                 raise ValueError(f"partition_by: {table}: a column is named twice")
         for table, names in self.cluster_by.items():
-            said = f"cluster_by: {table}"
-            seen = [name.casefold() for name in names]
+            option = f"cluster_by: {table}"
+            folded = [name.casefold() for name in names]
             parts = {name.casefold() for name in self.partition_by.get(table, ())}
             if not all(names):
-                raise ValueError(f"{said}: an empty name of a column")
+                raise ValueError(f"{option}: an empty name of a column")
             if not names:
-                raise ValueError(f"{said}: name a column, or leave the table out")
-            if len(set(seen)) < len(seen):
-                raise ValueError(f"{said}: a column is named twice")
-            if parts & set(seen):
+                raise ValueError(f"{option}: name a column, or leave the table out")
+            if len(set(folded)) < len(folded):
+                raise ValueError(f"{option}: a column is named twice")
+            if parts & set(folded):
                 raise ValueError(
-                    f"{said}: {min(parts & set(seen))} is in partition_by, too: a file has one value of it anyway"
+                    f"{option}: {min(parts & set(folded))} is in partition_by, too: a file has one value of it anyway"
                 )
         return self
 
@@ -66,5 +66,9 @@ class LakeOptions(BaseModel):
 
         Names in the option that do not fit are ignored: `sluice check` reports them.
         """
-        found = map(info.find, self.cluster_by.get(str(table), ()))
-        return tuple(one.name for one in found if one is not None and not one.partition and clusterable(one.kind))
+        columns = map(info.find, self.cluster_by.get(str(table), ()))
+        return tuple(
+            column.name
+            for column in columns
+            if column is not None and not column.partition and clusterable(column.kind)
+        )

@@ -51,7 +51,7 @@ class MergedRows:
         """Return the rows, one part for each set of columns, and how many were refused. Raises LoadError, MappingError.
 
         Args:
-            name: of the part, for ``rejected``.
+            name: the part's name, for ``rejected``.
             known: the last batch that the table has, if several are written as one.
         """
         parts: list[Part] = []
@@ -64,32 +64,34 @@ class MergedRows:
             rejected(name, self.table.target, refused)
         return parts, len(refused)
 
-    def _rows(self, known: int, *, lean: bool) -> list[pa.Table]:
-        """Return the rows, one table for each set of columns; kept for the next attempt."""
-        if known not in self._read:
+    def _rows(self, last_batch: int, *, lean: bool) -> list[pa.Table]:
+        """Return the rows, one table for each set of columns; they are cached for the next attempt."""
+        if last_batch not in self._read:
             files, batches = self.table.files, self.table.batches
             if not batches:
-                self._read[known] = self._groups(files, lean=lean)
+                self._read[last_batch] = self._groups(files, lean=lean)
             else:
                 of = {
-                    number: [file for file, one in zip(files, batches, strict=True) if one == number]
+                    number: [file for file, batch in zip(files, batches, strict=True) if batch == number]
                     for number in batches
                 }
-                rows = [rows for number in sorted(of) if number > known for rows in self._groups(of[number], lean=lean)]
-                self._read[known] = [self._newest(rows)] if rows else []
-        return self._read[known]
+                tables = [
+                    rows for number in sorted(of) if number > last_batch for rows in self._groups(of[number], lean=lean)
+                ]
+                self._read[last_batch] = [self._newest(tables)] if tables else []
+        return self._read[last_batch]
 
     def _groups(self, files: Sequence[RowFile], *, lean: bool) -> list[pa.Table]:
         return [group.rows for group in self.reader.groups(files, lean=lean) if group.rows.num_rows]
 
-    def _newest(self, found: Sequence[pa.Table]) -> pa.Table:
+    def _newest(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return the last row of each key, from rows of several batches, oldest first.
 
         Raises:
             LoadError: they do not have the same columns. What an older row sets and a newer one leaves unchanged would
                 be lost.
         """
-        names = [frozenset(map(true_name, user_fields(rows.schema))) for rows in found]
+        names = [frozenset(map(true_name, user_fields(rows.schema))) for rows in tables]
         if len(set(names)) > 1:
             odd = min(names[0] ^ next(some for some in names if some != names[0]))
             raise LoadError(
@@ -98,27 +100,27 @@ class MergedRows:
                 where=f"{self.table.target}, up to batch {self.batch}",
                 hint="the batches are written one by one",
             )
-        rows = pa.concat_tables(found, promote_options="permissive").combine_chunks()
-        stored = {true_name(field): field.name for field in user_fields(rows.schema)}
+        rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        stored = {true_name(arrow_field): arrow_field.name for arrow_field in user_fields(rows.schema)}
         codes, count = dense(group_codes(rows, [stored[name] for name in self.table.plan.key if name in stored]))
         last = np.empty(count, np.int64)
         last[codes] = np.arange(len(codes))
         return rows if count == len(codes) else rows.take(pa.array(np.sort(last)))
 
     def _part(self, rows: pa.Table, info: TableInfo, *, stop: bool) -> tuple[Part, list[Rejection]]:
-        """Return the rows as the table has them, and those that it cannot hold. ``stop``: none may be left out."""
+        """Return the rows in the table's types, and those that it cannot hold; with ``stop``, raise for such a row."""
         target, key = self.table.target, self.table.plan.key
         fields = user_fields(rows.schema)
         sent = sent_columns(fields, info, target, list(map(true_name, fields)))
         lowered = frozenset(name.casefold() for name in key)
-        lacking = lowered - {one.column.name.casefold() for one in sent}
+        lacking = lowered - {sent_column.column.name.casefold() for sent_column in sent}
         if lacking:
             why = f"rows of {self.table.plan.source} lack the key column {min(lacking)!r}"
             raise MappingError(why, where=f"{target}.{min(lacking)}", hint="leave key columns in: mapping.columns")
-        gone = pc.equal(rows["_op"], "d").to_numpy(zero_copy_only=False)
-        columns, refused = convert(rows, sent, zero_dates=self.zero_dates, key=lowered, kept=~gone, table=target)
+        deleted = pc.equal(rows["_op"], "d").to_numpy(zero_copy_only=False)
+        columns, refused = convert(rows, sent, zero_dates=self.zero_dates, key=lowered, kept=~deleted, table=target)
         if not refused.why:
-            return Part(columns, gone), []
+            return Part(columns, deleted), []
         if stop:
             number, reason = min(refused.why.items())
             raise LoadError(
@@ -128,9 +130,9 @@ class MergedRows:
             )
         stay = np.ones(rows.num_rows, bool)
         stay[list(refused.why)] = False
-        kept = {name: values.filter(pa.array(stay)) for name, values in columns.items()}
+        accepted = {name: values.filter(pa.array(stay)) for name, values in columns.items()}
         some = [Rejection(rows.slice(number, 1), why, "refused") for number, why in sorted(refused.why.items())]
-        return Part(kept, gone[stay]), some
+        return Part(accepted, deleted[stay]), some
 
 
 def names_of(parts: Sequence[Part]) -> list[str]:

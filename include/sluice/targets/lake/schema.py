@@ -36,15 +36,13 @@ class LakeSchema:
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, types that do not fit, and losses."""
-        held_checkpoint = self.tables.checkpoints.held()
+        checkpoint = self.tables.checkpoints.held()
         findings = []
         for plan in tables:
-            table = self.tables.open(plan.target) if held_checkpoint is not None else None
+            table = self.tables.open(plan.target) if checkpoint is not None else None
             scope = SCOPE if self.tables.every else str(plan.source)
             back = (
-                self.tables.set_back(plan.target, table, scope, held_checkpoint.delivery)
-                if held_checkpoint and table
-                else None
+                self.tables.set_back(plan.target, table, scope, checkpoint.delivery) if checkpoint and table else None
             )
             findings += [_error(plan, "", back.message, back.hint or "")] if back is not None else self._compare(plan)
         return findings
@@ -65,19 +63,19 @@ class LakeSchema:
 
     def apply(self, statement: str) -> None:
         """Make a table, add columns, or set properties. Raises LoadError."""
-        told, table = read_statement(statement), self.tables.format
+        parsed, table = read_statement(statement), self.tables.format
         try:
-            if told.create:
-                table.create(told.names, told.columns, told.partitions)
+            if parsed.create:
+                table.create(parsed.names, parsed.columns, parsed.partitions)
                 return
-            found = table.open(told.names, f"reading the metadata of {'.'.join(told.names)}")
-            if found is None:
+            lake_table = table.open(parsed.names, f"reading the metadata of {'.'.join(parsed.names)}")
+            if lake_table is None:
                 raise LoadError(f"there is no such {table.NAME} table: {statement[:200]}")
-            if told.properties:
-                table.set_properties(told.names, found, told.properties)
-            new = wanting(told.columns, table.info(found))
+            if parsed.properties:
+                table.set_properties(parsed.names, lake_table, parsed.properties)
+            new = wanting(parsed.columns, table.info(lake_table))
             if new:
-                table.add_columns(told.names, found, new)
+                table.add_columns(parsed.names, lake_table, new)
         except Raced as error:
             raise LoadError(
                 f"another writer changed the table at the same time: {error}: {statement[:200]}", hint="run it again"
@@ -107,13 +105,13 @@ class LakeSchema:
 
     def unfit_layout(self, table: TableId, columns: Sequence[LakeColumn]) -> list[TableFinding]:
         """Return why a table with these columns cannot be made as the options say."""
-        tables, there = self.tables, {column.name for column in columns}
+        tables, column_names = self.tables, {column.name for column in columns}
         partitions = tables.options.partitions(table)
-        unknown = next((name for name in partitions if name not in there), None)
+        unknown = next((name for name in partitions if name not in column_names), None)
         if unknown is not None:
             why = f"options.partition_by names {unknown!r}, which the table does not have"
             return [TableFinding("error", table, unknown, why)]
-        if there == {*partitions} and not tables.format.KEEPS_PARTITIONS:
+        if column_names == {*partitions} and not tables.format.KEEPS_PARTITIONS:
             why = f"options.partition_by names all columns, and no column is left for files of {tables.format.NAME}"
             return [TableFinding("error", table, partitions[-1], why, hint="partition by some of the columns")]
         unfit = _unfit_partitions(table, partitions, columns)
@@ -133,23 +131,23 @@ class LakeSchema:
 
         Rows keep arriving, and a column may have been renamed at the source since.
         """
-        unfit_clusters, said = [], "options.cluster_by names"
+        findings, prefix = [], "options.cluster_by names"
         for name in self.tables.options.cluster_by.get(str(table), ()):
             column = info.find(name)
             if column is None:
-                why = f"{said} {name!r}, which the table does not have"
+                why = f"{prefix} {name!r}, which the table does not have"
             elif column.partition or column.name in info.partitions:
-                why = f"{said} {name!r}, by which the table is partitioned"
+                why = f"{prefix} {name!r}, by which the table is partitioned"
             elif not clusterable(column.kind):
-                why = f"{said} {name!r}: files have no bounds of {type_text(column.kind)} that readers look at"
+                why = f"{prefix} {name!r}: files have no bounds of {type_text(column.kind)} that readers look at"
             else:
                 continue
             hint = "cluster by columns of numbers, texts, dates or times, or leave it out"
-            unfit_clusters.append(TableFinding(severity, table, name, why, hint=hint))
-        return unfit_clusters
+            findings.append(TableFinding(severity, table, name, why, hint=hint))
+        return findings
 
     def _unfit(self, plan: PlannedTable) -> list[TableFinding]:
-        """Return what no table could hold."""
+        """Return the findings about columns that no table of the format can hold."""
         findings: list[TableFinding] = []
         if not plan.key and not self.tables.every:
             findings.append(without_key(plan))
@@ -168,13 +166,13 @@ class LakeSchema:
         return findings
 
     def _columns(self, plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
-        columns: list[TableFinding] = []
+        findings: list[TableFinding] = []
         every = self.tables.every
         inner = info.find(BEFORE)
         parts = TableInfo(inner.kind) if inner is not None and not isinstance(inner.kind, str) else None
         if every:
-            kinds = {column.name: column.kind for column in info.columns}
-            wrong = [name for name, kind in ENVELOPE if kinds.get(name) != kind] + ([BEFORE] if parts is None else [])
+            types = {column.name: column.kind for column in info.columns}
+            wrong = [name for name, kind in ENVELOPE if types.get(name) != kind] + ([BEFORE] if parts is None else [])
             if wrong:
                 why = f"it is no table of changes: it lacks {wrong[0]!r}, or has it as another type"
                 return [_error(plan, wrong[0], why, "give the target another location, or options: {table: …}")]
@@ -185,22 +183,22 @@ class LakeSchema:
             if column.generated:
                 continue
             name = column_name(column.name) if every else column.name
-            columns += self._column(plan, column, name, info, parts if every else None)
+            findings += self._column(plan, column, name, info, parts if every else None)
         sent = {column.name.casefold() for column in plan.columns if not column.generated}
         if not every:
-            for other_column in info.columns:
-                if not other_column.nullable and other_column.name.casefold() not in sent:
-                    why = f"column {other_column.name!r} needs a value, and {plan.source} has no such column"
-                    columns.append(_error(plan, other_column.name, why, "ALTER TABLE … ALTER COLUMN … DROP NOT NULL"))
-        return columns
+            for stored in info.columns:
+                if not stored.nullable and stored.name.casefold() not in sent:
+                    why = f"column {stored.name!r} needs a value, and {plan.source} has no such column"
+                    findings.append(_error(plan, stored.name, why, "ALTER TABLE … ALTER COLUMN … DROP NOT NULL"))
+        return findings
 
     def _column(
         self, plan: PlannedTable, column: PlannedColumn, name: str, info: TableInfo, parts: TableInfo | None
     ) -> list[TableFinding]:
-        column_type, own = column.sent_type, made_type(column, self.tables.options.wide_decimals)
-        there = info.find(name)
-        sql_type = column.sql_type or column.arrow_type
-        new = [LakeColumn(name, own)] if there is None else []
+        sent_type, own = column.sent_type, made_type(column, self.tables.options.wide_decimals)
+        stored = info.find(name)
+        source_type = column.sql_type or column.arrow_type
+        new = [LakeColumn(name, own)] if stored is None else []
         if parts is not None and parts.find(name) is None:
             new.append(LakeColumn(BEFORE, (LakeColumn(name, own),)))
         if new:
@@ -208,22 +206,27 @@ class LakeSchema:
             hint = "or leave it out: mapping.columns.exclude"
             add = add_text(self.tables.format.sql_name(plan.target), new)
             return [TableFinding("error", plan.target, column.name, why, add, hint, absent=True)]
-        for one in filter(None, (there, parts.find(name) if parts is not None else None)):
-            if not isinstance(one.kind, str) or not takes(column_type, one.kind):
-                why = f"column {one.name!r} is {type_text(one.kind)}, which cannot hold values of {sql_type}"
+        for lake_column in filter(None, (stored, parts.find(name) if parts is not None else None)):
+            if not isinstance(lake_column.kind, str) or not takes(sent_type, lake_column.kind):
+                why = (
+                    f"column {lake_column.name!r} is {type_text(lake_column.kind)}, which cannot hold values of "
+                    f"{source_type}"
+                )
                 hint = (
                     "make the table anew, or rewrite it with Spark with a wider type, or leave the column out: "
                     "mapping.columns.exclude"
                 )
                 return [_error(plan, column.name, why, hint)]
-        assert there is not None
-        assert isinstance(there.kind, str)
-        why = lost(column_type, there.kind)
-        if there.length and not 0 < column_type.length <= there.length:
-            why = f"texts of more than {there.length} characters are refused"
-        elif not there.nullable and column.nullable and not column.key:
+        assert stored is not None
+        assert isinstance(stored.kind, str)
+        why = lost(sent_type, stored.kind)
+        if stored.length and not 0 < sent_type.length <= stored.length:
+            why = f"texts of more than {stored.length} characters are refused"
+        elif not stored.nullable and column.nullable and not column.key:
             why = "NULL is refused"
-        return [about_values(plan.target, column.name, f"{sql_type} -> {type_text(there.kind)}", why)] if why else []
+        return (
+            [about_values(plan.target, column.name, f"{source_type} -> {type_text(stored.kind)}", why)] if why else []
+        )
 
     def _well(self, plan: PlannedTable, info: TableInfo) -> TableFinding:
         by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""
@@ -243,7 +246,7 @@ def _error(plan: PlannedTable, column: str, why: str, hint: str = "") -> TableFi
 
 
 def _unfit_partitions(table: TableId, names: Sequence[str], columns: Sequence[LakeColumn]) -> list[TableFinding]:
-    unfit_partitions = []
+    findings = []
     for column in columns:
         if column.name in names and not partitionable(column.kind):
             why = (
@@ -251,8 +254,8 @@ def _unfit_partitions(table: TableId, names: Sequence[str], columns: Sequence[La
                 "read back as they were"
             )
             hint = "partition by whole numbers, texts or dates"
-            unfit_partitions.append(TableFinding("error", table, column.name, why, hint=hint))
-    return unfit_partitions
+            findings.append(TableFinding("error", table, column.name, why, hint=hint))
+    return findings
 
 
 def _merged(plan: PlannedTable, wide: str) -> tuple[LakeColumn, ...]:

@@ -28,7 +28,7 @@ def type_text(kind: Shape) -> str:
     """Return a type in Spark's words."""
     if isinstance(kind, str):
         return _SQL.get(kind, kind.upper().replace(" ", ""))
-    return f"STRUCT<{', '.join(f'{quoted(one.name)}: {type_text(one.kind)}' for one in kind)}>"
+    return f"STRUCT<{', '.join(f'{quoted(part.name)}: {type_text(part.kind)}' for part in kind)}>"
 
 
 def create_text(place: str, columns: Sequence[LakeColumn], partitions: Sequence[str], using: str) -> str:
@@ -51,7 +51,7 @@ def set_text(place: str, name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One of the three, read again. ``create``: it makes a table; ``names``: the quoted ones of its place."""
+    """A parsed statement of this module. ``create``: it makes a table; ``names``: the parts of the table's name."""
 
     create: bool
     names: tuple[str, ...]

@@ -55,18 +55,18 @@ class LakeTables:
 
     def required(self, table: TableId) -> Any:
         """Open a table to write to it. Raises MappingError, TargetUnavailable, LoadError."""
-        found = self.existing(table)
-        refusal = self.format.refusal(table, found, every=self.every)
+        lake_table = self.existing(table)
+        refusal = self.format.refusal(table, lake_table, every=self.every)
         if refusal is not None:
             raise LoadError(f"table {table}: {refusal.why}", where=self.format.uri(table), hint=refusal.hint or None)
-        return found
+        return lake_table
 
     def existing(self, table: TableId) -> Any:
         """Open a table to read it. Raises MappingError, TargetUnavailable, LoadError."""
-        found = self.open(table)
-        if found is None:
+        lake_table = self.open(table)
+        if lake_table is None:
             raise self.missing(table)
-        return found
+        return lake_table
 
     def missing(self, table: TableId) -> MappingError:
         """Return the error that there is no such table."""
@@ -109,7 +109,7 @@ class LakeTables:
             return None  # or versions expired, so that it cannot be seen
         return self._was_set_back(table, scope, last, telling)
 
-    def _was_set_back(self, table: TableId, scope: str, last: int, held: Commit | None) -> CheckpointError:
+    def _was_set_back(self, table: TableId, scope: str, last: int, commit: Commit | None) -> CheckpointError:
         place = f"{self.pipeline} {self.target}"
         after = ", which appends to all tables what they hold of these batches once more" if self.every else ""
         after += f"; if they are no longer stored, or the table shall stay as it is: `sluice adopt {place} --reset`"
@@ -120,12 +120,12 @@ class LakeTables:
             )
         error = CheckpointError(
             f"the {self.format.NAME} table {table} was set back by a restore or a rollback: batch {last} was committed "
-            f"to it, and it holds {f'batch {held.batch}' if held is not None else 'an earlier version'} now; nothing "
-            "was written",
+            f"to it, and it holds {f'batch {commit.batch}' if commit is not None else 'an earlier version'} now; "
+            "nothing was written",
             where=self.format.uri(table),
             hint="set it forward again; or "
-            f"`sluice redeliver {place} --from-batch {held.batch + 1 if held is not None else 1}` loads the batches "
-            f"again from the segments{after}",
+            f"`sluice redeliver {place} --from-batch {commit.batch + 1 if commit is not None else 1}` loads the "
+            f"batches again from the segments{after}",
         )
         error.kind = "behind"
         return error
@@ -133,7 +133,7 @@ class LakeTables:
     def note(
         self, fence: Fence, scope: str, number: int, delivery: int, doing: str, more: Mapping[str, str] | None = None
     ) -> CommitNote:
-        """Return the note of a commit. The epoch in its words is for people: the checkpoint is what fences."""
-        said = {"sluice.owner": self.owner, "sluice.batch": str(fence.batch), "sluice.epoch": str(fence.epoch)}
-        said["sluice.scope"] = scope
-        return CommitNote(self.owner, scope, number, delivery, {**said, **self.about, **(more or {})}, doing)
+        """Return the note of a commit. The epoch in its metadata is for people; the checkpoint fences."""
+        metadata = {"sluice.owner": self.owner, "sluice.batch": str(fence.batch), "sluice.epoch": str(fence.epoch)}
+        metadata["sluice.scope"] = scope
+        return CommitNote(self.owner, scope, number, delivery, {**metadata, **self.about, **(more or {})}, doing)

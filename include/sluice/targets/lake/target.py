@@ -37,16 +37,18 @@ class LakeMaintainer:
 
     def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> list[Upkeep]:
         """See :meth:`sluice.targets.port.Maintainer.maintain`."""
-        upkeep = [self._maintain(table, dry_run) for table in tables]
-        return [one for one in upkeep if one != Upkeep(one.table)]
+        upkeeps = [self._maintain(table, dry_run) for table in tables]
+        return [upkeep for upkeep in upkeeps if upkeep != Upkeep(upkeep.table)]
 
     def _maintain(self, table: TableId, dry_run: bool) -> Upkeep:
         format_ = self.tables.format
         try:
-            found = self.tables.open(table)
-            if found is None:
+            lake_table = self.tables.open(table)
+            if lake_table is None:
                 return Upkeep(table)
-            return format_.expire(format_.compact(table, found, self.tables.owner, dry_run=dry_run), dry_run=dry_run)
+            return format_.expire(
+                format_.compact(table, lake_table, self.tables.owner, dry_run=dry_run), dry_run=dry_run
+            )
         except Raced:
             return Upkeep(table, error=f"loads of {table} came first; it is tried again at the next run")
         except SluiceError as error:

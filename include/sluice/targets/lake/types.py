@@ -49,16 +49,16 @@ class TableInfo:
 
 def wanting(columns: Sequence[LakeColumn], info: TableInfo) -> list[LakeColumn]:
     """Return the columns that a table lacks; for a struct, its missing parts."""
-    found: list[LakeColumn] = []
+    missing: list[LakeColumn] = []
     for column in columns:
-        there = info.find(column.name)
-        if there is None:
-            found.append(column)
-        elif not isinstance(column.kind, str) and not isinstance(there.kind, str):
-            parts: Shape = tuple(wanting(column.kind, TableInfo(there.kind)))
+        stored = info.find(column.name)
+        if stored is None:
+            missing.append(column)
+        elif not isinstance(column.kind, str) and not isinstance(stored.kind, str):
+            parts: Shape = tuple(wanting(column.kind, TableInfo(stored.kind)))
             if parts:
-                found.append(LakeColumn(column.name, parts))
-    return found
+                missing.append(LakeColumn(column.name, parts))
+    return missing
 
 
 _PARTITIONS = re.compile(r"byte|short|integer|long|string|date|timestamp(_ntz)?|decimal\(\d+, ?0\)")
@@ -126,7 +126,7 @@ def _decimal(column_type: ColumnType) -> str:
 
 OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
     **dict.fromkeys((*_WIDTHS, K.YEAR), _whole),
-    K.BIT: lambda made: "long" if (made.length or 1) < 64 else "decimal(20,0)",
+    K.BIT: lambda column_type: "long" if (column_type.length or 1) < 64 else "decimal(20,0)",
     K.DECIMAL: _decimal,
     K.FLOAT: "float",
     K.DOUBLE: "double",
@@ -157,8 +157,8 @@ TOO_WIDE = f"no lake format has numbers of more than {_MOST_DIGITS} digits"
 
 def own_type(made: ColumnType, wide_decimals: str = "refuse") -> str:
     """Return the type of a column that holds every value of ``made``; "" if there is none."""
-    found = OWN[made.kind]
-    kind = found if isinstance(found, str) else found(made)
+    entry = OWN[made.kind]
+    kind = entry if isinstance(entry, str) else entry(made)
     return "string" if not kind and wide_decimals == "string" else kind
 
 
@@ -166,12 +166,12 @@ def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
     """Return the type for a new table: the mapping's own (``convert: {type: …}``) if all values fit, else
     :func:`own_type`.
     """
-    column_type, wanted_column_type = column.sent_type, column.wanted_type
-    if wanted_column_type is not None:
-        kind = own_type(wanted_column_type, wide_decimals)
-        if kind and takes(column_type, kind):
+    sent_type, mapped_type = column.sent_type, column.wanted_type
+    if mapped_type is not None:
+        kind = own_type(mapped_type, wide_decimals)
+        if kind and takes(sent_type, kind):
             return kind
-    return own_type(column_type, wide_decimals)
+    return own_type(sent_type, wide_decimals)
 
 
 def takes(made: ColumnType, kind: str) -> bool:

@@ -51,7 +51,7 @@ def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, na
 
     Raises MappingError.
     """
-    sent_columns = []
+    sent = []
     for field, name in zip(fields, names, strict=True):
         column = info.find(name)
         if column is None:
@@ -60,17 +60,17 @@ def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, na
                 where=f"{table}.{name}",
                 hint="`sluice check PIPELINE --apply` adds it; or leave it out: mapping.columns.exclude",
             )
-        values = values_of(field)
-        if not isinstance(column.kind, str) or not takes(values, column.kind):
-            said = declared_type(field) or str(field.type)
+        column_type = values_of(field)
+        if not isinstance(column.kind, str) or not takes(column_type, column.kind):
+            source_type = declared_type(field) or str(field.type)
             raise MappingError(
-                f"column {column.name!r} of {table} is {_said(column.kind)}, which cannot hold values of {said}",
+                f"column {column.name!r} of {table} is {_said(column.kind)}, which cannot hold values of {source_type}",
                 where=f"{table}.{column.name}",
                 hint="make it anew with a wider type, or leave it out: mapping.columns.exclude; `sluice check` shows "
                 "the plan",
             )
-        sent_columns.append(SentColumn(field, column))
-    return sent_columns
+        sent.append(SentColumn(field, column))
+    return sent
 
 
 def _said(kind: Shape) -> str:
@@ -102,20 +102,20 @@ def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, 
             values = pc.if_else(pa.array(odd), pa.scalar(None, values.type), values)
         else:
             odd = None
-    wanted = arrow_of(kind)
+    arrow_type = arrow_of(kind)
     if pa.types.is_duration(values.type):
         return values.view(pa.int64()), odd
     if made.kind is K.DECIMAL and kind == "string":
         return decimals.to_text(values), odd
-    if pa.types.is_decimal(values.type) and not pa.types.is_floating(wanted):
+    if pa.types.is_decimal(values.type) and not pa.types.is_floating(arrow_type):
         values, odd = decimals.without_nan(values)
     if made.kind is K.ENUM:
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
     if pa.types.is_integer(values.type) and pa.types.is_decimal(
-        wanted
+        arrow_type
     ):  # Arrow requires space for every value of the integer's type
-        values = pc.cast(values, pa.decimal256(76, wanted.scale))
-    return (values if values.type == wanted else decimals.cast(values, wanted)), odd
+        values = pc.cast(values, pa.decimal256(76, arrow_type.scale))
+    return (values if values.type == arrow_type else decimals.cast(values, arrow_type)), odd
 
 
 def stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -144,20 +144,20 @@ def convert(
     kept: np.ndarray | None = None,
     table: TableId | None = None,
 ) -> tuple[dict[str, pa.Array], Refusals]:
-    """Return the sent columns by their names at the target, and what is refused.
+    """Return the sent columns by their names at the target, and the refused rows.
 
     Args:
         key: casefolded names of key columns, in which NULL is refused.
         kept: rows whose other columns matter (for a deleted row only the key does).
-        table: for the error.
+        table: the target table, for errors.
     """
-    found: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     refused = Refusals({})
-    for one in sent:
-        column, in_key = one.column, one.column.name.casefold() in key
+    for sent_column in sent:
+        column, in_key = sent_column.column, sent_column.column.name.casefold() in key
         assert isinstance(column.kind, str)
         try:
-            values, odd = converted(plain(rows[one.field.name]), one.type, column.kind)
+            values, odd = converted(plain(rows[sent_column.field.name]), sent_column.type, column.kind)
         except pa.ArrowInvalid as error:  # takes() excludes this
             raise LoadError(
                 f"values of column {column.name!r} do not fit {column.kind}: {error}",
@@ -165,7 +165,7 @@ def convert(
             ) from error
         looked = np.ones(rows.num_rows, bool) if in_key or kept is None else kept
         if odd is not None and (zero_dates == "refuse" or in_key):
-            what = "NaN of a decimal" if one.type.kind is K.DECIMAL else NO_DATE
+            what = "NaN of a decimal" if sent_column.type.kind is K.DECIMAL else NO_DATE
             refused.add(odd & looked, column.name, f"{what}, which a table of a lake cannot hold (options.zero_dates)")
         if in_key or not column.nullable:
             null = values.is_null().to_numpy(zero_copy_only=False)
@@ -180,8 +180,8 @@ def convert(
         if column.length:
             long = pc.fill_null(pc.greater(pc.utf8_length(values), column.length), False).to_numpy(zero_copy_only=False)
             refused.add(long & looked, column.name, f"more than {column.length} characters")
-        found[column.name] = values
-    return found, refused
+        columns[column.name] = values
+    return columns, refused
 
 
 def row_text(rows: pa.Table, number: int, names: Sequence[str]) -> str:
@@ -189,11 +189,11 @@ def row_text(rows: pa.Table, number: int, names: Sequence[str]) -> str:
     if any(map(is_masked, rows.schema)):
         return "a row with masked values"
     fields = {true_name(field).casefold(): field for field in user_fields(rows.schema)}
-    wanted = [fields[name.casefold()] for name in names if name.casefold() in fields]
-    if not wanted:
+    key_fields = [fields[name.casefold()] for name in names if name.casefold() in fields]
+    if not key_fields:
         return f"row {number}"
-    said = ", ".join(_text(plain(rows[field.name].slice(number, 1))) for field in wanted)
-    return f"the row with ({', '.join(map(true_name, wanted))}) = ({said})"
+    key_text = ", ".join(_text(plain(rows[field.name].slice(number, 1))) for field in key_fields)
+    return f"the row with ({', '.join(map(true_name, key_fields))}) = ({key_text})"
 
 
 def _text(value: pa.Array) -> str:

@@ -30,11 +30,11 @@ class LakeVersions:
 
     def as_of(self, table: TableId, batch: int) -> TableVersion | None:
         """See :meth:`sluice.targets.port.VersionReader.as_of`."""
-        found = self.tables.open(table)
-        if found is None:
+        lake_table = self.tables.open(table)
+        if lake_table is None:
             return None
         newest = oldest = None  # commits without a batch (e.g. compactions) after the wanted one hold the same rows
-        for commit in self._history(table, found):
+        for commit in self._history(table, lake_table):
             oldest = commit
             if commit.has_within(batch):
                 raise LoadError(
@@ -49,16 +49,16 @@ class LakeVersions:
                 newest = commit.version
             if 0 < commit.batch <= batch:
                 assert newest is not None
-                return self._version(found, table, newest, commit)
+                return self._version(lake_table, table, newest, commit)
         if oldest is not None and not oldest.begins:
             raise self._gone(table, f"batch {batch}", oldest)
         newest = self.tables.format.EMPTY_VERSION if newest is None else newest
-        return self._version(found, table, newest, Commit(newest)) if newest is not None else None
+        return self._version(lake_table, table, newest, Commit(newest)) if newest is not None else None
 
     def whole(self, table: TableId, batch: int) -> int:
         """See :meth:`sluice.targets.port.VersionReader.whole`."""
-        found = self.tables.open(table)
-        for commit in self._history(table, found):
+        lake_table = self.tables.open(table)
+        for commit in self._history(table, lake_table):
             if commit.has_within(batch):
                 return commit.first - 1
             if 0 < commit.batch <= batch:
@@ -69,9 +69,9 @@ class LakeVersions:
         """See :meth:`sluice.targets.port.VersionReader.rows`."""
         at, info = self._at(version)
         sent = sent_columns(fields, info, version.table, list(map(true_name, fields)))
-        for piece in self.tables.format.read(version.table, at, [one.column.name for one in sent], {}):
-            columns = [_stored(piece[one.column.name], one) for one in sent]
-            yield pa.table(columns, names=[true_name(one.field) for one in sent])
+        for piece in self.tables.format.read(version.table, at, [sent_column.column.name for sent_column in sent], {}):
+            columns = [_stored(piece[sent_column.column.name], sent_column) for sent_column in sent]
+            yield pa.table(columns, names=[true_name(sent_column.field) for sent_column in sent])
 
     def columns(self, version: TableVersion) -> pa.Schema:
         """See :meth:`sluice.targets.port.VersionReader.columns`; structs are left out."""
@@ -82,9 +82,9 @@ class LakeVersions:
 
     def batch_at(self, table: TableId, time_us: int) -> int:
         """See :meth:`sluice.targets.port.VersionReader.batch_at`."""
-        found = self.tables.open(table)
+        lake_table = self.tables.open(table)
         oldest = None
-        for commit in self._history(table, found):
+        for commit in self._history(table, lake_table):
             oldest = commit
             if commit.ended_by(time_us):
                 return commit.batch
@@ -92,14 +92,14 @@ class LakeVersions:
             raise self._gone(table, (_EPOCH + timedelta(microseconds=time_us)).isoformat(), oldest)
         return 0
 
-    def _history(self, table: TableId, found: Any) -> Iterator[Commit]:
+    def _history(self, table: TableId, lake_table: Any) -> Iterator[Commit]:
         """Yield the commits that led to a table as it is."""
-        if found is not None:
-            yield from (one for one in self.tables.format.history(table, found) if not one.undone)
+        if lake_table is not None:
+            yield from (commit for commit in self.tables.format.history(table, lake_table) if not commit.undone)
 
-    def _version(self, found: Any, table: TableId, version: int, commit: Commit) -> TableVersion:
-        """Return an opened table at a version. ``commit``: what is known of its batch."""
-        place, totals = self.tables.format.uri(table), self.tables.format.totals(table, found, version)
+    def _version(self, lake_table: Any, table: TableId, version: int, commit: Commit) -> TableVersion:
+        """Return an opened table at a version. ``commit``: the commit that names its batch."""
+        place, totals = self.tables.format.uri(table), self.tables.format.totals(table, lake_table, version)
         return TableVersion(table, place, version, commit.batch, commit.commit_time, *totals)
 
     def _at(self, version: TableVersion) -> tuple[Any, TableInfo]:

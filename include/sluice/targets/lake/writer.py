@@ -67,10 +67,12 @@ class LakeReconciler:
         """Return why listed keys cannot be removed: another pipeline writes to the table, too, or its keys are not the
         source's. "" if they can.
         """
-        there, format_ = self.tables.required(table.target), self.tables.format
-        commits = itertools.islice(format_.history(table.target, there), LOOKED_BACK)
+        lake_table, format_ = self.tables.required(table.target), self.tables.format
+        commits = itertools.islice(format_.history(table.target, lake_table), LOOKED_BACK)
         others = sorted({commit.owner for commit in commits} - {self.tables.owner, ""})
-        return f"{table.target} is written by {others[0]}, too" if others else not_listed(table, format_.info(there))
+        return (
+            f"{table.target} is written by {others[0]}, too" if others else not_listed(table, format_.info(lake_table))
+        )
 
     def others(self) -> tuple[OtherWriter, ...]:
         """Return nothing: other writers are known only for a given table, see :meth:`refuses_listed`."""
@@ -82,15 +84,17 @@ def removed_part(info: TableInfo, reader: RowReader, stored: StoredRange) -> Par
     plan, item = stored.plan, reader.key_range(stored)
     assert item.listed is not None  # ranges are refused
     listed = listed_keys(plan, info, item.listed)
-    kept = {}
+    retained = {}
     if item.kept is not None:
         for column, name in zip(plan.key_columns, listed, strict=True):
-            there = info.find(name)
-            kind = str(there.kind) if there is not None else ""
-            kept[name], _ = converted(plain(item.kept[column.name]), column.sent_type, kind)
-    stay = set(keys_of(kept, list(kept))) if kept else set()
-    gone = np.array([key not in stay for key in keys_of(listed, list(listed))], bool)
-    return Part({name: values.filter(pa.array(gone)) for name, values in listed.items()}, np.ones(gone.sum(), bool))
+            stored_column = info.find(name)
+            kind = str(stored_column.kind) if stored_column is not None else ""
+            retained[name], _ = converted(plain(item.kept[column.name]), column.sent_type, kind)
+    stay = set(keys_of(retained, list(retained))) if retained else set()
+    deleted = np.array([key not in stay for key in keys_of(listed, list(listed))], bool)
+    return Part(
+        {name: values.filter(pa.array(deleted)) for name, values in listed.items()}, np.ones(deleted.sum(), bool)
+    )
 
 
 class LakeSparkWriter(Protocol):
@@ -123,12 +127,12 @@ def run_lockstep(work: Callable[[_T], _R], items: Iterable[_T], at_once: int = _
     Raises the first error in order, once all work that was started has ended; no further work is started after an
     error.
     """
-    given = list(items)
-    if len(given) < 2:
-        return [work(one) for one in given]
-    pool = ThreadPoolExecutor(min(at_once, len(given)), thread_name_prefix="table")
+    tasks = list(items)
+    if len(tasks) < 2:
+        return [work(task) for task in tasks]
+    pool = ThreadPoolExecutor(min(at_once, len(tasks)), thread_name_prefix="table")
     try:
-        return list(pool.map(work, given))
+        return list(pool.map(work, tasks))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -197,13 +201,13 @@ class LakeWriter:
             LakeFollower(self.tables, self.fence, change).run()
 
     def _delivered(self) -> bool:
-        """Return True if the commit is a repeat: the batch is there."""
+        """Return True if the commit is a repeat: the checkpoint has the batch."""
         checkpoint = self.tables.checkpoints.read()
         return checkpoint is not None and (checkpoint.epoch, checkpoint.batch) == (self.fence.epoch, self.batch.number)
 
     def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
-        """Return one unit per table, lighter tables first; for every change one unit; for what Spark writes, units that
-        store it.
+        """Return one unit per table, lighter tables first; for changes a single unit; for rows that Spark writes, units
+        that store them.
 
         Raises MappingError.
         """
@@ -225,8 +229,8 @@ class LakeWriter:
                     "from the source",
                 )
 
-        def require(one: tuple[str, TableInput]) -> None:
-            scope, table = one
+        def require(scoped_table: tuple[str, TableInput]) -> None:
+            scope, table = scoped_table
             try:
                 schema.require(table.plan)
             except MappingError:  # unless the rows are written already, and a later schema change, too
@@ -243,34 +247,34 @@ class LakeWriter:
             if spark is not None and spark.takes(table.rows):
                 storing += spark.merged(about, self.fence, batch, scope, table)
                 continue
-            known_unit = units.get(table.target, unit)
-            units[table.target] = replace(known_unit, tables=(*known_unit.tables, (scope, table)))
+            table_unit = units.get(table.target, unit)
+            units[table.target] = replace(table_unit, tables=(*table_unit.tables, (scope, table)))
             weights[table.target] = min(weights.get(table.target, table.weight), table.weight)
         removing: list[WriteUnit] = [replace(unit, removes=tuple(batch.reconcile))] if batch.reconcile else []
         phases: list[list[WriteUnit]] = [
-            [one for target, one in units.items() if weights[target] == weight]
+            [table_unit for target, table_unit in units.items() if weights[target] == weight]
             for weight in sorted(set(weights.values()))
         ]
         return [phase for phase in (removing, *phases, storing) if phase]
 
     def _require_ahead(self, tables: Sequence[tuple[str, TableId]]) -> None:
         """Raise CheckpointError, before anything is written, if one of the tables was set back."""
-        held_checkpoint = self.tables.checkpoints.held() if tables else None
+        checkpoint = self.tables.checkpoints.held() if tables else None
 
         def require(scope: str, table: TableId) -> None:
-            found = self.tables.open(table)
-            if found is not None and held_checkpoint is not None:
-                self.tables.require_ahead(table, found, scope, held_checkpoint.delivery)
+            lake_table = self.tables.open(table)
+            if lake_table is not None and checkpoint is not None:
+                self.tables.require_ahead(table, lake_table, scope, checkpoint.delivery)
 
-        run_lockstep(lambda one: require(*one), tables)
+        run_lockstep(lambda entry: require(*entry), tables)
 
     @property
     def _about(self) -> LakeTables:
         """The tables, with commits that say where the batch ends, and where it begins if it contains several."""
-        said = about(self.batch.position)
+        metadata = about(self.batch.position)
         if self.batch.number > self.batch.held + 1 and not self.batch.replay:
-            said["sluice.first_batch"] = str(self.batch.held + 1)
-        return replace(self.tables, about=said)
+            metadata["sluice.first_batch"] = str(self.batch.held + 1)
+        return replace(self.tables, about=metadata)
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Let Spark commit, follow later schema changes, then move the checkpoint: all tables hold the batch by now.
@@ -325,7 +329,7 @@ class LakeUnit:
                 self.target.require_ahead(table, self.target.required(table), SCOPE, delivery)
 
             run_lockstep(require, tables)  # checked before the first one is written
-            total = sum(run_lockstep(lambda one: self.append(*one), tables.items()), total)
+            total = sum(run_lockstep(lambda entry: self.append(*entry), tables.items()), total)
         for number, stored in enumerate(self.removes):
             total += self._remove(stored, f"{stored.plan.source}#removed{number}")
         for scope, table in self.tables:
@@ -336,10 +340,10 @@ class LakeUnit:
         """Append all changes of a batch for one table. Raises what the port says."""
         format_, zero_dates = self.target.format, self.target.options.zero_dates
 
-        def write(found: Any, note: CommitNote) -> WriteResult:
-            schema = format_.arrow_schema(found)
-            rows = change_rows(pieces, format_.info(found), schema, self.fence.batch, zero_dates, note.known)
-            format_.append(table, found, note, rows)
+        def write(lake_table: Any, note: CommitNote) -> WriteResult:
+            schema = format_.arrow_schema(lake_table)
+            rows = change_rows(pieces, format_.info(lake_table), schema, self.fence.batch, zero_dates, note.known)
+            format_.append(table, lake_table, note, rows)
             return WriteResult(appended=rows.num_rows, statements=1)
 
         doing = f"appending batch {self.fence.batch} to {table}"
@@ -350,11 +354,11 @@ class LakeUnit:
         format_ = self.target.format
         rows = MergedRows(self.reader, table, self.fence.batch, self.target.options.zero_dates)
 
-        def write(found: Any, note: CommitNote) -> WriteResult:
-            info = format_.info(found)
+        def write(lake_table: Any, note: CommitNote) -> WriteResult:
+            info = format_.info(lake_table)
             parts, refused = rows.parts(info, rejected, f"{format_.FORMAT}-{scope}", note.known)
             key = [column.name for name in table.plan.key if (column := info.find(name)) is not None]
-            format_.merge(table.target, found, note, parts, info, key)
+            format_.merge(table.target, lake_table, note, parts, info, key)
             count, deletes = sum(len(part.gone) for part in parts), sum(int(part.gone.sum()) for part in parts)
             return WriteResult(count - deletes, deletes, rejected=refused, statements=int(count > 0))
 
@@ -365,13 +369,13 @@ class LakeUnit:
         """Remove listed keys of one table."""
         format_, table = self.target.format, stored.plan.target
 
-        def write(found: Any, note: CommitNote) -> WriteResult:
-            info = format_.info(found)
+        def write(lake_table: Any, note: CommitNote) -> WriteResult:
+            info = format_.info(lake_table)
             part = removed_part(info, self.reader, stored)
             count = len(part.gone)
-            if not count or format_.is_empty(found):
+            if not count or format_.is_empty(lake_table):
                 return WriteResult()
-            format_.merge(table, found, note, [part], info, list(part.columns))
+            format_.merge(table, lake_table, note, [part], info, list(part.columns))
             return WriteResult(deleted=count, statements=1)
 
         doing = f"removing rows of {table} in batch {self.fence.batch}"
@@ -381,11 +385,11 @@ class LakeUnit:
 def about(position: Offset) -> dict[str, str]:
     """Return what a commit says about the batch's end, to find a version of a table by the source's time."""
     file, offset = position.row_place
-    found = {"sluice.file": file, "sluice.offset": str(offset)}
+    metadata = {"sluice.file": file, "sluice.offset": str(offset)}
     if position.commit_time_us:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=position.commit_time_us)
-        found["sluice.commit_time"] = at.isoformat(timespec="microseconds")
-    return found
+        metadata["sluice.commit_time"] = at.isoformat(timespec="microseconds")
+    return metadata
 
 
 def scoped(tables: Sequence[TableInput]) -> Iterator[tuple[str, TableInput]]:

@@ -112,12 +112,12 @@ _TRIGGERS = (
 
 
 def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
-    """Read the existing tables, by the ids asked for."""
+    """Read the definitions of the tables that exist, by id."""
     once = sorted(set(tables))
-    table_infos: dict[TableId, TableInfo] = {}
+    infos: dict[TableId, TableInfo] = {}
     for start in range(0, len(once), _AT_ONCE):
-        table_infos.update(_read(cursor, once[start : start + _AT_ONCE]))
-    return table_infos
+        infos.update(_read(cursor, once[start : start + _AT_ONCE]))
+    return infos
 
 
 def _read(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
@@ -127,8 +127,8 @@ def _read(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
     def ask(query: str) -> list[tuple[Any, ...]]:
         return list(cursor.execute(query.format(places=places), names).fetchall())
 
-    there = {TableId(owner, name): temporary == "Y" for owner, name, temporary in ask(_TABLES)}
-    if not there:
+    temporary_by_table = {TableId(owner, name): temporary == "Y" for owner, name, temporary in ask(_TABLES)}
+    if not temporary_by_table:
         return {}
     always = {(TableId(owner, name), column) for owner, name, column in ask(_IDENTITY)}
     columns: dict[TableId, list[ColumnInfo]] = defaultdict(list)
@@ -139,15 +139,15 @@ def _read(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
     triggers, references = _named(ask(_TRIGGERS)), _named([*ask(_REFERENCES), *ask(_REFERRED)])
     return {
         table: TableInfo(tuple(columns[table]), tuple(keys[table]), triggers[table], references[table], temporary)
-        for table, temporary in there.items()
+        for table, temporary in temporary_by_table.items()
     }
 
 
 def _named(rows: Sequence[tuple[Any, ...]]) -> dict[TableId, tuple[str, ...]]:
-    found: dict[TableId, tuple[str, ...]] = defaultdict(tuple)
+    names_by_table: dict[TableId, tuple[str, ...]] = defaultdict(tuple)
     for owner, table, name in rows:
-        found[TableId(owner, table)] = (*found[TableId(owner, table)], str(name))
-    return found
+        names_by_table[TableId(owner, table)] = (*names_by_table[TableId(owner, table)], str(name))
+    return names_by_table
 
 
 def _keys(
@@ -162,8 +162,8 @@ def _keys(
     for owner, table, name, column in indexes:
         grouped[TableId(owner, table), str(name), False].append(str(column))
     for (place, name, primary), names in sorted(grouped.items(), key=lambda item: not item[0][2]):
-        known_names = {column.name for column in columns[place]}
-        every = tuple(names) if set(names) <= known_names else tuple(column.name for column in columns[place])
+        column_names = {column.name for column in columns[place]}
+        every = tuple(names) if set(names) <= column_names else tuple(column.name for column in columns[place])
         if all(set(key.columns) != set(every) for key in keys[place]):
             keys[place].append(UniqueKey(name, every, primary))
     return keys
@@ -254,52 +254,46 @@ def compare_all(
 
 def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[TableFinding]:
     """Return everything to say about the planned tables, with the statements that correct it."""
-    review: list[TableFinding] = []
+    findings: list[TableFinding] = []
     for plan in plans:
         info = infos.get(plan.target)
         try:
             refuse_long(plan, wanted.longest_bytes, "Oracle")
         except MappingError as error:
-            review.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
+            findings.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue
         if info is None:
             why = f"the target has no such table for {plan.source}"
-            review.append(TableFinding("error", plan.target, "", why, create_table(plan, wanted), absent=True))
-            review += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(column, wanted)]
-            review += [
+            findings.append(TableFinding("error", plan.target, "", why, create_table(plan, wanted), absent=True))
+            findings += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(column, wanted)]
+            findings += [
                 TableFinding("error", plan.target, "", "the table is to have the source's comment", statement)
                 for statement in comments_of(plan)
             ]
             continue
-        review += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
-    return review
+        findings += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
+    return findings
 
 
 def _loss(column: PlannedColumn, wanted: Wanted) -> str:
-    """Return what a new column does not keep of the values."""
-    column_type, kind = column.sent_type, oracle_type(made_type(column, wanted.string_bytes))
-    return lost(column_type, kind) if takes(column_type, kind) and not column.generated else ""
+    """Return what a new column loses of the values, "" for nothing."""
+    sent_type, kind = column.sent_type, oracle_type(made_type(column, wanted.string_bytes))
+    return lost(sent_type, kind) if takes(sent_type, kind) and not column.generated else ""
 
 
 def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> TableFinding:
-    said = f"{column.sql_type or column.arrow_type} -> {made_type(column, wanted.string_bytes)}"
-    return about_values(plan.target, column.name, said, _loss(column, wanted))
+    conversion = f"{column.sql_type or column.arrow_type} -> {made_type(column, wanted.string_bytes)}"
+    return about_values(plan.target, column.name, conversion, _loss(column, wanted))
 
 
 def _preset(column: PlannedColumn, wanted: Wanted) -> str:
     """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts
     NOT NULL.
     """
-    source, known_default = column.definition, column.default
-    if (
-        source is None
-        or known_default is None
-        or source.default is None
-        or source.generated is not None
-        or column.wanted
-    ):
+    source, value = column.definition, column.default
+    if source is None or value is None or source.default is None or source.generated is not None or column.wanted:
         return ""
-    default = default_of(source, column.sent_type, known_default, wanted.empty_strings, wanted.zero_dates).later
+    default = default_of(source, column.sent_type, value, wanted.empty_strings, wanted.zero_dates).later
     return f" DEFAULT {default}{' NOT NULL' if wanted.required(column) else ''}" if default else ""
 
 
@@ -308,29 +302,29 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Probl
     if info.temporary:
         return [error_of("", "it is a temporary table, which keeps no rows", hint="write into another (mapping: to)")]
     problems = [*_guards(plan, info, wanted)]
-    columns: dict[str, list[ColumnInfo]] = defaultdict(list)
-    for one in info.columns:
-        columns[one.name.casefold()].append(one)
+    by_name: dict[str, list[ColumnInfo]] = defaultdict(list)
+    for stored in info.columns:
+        by_name[stored.name.casefold()].append(stored)
     for column in plan.columns:
         if not column.generated:
-            problems += _of_column(plan, column, columns[column.name.casefold()], wanted)
+            problems += _of_column(plan, column, by_name[column.name.casefold()], wanted)
     sent = {column.name.casefold() for column in plan.columns if not column.generated}
-    for one in info.columns:
-        if one.required and one.name.casefold() not in sent:
-            why = f"column {one.name!r} needs a value, and {plan.source} has no such column"
-            alter = f"ALTER TABLE {place} MODIFY ({quoted(one.name)}"
-            problems.append(error_of(one.name, why, hint=f"give it a default: {alter} DEFAULT …), or {alter} NULL)"))
-        if not plan.key and one.name.casefold() in sent and oracle_type(one.declared).is_lob:
+    for stored in info.columns:
+        if stored.required and stored.name.casefold() not in sent:
+            why = f"column {stored.name!r} needs a value, and {plan.source} has no such column"
+            alter = f"ALTER TABLE {place} MODIFY ({quoted(stored.name)}"
+            problems.append(error_of(stored.name, why, hint=f"give it a default: {alter} DEFAULT …), or {alter} NULL)"))
+        if not plan.key and stored.name.casefold() in sent and oracle_type(stored.declared).is_lob:
             why = (
-                f"column {one.name!r} is {one.declared}, which Oracle does not compare, and rows of a table without a "
-                "key are found by all of their values"
+                f"column {stored.name!r} is {stored.declared}, which Oracle does not compare, and rows of a table "
+                "without a key are found by all of their values"
             )
             problems.append(
-                error_of(one.name, why, hint="give the table a key, or leave the column out: columns.exclude")
+                error_of(stored.name, why, hint="give the table a key, or leave the column out: columns.exclude")
             )
     key = {name.casefold() for name in plan.key}
-    if key and not any({c.casefold() for c in column.columns} == key for column in info.keys):
-        own = [columns[name.casefold()][0].name if columns[name.casefold()] else name for name in plan.key]
+    if key and not any({c.casefold() for c in unique_key.columns} == key for unique_key in info.keys):
+        own = [by_name[name.casefold()][0].name if by_name[name.casefold()] else name for name in plan.key]
         why = f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), and the table has no such key"
         problems.append(error_of("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
     return problems
@@ -338,55 +332,57 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Probl
 
 def _guards(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
     """Return the problems of triggers and foreign keys: Oracle switches neither off for a session."""
-    guards = []
+    problems = []
     if info.foreign_keys:
         named = ", ".join(info.foreign_keys)
         why = f"the foreign keys {named} are checked for each row that is written, in no order of theirs"
         own = "; ".join(f"ALTER TABLE … DISABLE CONSTRAINT {quoted(name)}" for name in info.foreign_keys)
-        guards.append(error_of("", why, hint=f"the source has checked them already: {own}"))
+        problems.append(error_of("", why, hint=f"the source has checked them already: {own}"))
     if info.triggers and not wanted.fire:
         named = ", ".join(info.triggers)
         why = f"the triggers {named} fire for rows that Sluice writes"
         off = "; ".join(f"ALTER TRIGGER {quoted(plan.target.schema)}.{quoted(name)} DISABLE" for name in info.triggers)
-        guards.append(error_of("", why, hint=f"{off}; or options.triggers: fire, if they are meant for these rows"))
-    return guards
+        problems.append(error_of("", why, hint=f"{off}; or options.triggers: fire, if they are meant for these rows"))
+    return problems
 
 
 def _of_column(
-    plan: PlannedTable, column: PlannedColumn, columns: Sequence[ColumnInfo], wanted: Wanted
+    plan: PlannedTable, column: PlannedColumn, candidates: Sequence[ColumnInfo], wanted: Wanted
 ) -> list[Problem]:
-    column_type, place = column.sent_type, quoted_table(plan.target)
+    sent_type, place = column.sent_type, quoted_table(plan.target)
     own = made_type(column, wanted.string_bytes)
-    if not columns:
+    if not candidates:
         add = f"ALTER TABLE {place} ADD ({quoted(column.name)} {own}{_preset(column, wanted)})"
         why = f"it has no column {column.name!r}, which {plan.source} has"
         hint = f"{applied(add)}; or leave it out: mapping.columns.exclude"
         return [error_of(column.name, why, add, hint, absent=True)]
-    if len(columns) > 1:
-        names = ", ".join(repr(column.name) for column in columns)
+    if len(candidates) > 1:
+        names = ", ".join(repr(stored.name) for stored in candidates)
         why = f"the columns {names} differ in case only: {column.name!r} of {plan.source} may be either"
         return [error_of(column.name, why, hint="rename one of them")]
-    [one] = columns
-    modify = f"ALTER TABLE {place} MODIFY ({quoted(one.name)}"
+    [stored] = candidates
+    modify = f"ALTER TABLE {place} MODIFY ({quoted(stored.name)}"
     change = f"{modify} {own})"
-    if one.generated:
-        why = f"column {one.name!r} is a virtual one: the source's values would never be written"
-        hint = f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(one.name)}; or leave it out: mapping.columns.exclude"
-        return [error_of(one.name, why, hint=hint)]
-    if one.fixed:
-        why = f"column {one.name!r} is GENERATED ALWAYS AS IDENTITY, and takes no value"
-        return [error_of(one.name, why, f"{modify} GENERATED BY DEFAULT AS IDENTITY)")]
-    kind, said = oracle_type(one.declared), column.sql_type or column.arrow_type
-    if not takes(column_type, kind):
-        why = f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}"
-        return [error_of(one.name, why, change)]
-    why = lost(column_type, kind)
-    nulls = column.nullable or wanted.may_be_null(column_type.arrow_type)
-    if not one.nullable and nulls and not column.key:
+    if stored.generated:
+        why = f"column {stored.name!r} is a virtual one: the source's values would never be written"
+        hint = (
+            f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(stored.name)}; or leave it out: mapping.columns.exclude"
+        )
+        return [error_of(stored.name, why, hint=hint)]
+    if stored.fixed:
+        why = f"column {stored.name!r} is GENERATED ALWAYS AS IDENTITY, and takes no value"
+        return [error_of(stored.name, why, f"{modify} GENERATED BY DEFAULT AS IDENTITY)")]
+    kind, source_type = oracle_type(stored.declared), column.sql_type or column.arrow_type
+    if not takes(sent_type, kind):
+        why = f"column {stored.name!r} is {kind.declared}, which cannot hold values of {source_type}"
+        return [error_of(stored.name, why, change)]
+    why = lost(sent_type, kind)
+    nulls = column.nullable or wanted.may_be_null(sent_type.arrow_type)
+    if not stored.nullable and nulls and not column.key:
         why, change = together(why if isinstance(why, Loss) else "", "NULL is refused"), f"{modify} NULL)"
     elif column.key or kind.declared == own:
         change = ""
-    return [warning_of(one.name, f"{said} -> {kind.declared}", why, change)] if why else []
+    return [warning_of(stored.name, f"{source_type} -> {kind.declared}", why, change)] if why else []
 
 
 def create_table(plan: PlannedTable, wanted: Wanted) -> str:
@@ -403,14 +399,14 @@ def create_table(plan: PlannedTable, wanted: Wanted) -> str:
 
 def comments_of(plan: PlannedTable) -> list[str]:
     """Return the statements for the source's comments of a planned table."""
-    table = plan.created
-    if table is None:
+    created = plan.created
+    if created is None:
         return []
     sent = {column.name.casefold(): column for column in plan.columns if not column.generated}
-    found = [comment_on_table(plan.target, table.comment)] if table.comment else []
-    return found + [
+    statements = [comment_on_table(plan.target, created.comment)] if created.comment else []
+    return statements + [
         comment_on_column(plan.target, sent[name.casefold()].name, comment)
-        for name, comment in table.comments
+        for name, comment in created.comments
         if name.casefold() in sent
     ]
 

@@ -82,7 +82,7 @@ def _decimal(column_type: ColumnType) -> str:
 
 
 def _longest(column_type: ColumnType) -> int:
-    """Return the characters of a text at most; 0: there is no limit that is known."""
+    """Return the most characters that a text has; 0: no limit is known."""
     if column_type.kind is K.ENUM:
         return max((len(label) for label in column_type.labels), default=0)
     if column_type.kind is K.SET:
@@ -94,12 +94,12 @@ def own_type(made: ColumnType, string_bytes: int = STANDARD_BYTES, *, key: bool 
     """Return the type of a column that holds every value of ``made``, as far as Oracle has them.
 
     Args:
-        string_bytes: bytes of a VARCHAR2 at most.
+        string_bytes: the most bytes of a VARCHAR2.
         key: the column is part of a key, which a LOB cannot be.
     """
-    found = _OWN.get(made.kind)
-    if found is not None:
-        return found(made)
+    to_type = _OWN.get(made.kind)
+    if to_type is not None:
+        return to_type(made)
     raw = string_bytes if string_bytes > STANDARD_BYTES else string_bytes // 2
     if made.kind in _TEXTS:
         size = _longest(made)
@@ -114,13 +114,13 @@ def own_type(made: ColumnType, string_bytes: int = STANDARD_BYTES, *, key: bool 
 _OWN: Mapping[ColumnKind, Callable[[ColumnType], str]] = {
     **dict.fromkeys(_WHOLE, _whole),
     K.DECIMAL: _decimal,
-    K.FLOAT: lambda made: "BINARY_FLOAT",
-    K.DOUBLE: lambda made: "BINARY_DOUBLE",
-    K.DATE: lambda made: "DATE",
-    **dict.fromkeys((K.DATETIME, K.TIMESTAMP), lambda made: f"TIMESTAMP({made.digits})"),
-    K.TIME: lambda made: f"INTERVAL DAY({_DAYS_OF_A_TIME}) TO SECOND({made.digits})",
-    K.JSON: lambda made: "CLOB",
-    **{kind: (lambda made, size=size: f"VARCHAR2({size} CHAR)") for kind, size in _SHORT_TEXTS.items()},  # type: ignore[misc]
+    K.FLOAT: lambda column_type: "BINARY_FLOAT",
+    K.DOUBLE: lambda column_type: "BINARY_DOUBLE",
+    K.DATE: lambda column_type: "DATE",
+    **dict.fromkeys((K.DATETIME, K.TIMESTAMP), lambda column_type: f"TIMESTAMP({column_type.digits})"),
+    K.TIME: lambda column_type: f"INTERVAL DAY({_DAYS_OF_A_TIME}) TO SECOND({column_type.digits})",
+    K.JSON: lambda column_type: "CLOB",
+    **{kind: (lambda column_type, size=size: f"VARCHAR2({size} CHAR)") for kind, size in _SHORT_TEXTS.items()},  # type: ignore[misc]
 }
 
 EMPTY = "an empty text is NULL to Oracle: options.empty_strings"
@@ -172,7 +172,7 @@ arrives.
 
 
 def takes(made: ColumnType, found: OracleType) -> bool:
-    """Return True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
+    """Return True if a column of type ``found`` holds values of ``made``, but for those that :func:`lost` names."""
     return found.word in _TAKES[made.kind]
 
 
@@ -181,28 +181,28 @@ def lost(made: ColumnType, found: OracleType) -> str:
 
     See :func:`takes`.
     """
-    kept = LOSES.get(made.kind, "")
+    loss = LOSES.get(made.kind, "")
     if made.kind in _WHOLE or made.kind is K.DECIMAL:
         return _lost_number(made, found)
     if made.kind is K.DOUBLE and found.word == "BINARY_FLOAT":
-        return f"{kept}; numbers that four bytes do not hold are refused"
+        return f"{loss}; numbers that four bytes do not hold are refused"
     if made.kind in {K.DATETIME, K.TIMESTAMP} and _second_digits(found) < made.digits:
-        return f"{kept}; times with more digits of a second are refused"
+        return f"{loss}; times with more digits of a second are refused"
     if made.kind is K.TIME and (found.numbers or (2, 6))[0] < _DAYS_OF_A_TIME:
         return "times of many days are refused"
     if made.kind is K.TIME and _second_digits(found) < made.digits:
         return "times with more digits of a second are refused"
     if found.word in {"CHAR", "NCHAR"}:
-        said = f"{kept}; values are padded with blanks"
-        return said if made.kind is K.CHAR else Loss(f"{said}, so that those at the end of a value are lost")
+        padded = f"{loss}; values are padded with blanks"
+        return padded if made.kind is K.CHAR else Loss(f"{padded}, so that those at the end of a value are lost")
     if found.word in {"VARCHAR2", "NVARCHAR2"} and found.numbers and made.kind not in _SHORT_TEXTS:
         unit = "bytes" if found.bytes_ else "characters"
         size = _longest(made) * (_BYTES_A_CHARACTER if found.bytes_ else 1)
         if not 0 < size <= found.numbers[0]:
-            return f"{kept}; texts of more than {found.numbers[0]} {unit} are refused"
+            return f"{loss}; texts of more than {found.numbers[0]} {unit} are refused"
     if found.word == "RAW" and not 0 < made.length <= found.numbers[0]:
-        return f"{kept}; values of more than {found.numbers[0]} bytes are refused"
-    return kept
+        return f"{loss}; values of more than {found.numbers[0]} bytes are refused"
+    return loss
 
 
 def holds_all(made: ColumnType, found: OracleType) -> bool:
@@ -212,10 +212,10 @@ def holds_all(made: ColumnType, found: OracleType) -> bool:
     return takes(made, found) and lost(made, found) == LOSES.get(made.kind, "")
 
 
-def _second_digits(oracle_type: OracleType) -> int:
-    if oracle_type.word == "DATE":
+def _second_digits(kind: OracleType) -> int:
+    if kind.word == "DATE":
         return 0
-    return oracle_type.numbers[-1] if oracle_type.numbers else 6
+    return kind.numbers[-1] if kind.numbers else 6
 
 
 def room(found: OracleType) -> tuple[int, int]:
@@ -226,10 +226,10 @@ def room(found: OracleType) -> tuple[int, int]:
     return precision - scale, scale
 
 
-def _lost_number(column_type: ColumnType, found: OracleType) -> str:
-    before, after = room(found)
+def _lost_number(column_type: ColumnType, kind: OracleType) -> str:
+    before, after = room(kind)
     if column_type.kind is K.DECIMAL:
-        if not found.numbers:
+        if not kind.numbers:
             return (
                 ""
                 if column_type.precision <= _MOST_DIGITS

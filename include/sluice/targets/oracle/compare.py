@@ -59,9 +59,9 @@ class OracleComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.Comparer.compare`."""
         table = self.target.check([plan])[plan.target]
         with self.target.session(f"comparing {plan.target}") as session:
-            differences = _Comparison(session, table, plan, self.policies).run(rows, item, values)
+            range_differences = _Comparison(session, table, plan, self.policies).run(rows, item, values)
             session.rollback()
-            return differences
+            return range_differences
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -78,8 +78,8 @@ class OracleComparer(ComparesRowsOnly):
         table = self.target.check([plan])[plan.target]
         types = {name: column.value_type for name, column in zip(table.key, plan.key_columns, strict=True)}
         with self.target.session(f"reading keys of {plan.target}") as session:
-            found = held_keys(session.cursor, table, KeyRange(table.key), key_types(table, table.key))
-            while some := list(islice(found, KEYS_AT_A_TIME)):
+            stored_keys = held_keys(session.cursor, table, KeyRange(table.key), key_types(table, table.key))
+            while some := list(islice(stored_keys, KEYS_AT_A_TIME)):
                 yield table_of(table.key, types, some).rename_columns(list(plan.key))
             session.rollback()
 
@@ -97,15 +97,15 @@ class _Comparison:
         names = [name for _, name in fields]
         types = [column.target for column in columns]
         sent = bound(rows.combine_chunks(), columns, self.table, self.policies).rows if rows.num_rows else []
-        own_rows = [_row([row[column.name] for column in columns], types) for row in sent]
+        source_rows = [_row([row[column.name] for column in columns], types) for row in sent]
         places = [names.index(name) for name in self.table.key]
-        keys = [tuple(row[place] for place in places) for row in own_rows]
-        there = self._there(names, types, keys, places)
-        missing = tuple(number for number, key in enumerate(keys) if key not in there)
+        keys = [tuple(row[place] for place in places) for row in source_rows]
+        stored_rows = self._there(names, types, keys, places)
+        missing = tuple(number for number, key in enumerate(keys) if key not in stored_rows)
         different = tuple(
-            self._difference(number, names, row, there[key], values)
-            for number, (key, row) in enumerate(zip(keys, own_rows, strict=True))
-            if key in there and there[key] != row
+            self._difference(number, names, row, stored_rows[key], values)
+            for number, (key, row) in enumerate(zip(keys, source_rows, strict=True))
+            if key in stored_rows and stored_rows[key] != row
         )
         return differences(missing, different, self._beyond(item, set(keys)) if item is not None else None, item)
 
@@ -113,27 +113,27 @@ class _Comparison:
         self, names: Sequence[str], types: Sequence[OracleType], keys: Sequence[Key], places: Sequence[int]
     ) -> dict[Key, Key]:
         """Return the target's rows with these keys, by key."""
-        found: dict[Key, Key] = {}
+        stored_rows: dict[Key, Key] = {}
         chosen, place = ", ".join(map(quoted, names)), quoted_table(self.table.place)
         for condition, values, kinds in conditions(self.table.key, keys, [types[place] for place in places]):
             query = f"SELECT {chosen} FROM {place} WHERE {condition}"
             for row in self.session.cursor.ask(query, values, kinds).fetchall():
                 read = _row(row, types)
-                found[tuple(read[place] for place in places)] = read
-        return found
+                stored_rows[tuple(read[place] for place in places)] = read
+        return stored_rows
 
     @staticmethod
-    def _difference(number: int, names: Sequence[str], mine: Key, theirs: Key, values: bool) -> RowDifference:
-        odd = [place for place, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b]
-        pairs = tuple((_cut(mine[place]), _cut(theirs[place])) for place in odd) if values else ()
+    def _difference(number: int, names: Sequence[str], source: Key, stored: Key, values: bool) -> RowDifference:
+        odd = [place for place, (a, b) in enumerate(zip(source, stored, strict=True)) if a != b]
+        pairs = tuple((_cut(source[place]), _cut(stored[place])) for place in odd) if values else ()
         return RowDifference(number, tuple(names[place] for place in odd), pairs)
 
     def _beyond(self, item: KeyRange, sent: set[Key]) -> pa.Table:
         """Return the keys that only the target has in the range, the first ones in key order."""
         item = spelt(self.table, item)
         types = key_types(self.table, item.names)
-        found = (key for key in held_keys(self.session.cursor, self.table, item, types) if key not in sent)
-        keys = list(found if item.listed is not None else islice(found, MOST_EXTRA + 1))
+        extra = (key for key in held_keys(self.session.cursor, self.table, item, types) if key not in sent)
+        keys = list(extra if item.listed is not None else islice(extra, MOST_EXTRA + 1))
         planned = {column.name.casefold(): column.value_type for column in self.plan.key_columns}
         return table_of(item.names, {name: planned[name.casefold()] for name in item.names}, keys)
 

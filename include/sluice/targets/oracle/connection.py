@@ -142,8 +142,8 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
 
 def code_of(error: oracledb.Error) -> int:
     """Return the number of the server's error (ORA-…); 0 for the driver's own."""
-    found = error.args[0] if error.args else None
-    return int(getattr(found, "code", 0) or 0)
+    details = error.args[0] if error.args else None
+    return int(getattr(details, "code", 0) or 0)
 
 
 def _ours(endpoint: Endpoint, doing: str, place: str, error: oracledb.Error) -> SluiceError:
@@ -180,9 +180,9 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: oracledb.Error) -> 
 
 
 def said(error: oracledb.Error) -> str:
-    """Return the first lines of the server's words."""
-    found = error.args[0] if error.args else None
-    text = str(getattr(found, "message", "") or error)
+    """Return the first lines of the server's message."""
+    details = error.args[0] if error.args else None
+    text = str(getattr(details, "message", "") or error)
     return " ".join(text.split("\nHelp:")[0].split())[:500]
 
 

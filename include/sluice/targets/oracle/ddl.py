@@ -58,7 +58,9 @@ class OracleHeld(SpelledHeld[TableInfo, ColumnInfo]):
         Rows that the source converted leave no trace in it (UNSEEN).
         """
         declared = self.info(table, name).declared
-        old, new = (self.change.meaning.types.get(one) if one is not None else None for one in (part.old, part.new))
+        old, new = (
+            self.change.meaning.types.get(column) if column is not None else None for column in (part.old, part.new)
+        )
         size = self.wanted.string_bytes
         if new is not None and declared == own_type(new, size) and (old is None or declared != own_type(old, size)):
             return Answer.HAS  # somebody changed it
@@ -81,9 +83,9 @@ class OracleHeld(SpelledHeld[TableInfo, ColumnInfo]):
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         """Return HAS if a unique key has these columns; without names, if there is no primary key."""
-        wanted = {name.casefold() for name in names}
+        column_names = {name.casefold() for name in names}
         keys = [{column.casefold() for column in key.columns} for key in self.infos[table].keys]
-        return has(wanted in keys if wanted else not self.infos[table].primary)
+        return has(column_names in keys if column_names else not self.infos[table].primary)
 
 
 K = ChangeKind
@@ -101,8 +103,8 @@ _GROWS = frozenset({"NUMBER", "VARCHAR2", "RAW", "TIMESTAMP", "INTERVAL DAY TO S
 class Follower:
     """Makes the statements of one change.
 
-    ``infos``: the target's tables before it; ``has_rows``: asks whether a table has any; ``spelling``: what tables and
-    columns are called; ``wanted``: how what is made is made.
+    ``infos``: the target's tables before it; ``has_rows``: reads whether a table has rows; ``spelling``: how tables and
+    columns are named; ``wanted``: settings for new tables and columns.
     """
 
     change: SchemaChange
@@ -112,13 +114,13 @@ class Follower:
     wanted: Wanted
 
     def statements(self) -> list[str]:
-        """Return what to run, in order; empty if the target has it already. Raises LoadError."""
-        held = OracleHeld(self.change, self.infos, self.spelling, self.wanted)
+        """Return the statements to run, in order; none if the target has the change. Raises LoadError."""
+        definitions = OracleHeld(self.change, self.infos, self.spelling, self.wanted)
         if self.change.check_only:
-            require_held(self.change, held)
+            require_held(self.change, definitions)
             return []
         statements: list[str] = []
-        for step in steps_of(self.change, held):
+        for step in steps_of(self.change, definitions):
             match step:
                 case DropTable(table):
                     statements.append(f"DROP TABLE {quoted_table(table)}")
@@ -129,7 +131,7 @@ class Follower:
                 case CreateTable():
                     statements += self._created(step)
                 case AlterTable():
-                    statements += self._altered(step, held)
+                    statements += self._altered(step, definitions)
         return statements
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -158,9 +160,9 @@ class Follower:
             f"CREATE TABLE {quoted_table(target)} ({', '.join(lines)})",
             *([comment_on_table(target, after.comment)] if after.comment else []),
             *(
-                comment_on_column(target, column.name, column.column.comment)
-                for column in step.columns
-                if column.column.comment
+                comment_on_column(target, added.name, added.column.comment)
+                for added in step.columns
+                if added.column.comment
             ),
         ]
 
@@ -176,29 +178,31 @@ class Follower:
         value = self.change.meaning.default_value(column)
         return default_of(column, column_type, value, self.wanted.empty_strings, self.wanted.zero_dates)
 
-    def _altered(self, step: AlterTable, held: OracleHeld) -> list[str]:
+    def _altered(self, step: AlterTable, definitions: OracleHeld) -> list[str]:
         place = quoted_table(step.table)
-        self._refuse_conversions(step, held)
-        found = [f"TRUNCATE TABLE {place}"] if step.copied else []
-        found += [f"ALTER TABLE {place} DROP COLUMN {quoted(name)}" for name in step.drops]
-        found += self._columns_renamed(step)
+        self._refuse_conversions(step, definitions)
+        statements = [f"TRUNCATE TABLE {place}"] if step.copied else []
+        statements += [f"ALTER TABLE {place} DROP COLUMN {quoted(name)}" for name in step.drops]
+        statements += self._columns_renamed(step)
         for part in step.changes:
-            found += self._changed(part, step, held)
+            statements += self._changed(part, step, definitions)
         for added in step.new:
-            found += self._added(added.column, added.name, step)
+            statements += self._added(added.column, added.name, step)
         if step.key is not None:
-            found += self._key(step)
+            statements += self._key(step)
         if step.comment is not None:
-            found.append(comment_on_table(step.table, step.comment))
-        return found
+            statements.append(comment_on_table(step.table, step.comment))
+        return statements
 
-    def _refuse_conversions(self, step: AlterTable, held: OracleHeld) -> None:
+    def _refuse_conversions(self, step: AlterTable, definitions: OracleHeld) -> None:
         """Raise LoadError for values that the source converted: Oracle is not asked to do the same."""
         for effect in effects_on(self.change, step.source):
-            name = held.column(step.one, effect.new.name)
-            columns = held.columns(step.table) or {}
-            old = held.column(step.one, effect.old.name)
-            if any(one is not None and one.casefold() in columns for one in (name, old)) and self.has_rows(step.table):
+            name = definitions.column(step.one, effect.new.name)
+            columns = definitions.columns(step.table) or {}
+            old = definitions.column(step.one, effect.old.name)
+            if any(
+                column_name is not None and column_name.casefold() in columns for column_name in (name, old)
+            ) and self.has_rows(step.table):
                 why = "" if effect.unknown else "Oracle is not asked to convert what it holds"
                 raise not_converted(self.change, effect, step.table, why)
 
@@ -214,15 +218,15 @@ class Follower:
             *(f"{alter} {between} TO {quoted(name)}" for _, between, name in pairs),
         ]
 
-    def _changed(self, part: ChangeColumn, step: AlterTable, held: OracleHeld) -> list[str]:
+    def _changed(self, part: ChangeColumn, step: AlterTable, definitions: OracleHeld) -> list[str]:
         """Return statements for one change of a column."""
-        column, new = held.info(step.table, part.was), part.new
+        stored, new = definitions.info(step.table, part.was), part.new
         modify = f"ALTER TABLE {quoted_table(step.table)} MODIFY ({quoted(part.name)}"
         if part.kind is K.ALLOW_NULL:
-            return [] if column.nullable else [f"{modify} NULL)"]
+            return [] if stored.nullable else [f"{modify} NULL)"]
         if part.kind is K.REQUIRE_VALUE:
-            wanted = self._required(new, type_of(self.change, new))
-            return [f"{modify} NOT NULL)"] if column.nullable and wanted else []
+            required = self._required(new, type_of(self.change, new))
+            return [f"{modify} NOT NULL)"] if stored.nullable and required else []
         if part.kind is K.COLUMN_ATTRIBUTES:
             differs = new.comment != part.old.comment
             comment = [comment_on_column(step.table, part.name, new.comment)] if differs else []
@@ -231,34 +235,34 @@ class Follower:
             later = self._default(new, type_of(self.change, new)).later
             return [f"{modify} DEFAULT {later or 'NULL'})", *comment]
         if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
-            return self._converted(part, oracle_type(column.declared), step)
+            return self._converted(part, oracle_type(stored.declared), step)
         return []
 
-    def _converted(self, part: ChangeColumn, there: OracleType, step: AlterTable) -> list[str]:
+    def _converted(self, part: ChangeColumn, stored_type: OracleType, step: AlterTable) -> list[str]:
         key = part.new.name.lower() in {name.lower() for name in step.after.row_key}
         old, new = type_of(self.change, part.old), type_of(self.change, part.new)
         size = self.wanted.string_bytes
-        wanted = own_type(new, size, key=key)
-        same = oracle_type(own_type(old, size, key=key)).word == oracle_type(wanted).word
-        if holds_all(new, there) and (same or part.kind is K.WIDEN_COLUMN):
+        declared = own_type(new, size, key=key)
+        same = oracle_type(own_type(old, size, key=key)).word == oracle_type(declared).word
+        if holds_all(new, stored_type) and (same or part.kind is K.WIDEN_COLUMN):
             return []
-        if wanted == there.declared and same:
+        if declared == stored_type.declared and same:
             return []
         place, name = quoted_table(step.table), quoted(part.name)
-        modify = f"ALTER TABLE {place} MODIFY ({name} {wanted})"
+        modify = f"ALTER TABLE {place} MODIFY ({name} {declared})"
         empty = step.copied or not self.has_rows(step.table)
-        if empty and (oracle_type(wanted).is_lob or there.is_lob):
-            return [f"ALTER TABLE {place} DROP COLUMN {name}", f"ALTER TABLE {place} ADD ({name} {wanted})"]
-        grows = oracle_type(wanted).word == there.word and there.word in _GROWS
+        if empty and (oracle_type(declared).is_lob or stored_type.is_lob):
+            return [f"ALTER TABLE {place} DROP COLUMN {name}", f"ALTER TABLE {place} ADD ({name} {declared})"]
+        grows = oracle_type(declared).word == stored_type.word and stored_type.word in _GROWS
         if not grows and not empty:
-            why = f"Oracle changes no {there.declared} with values to {wanted}"
+            why = f"Oracle changes no {stored_type.declared} with values to {declared}"
             raise not_followed(self.change, why, f"run it by hand ({modify}, or a new column that takes its place)")
         return [modify]
 
     def _added(self, column: ColumnDefinition, name: str, step: AlterTable) -> list[str]:
         target, column_type = step.table, type_of(self.change, column)
         self._refuse_long([name])
-        key = column.name.lower() in {one.lower() for one in step.after.row_key}
+        key = column.name.lower() in {key_name.lower() for key_name in step.after.row_key}
         kind, default = own_type(column_type, self.wanted.string_bytes, key=key), self._default(column, column_type)
         place, required = quoted_table(target), " NOT NULL" if self._required(column, column_type) else ""
         value = default.rows
@@ -268,20 +272,20 @@ class Follower:
                 raise not_filled(self.change, target, name, default.why, added_by_hand(by_hand))
             value = "NULL"
         preset = f" DEFAULT {value}" if value != "NULL" else ""
-        found = [f"ALTER TABLE {place} ADD ({quoted(name)} {kind}{preset}{required})"]
+        statements = [f"ALTER TABLE {place} ADD ({quoted(name)} {kind}{preset}{required})"]
         if default.later != (value if preset else ""):
-            found.append(f"ALTER TABLE {place} MODIFY ({quoted(name)} DEFAULT {default.later or 'NULL'})")
+            statements.append(f"ALTER TABLE {place} MODIFY ({quoted(name)} DEFAULT {default.later or 'NULL'})")
         if column.comment:
-            found.append(comment_on_column(target, name, column.comment))
-        return found
+            statements.append(comment_on_column(target, name, column.comment))
+        return statements
 
     def _key(self, step: AlterTable) -> list[str]:
-        info, wanted = self.infos[step.table], step.key or ()
-        if any({c.casefold() for c in key.columns} == {c.casefold() for c in wanted} for key in info.keys):
+        info, key = self.infos[step.table], step.key or ()
+        if any({c.casefold() for c in unique_key.columns} == {c.casefold() for c in key} for unique_key in info.keys):
             return []
         place = quoted_table(step.table)
-        found = [f"ALTER TABLE {place} DROP PRIMARY KEY"] if info.primary else []
+        drops = [f"ALTER TABLE {place} DROP PRIMARY KEY"] if info.primary else []
         return [
-            *found,
-            *([f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, wanted))})"] if wanted else []),
+            *drops,
+            *([f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, key))})"] if key else []),
         ]

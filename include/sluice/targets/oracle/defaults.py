@@ -65,20 +65,20 @@ def literal(value: pa.Scalar, made: ColumnType, empty_strings: str = "refuse") -
         return f"TIMESTAMP '{value.as_py().replace(tzinfo=None).isoformat(' ')}'"
     if pa.types.is_duration(kind):
         return _span(value.cast(pa.int64()).as_py())
-    found = value.as_py()
-    if isinstance(found, bytes):
-        return f"HEXTORAW('{found.hex()}')" if found else _empty(empty_strings, text=False)
-    if isinstance(found, str):
-        if made.kind is K.ENUM and found == ENUM_ERROR_VALUE:
-            found = ""
-        if len(found.encode()) > _LONGEST_LITERAL or "\0" in found:
+    python_value = value.as_py()
+    if isinstance(python_value, bytes):
+        return f"HEXTORAW('{python_value.hex()}')" if python_value else _empty(empty_strings, text=False)
+    if isinstance(python_value, str):
+        if made.kind is K.ENUM and python_value == ENUM_ERROR_VALUE:
+            python_value = ""
+        if len(python_value.encode()) > _LONGEST_LITERAL or "\0" in python_value:
             raise ValueError("it is a text that a statement cannot have")
-        return _quoted(found) if found else _empty(empty_strings, text=True)
-    if isinstance(found, float):
-        if found and not _SMALLEST < abs(found) < _LARGEST:
+        return _quoted(python_value) if python_value else _empty(empty_strings, text=True)
+    if isinstance(python_value, float):
+        if python_value and not _SMALLEST < abs(python_value) < _LARGEST:
             raise ValueError("it is a number that only a binary type holds")
-        return f"{Decimal(repr(found)):f}"
-    return f"{found:f}" if pa.types.is_decimal(kind) else str(int(found))
+        return f"{Decimal(repr(python_value)):f}"
+    return f"{python_value:f}" if pa.types.is_decimal(kind) else str(int(python_value))
 
 
 def _quoted(text: str) -> str:

@@ -58,8 +58,8 @@ _NEVER = object()
 
 
 def _values(values: pa.Array, kind: OracleType) -> list[Any]:
-    found = to_python(values) if pa.types.is_temporal(values.type) else values.to_pylist()
-    return [_value(value, kind) for value in found]
+    python_values = to_python(values) if pa.types.is_temporal(values.type) else values.to_pylist()
+    return [_value(value, kind) for value in python_values]
 
 
 def _value(value: Any, kind: OracleType) -> Any:
@@ -92,7 +92,7 @@ def conditions(
         if len(names) == 1:
             yield f"{columns} IN ({', '.join(listed)})", values, kinds
         else:
-            yield f"({columns}) IN ({', '.join(f'({one})' for one in listed)})", values, kinds
+            yield f"({columns}) IN ({', '.join(f'({row_places})' for row_places in listed)})", values, kinds
 
 
 def range_condition(
@@ -110,15 +110,15 @@ def range_condition(
         bound: pa.Table | None = getattr(item, name)
         if bound is None:
             continue
-        found = key_values(bound, types)
-        if not found:
+        keys = key_values(bound, types)
+        if not keys:
             return None
-        [key] = found
+        [key] = keys
         places = [f"{name}{n}" for n in range(len(key))]
         values.update(zip(places, key, strict=True))
-        kinds.update((one, db_type(kind, [value])) for one, value, kind in zip(places, key, types, strict=False))
+        kinds.update((place, db_type(kind, [value])) for place, value, kind in zip(places, key, types, strict=False))
         parts.append(
-            _beyond([quoted(place) for place in names[: len(key)]], [f":{place}" for place in places], sign, equal)
+            _beyond([quoted(name) for name in names[: len(key)]], [f":{place}" for place in places], sign, equal)
         )
     return " AND ".join(parts) or "1 = 1", values, kinds
 
@@ -142,13 +142,13 @@ def held_keys(
     columns, place = ", ".join(map(quoted, names)), quoted_table(table.place)
     if item.listed is not None:
         for condition, values, places in conditions(names, key_values(item.listed, types), types):
-            found = cursor.ask(f"SELECT {columns} FROM {place} WHERE {condition}{lock}", values, places).fetchall()  # noqa: S608
-            yield from (_read(row, types) for row in found)
+            rows = cursor.ask(f"SELECT {columns} FROM {place} WHERE {condition}{lock}", values, places).fetchall()  # noqa: S608
+            yield from (_read(row, types) for row in rows)
         return
-    made = range_condition(names, item, types)
-    if made is None:
+    bounds = range_condition(names, item, types)
+    if bounds is None:
         return
-    condition, values, places = made
+    condition, values, places = bounds
     order = "" if lock else f" ORDER BY {columns}"
     for row in cursor.ask(f"SELECT {columns} FROM {place} WHERE {condition}{order}{lock}", values, places):  # noqa: S608
         yield _read(row, types)

@@ -23,7 +23,7 @@ from sluice.targets.sql.tables import TargetTable
 
 
 def clear(cursor: Any, table: TargetTable, item: KeyRange, policies: Policies) -> WriteResult:
-    """Delete what the stretch holds beyond the kept keys. In a transaction.
+    """Delete the rows of a key range whose key is not kept, in a transaction.
 
     Raises LoadError, and what the driver raises.
     """
@@ -32,21 +32,21 @@ def clear(cursor: Any, table: TargetTable, item: KeyRange, policies: Policies) -
         cursor.execute(f"DELETE FROM {place}")
         return WriteResult(deleted=cursor.rowcount, statements=1)
     types = key_types(table, item.names)
-    kept_key_values: set[tuple[Any, ...]] = set()
+    retained: set[tuple[Any, ...]] = set()
     if item.kept is not None and item.kept.num_rows:
         fields = {name: field for field, name in sent_fields(item.kept.schema, table)}
         columns = [BoundColumn.of(number, fields[name]) for number, name in enumerate(item.names)]
         rows = storable(item.kept, columns, policies)
-        kept_key_values = set(key_values(rows.select([column.field.name for column in columns]), types))
-    removed_keys = [key for key in held_keys(cursor, table, item, types, " FOR UPDATE") if key not in kept_key_values]
-    if not removed_keys:
+        retained = set(key_values(rows.select([column.field.name for column in columns]), types))
+    extra = [key for key in held_keys(cursor, table, item, types, " FOR UPDATE") if key not in retained]
+    if not extra:
         return WriteResult(statements=1)
     places = [f"k{number}" for number in range(len(types))]
-    same = " AND ".join(f"{quoted(name)} = :{one}" for name, one in zip(item.names, places, strict=True))
-    rows_ = [dict(zip(places, key, strict=True)) for key in removed_keys]
+    same = " AND ".join(f"{quoted(name)} = :{parameter}" for name, parameter in zip(item.names, places, strict=True))
+    rows_ = [dict(zip(places, key, strict=True)) for key in extra]
     kinds = {
-        one: db_type(kind, [key[n] for key in removed_keys])
-        for n, (one, kind) in enumerate(zip(places, types, strict=True))
+        parameter: db_type(kind, [key[n] for key in extra])
+        for n, (parameter, kind) in enumerate(zip(places, types, strict=True))
     }
     deleted = cursor.run(f"DELETE FROM {place} WHERE {same}", rows_, kinds)
     return WriteResult(deleted=deleted, statements=2)
@@ -61,14 +61,14 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = Fa
     return catalogs.replaceable(plan, info, partial(_otherwise, listed=listed))
 
 
-def _otherwise(column: PlannedColumn, own_column: ColumnInfo, *, listed: bool) -> str:
+def _otherwise(column: PlannedColumn, stored: ColumnInfo, *, listed: bool) -> str:
     """Return why values of a column are not those of the source or, unless they are listed, not in its order; "" if
     they are.
     """
     alike, does = (TOLD_ALIKE, "tell apart") if listed else (SORTED_ALIKE, "sort")
-    if oracle_type(own_column.declared).word in alike.get(column.sent_type.kind, frozenset()):
+    if oracle_type(stored.declared).word in alike.get(column.sent_type.kind, frozenset()):
         return ""
     return (
-        f"column {column.name} is {own_column.declared}, which Oracle may {does} otherwise than the source its "
+        f"column {column.name} is {stored.declared}, which Oracle may {does} otherwise than the source its "
         f"{column.sql_type}"
     )

@@ -98,13 +98,13 @@ class RowWriter(SqlRowWriter):
 
     def write_counted(self, table: TargetTable, rows: pa.Table) -> WriteResult:
         """See the class."""
-        gone = pc.equal(rows["_op"], "d")
-        live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
+        deleted = pc.equal(rows["_op"], "d")
+        live, removed = rows.filter(pc.invert(deleted)), rows.filter(deleted)
         if removed.num_rows:
             self._delete_counted(table, identifying(removed))
         columns = _columns(table, rows.schema)
-        done = self._each(insert(table, columns), table, live, columns)[1]
-        return WriteResult(live.num_rows, removed.num_rows, statements=done + bool(removed.num_rows))
+        statements = self._each(insert(table, columns), table, live, columns)[1]
+        return WriteResult(live.num_rows, removed.num_rows, statements=statements + bool(removed.num_rows))
 
     def write_partial(self, item: TableChanges) -> WriteResult:
         """Write rows of which some lack columns.
@@ -119,8 +119,8 @@ class RowWriter(SqlRowWriter):
         for rows in self.during(item.pieces()):
             total += WriteResult(statements=self._delete(table, IncompleteRows.of(table, rows).origins))
         total += self.write_keyed(replace(known(item), replaces=()))
-        for statement, whole in aside:
-            self.cursor.run(statement, whole.rows, whole.types)
+        for statement, complete in aside:
+            self.cursor.run(statement, complete.rows, complete.types)
             total += WriteResult(statements=1)
         for rows in self.during(item.pieces()):
             total += self._write_lacking(IncompleteRows.of(table, rows))
@@ -135,26 +135,28 @@ class RowWriter(SqlRowWriter):
             return 0, 0
         sent = [column for column, _ in columns]
         rows = rows.combine_chunks()
-        changed = done = 0
+        changed = statements = 0
         for start, stop in cuts(row_bytes(rows.select([c.field.name for c in sent])), SLICE_BYTES, SLICE_ROWS):
             values = bound(rows.slice(start, stop - start), sent, table, self.policies)
             changed += self.cursor.run(statement, values.rows, values.types)
-            done += 1
-        return changed, done
+            statements += 1
+        return changed, statements
 
     def _delete(self, table: TargetTable, rows: pa.Table) -> int:
         """Delete by key; in a repeat the rows may be gone already. Returns the number of statements."""
         if not rows.num_rows:
             return 0
         keys = _key(table, rows.schema)
-        count, done = self._each(f"DELETE FROM {quoted_table(table.place)} WHERE {_same(keys)}", table, rows, keys)
+        count, statements = self._each(
+            f"DELETE FROM {quoted_table(table.place)} WHERE {_same(keys)}", table, rows, keys
+        )
         if count > rows.num_rows:
             raise LoadError(
                 f"a DELETE of {rows.num_rows} rows would have removed {count} rows of the target",
                 where=str(table.table),
                 hint="the target's key holds values for equal that the source tells apart: compare it (`sluice check`)",
             )
-        return done
+        return statements
 
     def _put_rows(self, table: TargetTable, rows: pa.Table) -> int:
         """Insert new rows, and merge the others. An INSERT fails if a row exists unexpectedly, as in a repeat; then all
@@ -162,12 +164,12 @@ class RowWriter(SqlRowWriter):
         """
         columns = _columns(table, rows.schema)
         new = pc.and_(pc.equal(rows["_op"], "i"), pc.is_null(rows["_before"]))
-        fresh, done = only(rows, new), 0
+        fresh, statements = only(rows, new), 0
         if fresh.num_rows:
             inserted = self._attempt(insert(table, columns), table, fresh, columns)
-            done += 1
+            statements += 1
             rows = only(rows, pc.invert(new)) if inserted else rows
-        return done + self._each(merge(table, columns), table, rows, columns)[1]
+        return statements + self._each(merge(table, columns), table, rows, columns)[1]
 
     def _attempt(
         self, statement: str, table: TargetTable, rows: pa.Table, columns: Sequence[tuple[BoundColumn, str]]
@@ -206,56 +208,59 @@ class RowWriter(SqlRowWriter):
             raise _not_found(table, f"the target has {count} of the {rows.num_rows} rows to delete")
 
     def _put_aside(self, some: IncompleteRows) -> list[tuple[str, Bound]]:
-        """Make the rows that leave whole, in memory. Locks the rows.
+        """Complete, in memory, the rows that change their key, which are deleted and inserted again. Locks them.
 
-        Returns the statements that put them where they belong, with their values.
+        Returns the statements that insert them, with their values.
         """
         table, leaving, lacks = some.table, some.leaving, some.lacks[some.away]
         if not leaving.num_rows:
             return []
         columns, fresh, was = _columns(table, leaving.schema), np.array(some.fresh), some.origins
-        made = []
+        inserts = []
         for pattern, which in patterns(np.column_stack([lacks, fresh])):
             sent = [pair for pair, absent in zip(columns, pattern[:-1], strict=True) if not absent]
             absent = [name for (_, name), lost in zip(columns, pattern[:-1], strict=True) if lost]
             rows = leaving.take(pa.array(which)).combine_chunks()
             values = bound(rows, [column for column, _ in sent], table, self.policies)
             if pattern[-1] or not absent:  # inserted before its table had these columns, so it gets the defaults
-                made.append((insert(table, sent), values))
+                inserts.append((insert(table, sent), values))
                 continue
-            there = self._held(some, was.take(pa.array(which)), rows, absent)
+            stored_rows = self._held(some, was.take(pa.array(which)), rows, absent)
             types = dict(zip(table.columns, map(oracle_type, table.types), strict=True))
-            kept = [
-                (f"k{n}", name, [row[n] for row in there], db_type(types[name], [row[n] for row in there]))
+            copied = [
+                (f"k{n}", name, [row[n] for row in stored_rows], db_type(types[name], [row[n] for row in stored_rows]))
                 for n, name in enumerate(absent)
             ]
-            whole = [
-                {**row, **{place: held[number] for place, _, held, _ in kept}} for number, row in enumerate(values.rows)
+            complete = [
+                {**row, **{place: old[number] for place, _, old, _ in copied}} for number, row in enumerate(values.rows)
             ]
-            names = [*((column.name, name) for column, name in sent), *((place, name) for place, name, _, _ in kept)]
+            names = [*((column.name, name) for column, name in sent), *((place, name) for place, name, _, _ in copied)]
             statement = _insert(table, names)
-            made.append((statement, Bound(whole, {**values.types, **{place: kind for place, _, _, kind in kept}})))
-        return made
+            inserts.append((
+                statement,
+                Bound(complete, {**values.types, **{place: kind for place, _, _, kind in copied}}),
+            ))
+        return inserts
 
     def _held(self, some: IncompleteRows, keys: pa.Table, rows: pa.Table, names: Sequence[str]) -> list[Sequence[Any]]:
-        """Return what the target has in some columns of the rows with these keys, and lock them."""
+        """Return the stored values of some columns of the rows with these keys, and lock the rows."""
         table = some.table
         columns = _key(table, keys.schema)
         values = bound(keys.combine_chunks(), [column for column, _ in columns], table, self.policies)
         chosen, place = ", ".join(map(quoted, names)), quoted_table(table.place)
-        found: list[Sequence[Any]] = []
+        stored_rows: list[Sequence[Any]] = []
         for row in values.rows:
             query = f"SELECT {chosen} FROM {place} WHERE {_same(columns)} FOR UPDATE"
-            found += self.cursor.ask(query, row, values.types).fetchall()
-        self._require(some, rows, len(found))
-        return found
+            stored_rows += self.cursor.ask(query, row, values.types).fetchall()
+        self._require(some, rows, len(stored_rows))
+        return stored_rows
 
     def _write_lacking(self, some: IncompleteRows) -> WriteResult:
-        """Write what is known of the rows that stay. Each has to be there."""
+        """Update the sent columns of the rows that keep their key. Each row has to exist."""
         table, stay = some.table, some.rows.filter(pa.array(~some.away))
         columns, keys = _columns(table, some.rows.schema), _key(table, some.rows.schema)
         key = {name for _, name in keys}
-        done = 0
+        statements = 0
         for pattern, which in patterns(some.lacks[~some.away]):
             sent = [pair for pair, absent in zip(columns, pattern, strict=True) if not absent and pair[1] not in key]
             if not sent:
@@ -265,8 +270,8 @@ class RowWriter(SqlRowWriter):
             statement = f"UPDATE {quoted_table(table.place)} SET {settings} WHERE {_same(keys)}"
             count, more = self._each(statement, table, rows, [*sent, *keys])
             self._require(some, rows, count)
-            done += more
-        return WriteResult(some.rows.num_rows, 0, statements=done)
+            statements += more
+        return WriteResult(some.rows.num_rows, 0, statements=statements)
 
     @staticmethod
     def _require(some: IncompleteRows, rows: pa.Table, count: int) -> None:
@@ -286,8 +291,8 @@ def _columns(table: TargetTable, schema: pa.Schema) -> list[tuple[BoundColumn, s
 
 
 def _key(table: TargetTable, schema: pa.Schema) -> list[tuple[BoundColumn, str]]:
-    found = {name: (column, name) for column, name in _columns(table, schema)}
-    return [found[name] for name in table.key]
+    columns = {name: (column, name) for column, name in _columns(table, schema)}
+    return [columns[name] for name in table.key]
 
 
 def _same(columns: Sequence[tuple[BoundColumn, str]]) -> str:

@@ -55,8 +55,8 @@ class Cursor:
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row, None after the last."""
-        found: tuple[Any, ...] | None = self._cursor.fetchone()
-        return found
+        row: tuple[Any, ...] | None = self._cursor.fetchone()
+        return row
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return the rows that are left."""

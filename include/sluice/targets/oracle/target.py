@@ -194,7 +194,10 @@ class OracleTarget(FoldingTarget[Session, OracleOptions, AckTable]):
 
     def _statements(self, session: Session, change: SchemaChange) -> list[str]:
         tables = sorted({
-            self.naming.table(change.target(table)) for one in change.tables for table in one.tables if table.table
+            self.naming.table(change.target(table))
+            for table_change in change.tables
+            for table in table_change.tables
+            if table.table
         })
 
         def has_rows(table: TableId) -> bool:

@@ -165,21 +165,21 @@ def encoded(column: BoundColumn, values: pa.Array, policies: Policies) -> list[A
 
 
 def _refuse(mask: Sequence[bool] | Bools, why: str) -> None:
-    found = np.asarray(mask, bool)
-    if found.any():
-        raise Refusal(found, why)
+    refused = np.asarray(mask, bool)
+    if refused.any():
+        raise Refusal(refused, why)
 
 
 def _whole(values: pa.Array, target: OracleType) -> list[Any]:
-    found = [None if value is None else int(value) for value in values.to_pylist()]
+    numbers = [None if value is None else int(value) for value in values.to_pylist()]
     limit = 10 ** room(target)[0]
-    _refuse([value is not None and abs(value) >= limit for value in found], f"is outside of {target.declared}")
-    return found
+    _refuse([value is not None and abs(value) >= limit for value in numbers], f"is outside of {target.declared}")
+    return numbers
 
 
 def _decimals(values: pa.Array, target: OracleType) -> list[Any]:
     _refuse(decimals.is_nan(values), "is NaN, which Oracle's NUMBER does not have")
-    found = values.to_pylist()
+    numbers = values.to_pylist()
     before, after = room(target)
 
     def outside(value: Decimal | None) -> bool:
@@ -191,8 +191,8 @@ def _decimals(values: pa.Array, target: OracleType) -> list[Any]:
             return len(digits) > _MOST_DIGITS
         return -exponent > after or len(digits) + exponent > before
 
-    _refuse([outside(value) for value in found], f"has more digits than {target.declared} keeps")
-    return list(found)
+    _refuse([outside(value) for value in numbers], f"has more digits than {target.declared} keeps")
+    return list(numbers)
 
 
 def _floats(values: pa.Array, target: OracleType) -> list[Any]:
@@ -244,14 +244,14 @@ def _spans(values: pa.Array, target: OracleType) -> list[Any]:
 
 def _not_empty(values: pa.Array, policies: Policies, blank: str | None) -> list[Any]:
     """Return texts, or bytes, of which none is empty. ``blank``: stands for an empty one; None: nothing does."""
-    found = values.to_pylist()
-    empty = [value is not None and not value for value in found]
+    python_values = values.to_pylist()
+    empty = [value is not None and not value for value in python_values]
     if not any(empty):
-        return list(found)
+        return list(python_values)
     if policies.empty_strings == "refuse" or (policies.empty_strings == "blank" and blank is None):
         _refuse(empty, "is empty, which is NULL to Oracle (options.empty_strings says what is to become of it)")
     instead = blank if policies.empty_strings == "blank" else None
-    return [instead if is_empty else value for is_empty, value in zip(empty, found, strict=True)]
+    return [instead if is_empty else value for is_empty, value in zip(empty, python_values, strict=True)]
 
 
 def _refused(rows: pa.Table, column: BoundColumn, refusal: Refusal, table: TargetTable) -> LoadError:

@@ -54,9 +54,9 @@ class RangeDifferences:
 
 
 def keys_where(keys: pa.Table, wanted: Sequence[bool]) -> pa.Table | None:
-    """Return those of some keys that are wanted, as :attr:`RangeDifferences.extra`; None for none."""
-    found = keys.filter(pa.array(wanted, pa.bool_()))
-    return found if found.num_rows else None
+    """Return the keys whose ``wanted`` is true, as :attr:`RangeDifferences.extra`; None for none."""
+    chosen = keys.filter(pa.array(wanted, pa.bool_()))
+    return chosen if chosen.num_rows else None
 
 
 class Comparer(Protocol):
@@ -186,10 +186,10 @@ class CountingComparer(Protocol):
         """Compare CHANGESET_ROWS with the whole of a table, by all columns of the rows.
 
         Args:
-            rows: read to the end before the target's rows are. changed: asked for after that: rows whose number cannot
-                be told.
-            whole: rows that only the target has are looked for. shown: columns at the target whose values are told.
-                most: rows told.
+            rows: the source's rows, read to the end before the target's. changed: called after that; returns rows whose
+                number cannot be compared.
+            whole: also look for rows that only the target has. shown: target columns whose values may be reported.
+                most: the most rows to report.
         """
 
 

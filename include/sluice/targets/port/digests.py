@@ -131,9 +131,9 @@ class DigestStore(Protocol):
         """
 
     def set_source(self, table: str, found: RangeDigest, batch: int, since: Callable[[int, int], LogDelta]) -> KeptSum:
-        """Keep what the source's server said of a table as of the end of ``batch``; return what was kept at that time.
+        """Store the source's digest of a table as of the end of ``batch``; return the former one, as of that batch.
 
-        ``since``: of the batches ``after`` < n <= ``upto``, what their log does to the digest.
+        ``since``: called with (after, upto); returns the effect of the log of batches ``after`` < n <= ``upto``.
         """
 
     def forget(self, tables: Sequence[str], why: str) -> None:

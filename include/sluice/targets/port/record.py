@@ -114,8 +114,8 @@ class TermRecord(WriterRecord):
 
     def followed(self, fence: Fence, number: int) -> bool:
         """Return True if the schema change with this number is done."""
-        batch, done = self.statements
-        return batch == fence.batch and done > number
+        batch, last_number = self.statements
+        return batch == fence.batch and last_number > number
 
 
 # -- the codec ---------------------------------------------------------------------------------------------------------

@@ -135,8 +135,8 @@ class ChangePiece:
 
     def slice(self, start: int, rows: int) -> ChangePiece:
         """Return some of the rows."""
-        given, txn_row, part = (values.slice(start, rows) for values in (self.rows, self.txn_row, self.part))
-        return ChangePiece(self.table, self.key, given, txn_row, part, batch=self.batch)
+        sliced, txn_row, part = (values.slice(start, rows) for values in (self.rows, self.txn_row, self.part))
+        return ChangePiece(self.table, self.key, sliced, txn_row, part, batch=self.batch)
 
 
 class RowReader(Protocol):

@@ -84,10 +84,14 @@ class SchemaChange:
     def changes(self) -> tuple[TableChange, ...]:
         """``tables`` with each cut-over of an online schema change as one change of the captured table."""
         swapped = self.cut_overs
-        names = {one.table for one in swapped}
+        names = {cut_over.table for cut_over in swapped}
         return (
             *swapped,
-            *(table for table in self.tables if table.table not in names and table.renamed_to not in names),
+            *(
+                table_change
+                for table_change in self.tables
+                if table_change.table not in names and table_change.renamed_to not in names
+            ),
         )
 
     def target(self, table: TableId) -> TableId:
@@ -96,9 +100,9 @@ class SchemaChange:
 
     def name_after(self, table: TableId) -> TableId:
         """Return the name that a source table has after all renames of the statement, one after the other."""
-        for change in self.changes:
-            if change.table == table and change.renamed_to is not None:
-                table = change.renamed_to
+        for table_change in self.changes:
+            if table_change.table == table and table_change.renamed_to is not None:
+                table = table_change.renamed_to
         return table
 
     @property

@@ -34,24 +34,24 @@ def effects_at(
     """Return those of the source's effects on a table that change what a target stores.
 
     A target that stores the source's values in another form has effects of its own: values that the source keeps are
-    stored otherwise from now on, and rows that are there have no value of a new generated column.
+    stored otherwise from now on, and existing rows have no value of a new generated column.
     """
-    found = []
+    target_effects = []
     for effect in effects:
         why = "" if held is Held.TYPED or not effect.same else _stored_otherwise(held, change, effect)
         if why or not effect.same:
-            found.append(replace(effect, unknown=effect.unknown or why))
+            target_effects.append(replace(effect, unknown=effect.unknown or why))
     if held is not Held.TYPED and one.before is not None and one.after is not None:
-        known_names = {column.name for column in one.before.columns} | {effect.new.name for effect in effects}
-        found += [
+        column_names = {column.name for column in one.before.columns} | {effect.new.name for effect in effects}
+        target_effects += [
             ColumnEffect(one.table, new, new, unknown="the source computes its values")
             for new in one.after.columns
-            if new.generated is not None and new.name not in known_names
+            if new.generated is not None and new.name not in column_names
         ]
-    return found
+    return target_effects
 
 
-def _stored_otherwise(held: Held, change: SchemaChange, effect: ColumnEffect) -> str:
+def _stored_otherwise(storage_form: Held, change: SchemaChange, effect: ColumnEffect) -> str:
     old, new = effect.old, effect.new
     if new.generated is not None:
         return "" if old.generated == new.generated else "the source computes its values anew"
@@ -62,7 +62,7 @@ def _stored_otherwise(held: Held, change: SchemaChange, effect: ColumnEffect) ->
         return "a FLOAT is stored as its shortest text, which is another DOUBLE"
     if _digits(was) != _digits(now):
         return "values are stored with as many digits as the column has"
-    exact = held is Held.NUMBERS and (was.precision > _DECIMAL128) != (now.precision > _DECIMAL128)
+    exact = storage_form is Held.NUMBERS and (was.precision > _DECIMAL128) != (now.precision > _DECIMAL128)
     return "so many digits are stored as a text" if exact else ""
 
 
@@ -89,10 +89,10 @@ def not_converted(
     """
     old, new = effect.old, effect.new
     name = old.name if old.name == new.name else f"{old.name} (now {new.name})"
-    said = f" ({by_hand})" if by_hand else ""
+    statement = f" ({by_hand})" if by_hand else ""
     hand = (
-        f"make the change at the target by hand{said}, rows included, and set change_column to ignore in the ddl of "
-        f"target {change.consumer} until the batch is delivered"
+        f"make the change at the target by hand{statement}, rows included, and set change_column to ignore in the ddl "
+        f"of target {change.consumer} until the batch is delivered"
     )
     return LoadError(
         f"the source converted the rows of {effect.table}, and those of {target} cannot be converted in the same way: "
@@ -106,7 +106,7 @@ def not_converted(
 
 
 def _retyped(old: ColumnDefinition, new: ColumnDefinition) -> str:
-    was, now = (_said(one.type, nullable=one.nullable) for one in (old, new))
+    was, now = (_said(column.type, nullable=column.nullable) for column in (old, new))
     if old == new:
         return f" is new and is {now}"
     return f" was {was} and is {now}" if was != now else f" of type {now}"

@@ -126,8 +126,8 @@ class AlterTable:
     def columns_after(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the target's columns after the change. ``columns``: those before it."""
         renamed = self.renamed
-        kept = (renamed.get(name, name) for name in columns if name not in self.drops)
-        return (*kept, *(added.name for added in self.new))
+        remaining = (renamed.get(name, name) for name in columns if name not in self.drops)
+        return (*remaining, *(added.name for added in self.new))
 
     def key_after(self, key: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the key's columns at the target after the change. ``key``: those before it."""
@@ -139,7 +139,7 @@ Step = DropTable | EmptyTable | RenameTable | CreateTable | AlterTable
 
 
 def steps_of(change: SchemaChange, tables: Tables, *, generated: bool = False) -> Iterator[Step]:
-    """Yield what a target has to do for a statement. ``generated``: it has generated columns, too. Raises LoadError."""
+    """Yield a target's steps for a statement. ``generated``: the target has generated columns. Raises LoadError."""
     planner = Planner(change, tables, generated=generated)
     for part in followed(change):
         for step in planner.steps(part):
@@ -153,7 +153,7 @@ def _other_keys(table: TableDefinition) -> list[IndexDefinition]:
 
 
 def type_of(change: SchemaChange, column: ColumnDefinition) -> ColumnType:
-    """Return what the values of a column are. Raises LoadError for a type that is not known."""
+    """Return the type of a column's values. Raises LoadError for a type that is not known."""
     column_type = change.meaning.types.get(column)
     if column_type is None:
         raise not_followed(change, f"the type {column.type} of column {column.name} is not known")
@@ -175,24 +175,24 @@ class Planner:
         self._now: dict[TableId, dict[str, str] | None] = {}
 
     def steps(self, part: Followed) -> Iterator[Step]:
-        """Yield what to do to one table. Raises LoadError."""
-        change, kinds = part.one, part.kinds
-        table = self._tables.table(change.table)
+        """Yield the steps for one table. Raises LoadError."""
+        table_change, kinds = part.one, part.kinds
+        table = self._tables.table(table_change.table)
         if K.DROP_TABLE in kinds:
             if self._has(table):
                 self._now[table] = None
                 yield DropTable(table)
             return
         if K.CREATE_TABLE in kinds:
-            yield from self._created(change, table)
+            yield from self._created(table_change, table)
             return
         if K.TRUNCATE_TABLE in kinds and self._has(table):
-            yield EmptyTable(table, change.table)
+            yield EmptyTable(table, table_change.table)
         alters = part.captured and bool(kinds - _NOT_OF_COLUMNS)
-        if alters and self._has(table) and change.before is not None and change.after is not None:
-            yield self._altered(part, table, change.before, change.after)
-        if K.RENAME_TABLE in kinds and change.renamed_to is not None:
-            yield from self._renamed(part, table, change.renamed_to)
+        if alters and self._has(table) and table_change.before is not None and table_change.after is not None:
+            yield self._altered(part, table, table_change.before, table_change.after)
+        if K.RENAME_TABLE in kinds and table_change.renamed_to is not None:
+            yield from self._renamed(part, table, table_change.renamed_to)
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _columns(self, table: TableId) -> dict[str, str] | None:
@@ -204,18 +204,25 @@ class Planner:
     def _has(self, table: TableId) -> bool:
         return self._columns(table) is not None
 
-    def _created(self, change: TableChange, table: TableId) -> Iterator[Step]:
-        if change.after is None or (self._has(table) and change.before is None):
+    def _created(self, table_change: TableChange, table: TableId) -> Iterator[Step]:
+        if table_change.after is None or (self._has(table) and table_change.before is None):
             return
         if self._has(table):
             yield DropTable(table)  # CREATE OR REPLACE TABLE
         columns = tuple(
             AddColumn(name, column)
-            for column in change.after.columns
-            if (name := self._name(change, column)) is not None
+            for column in table_change.after.columns
+            if (name := self._name(table_change, column)) is not None
         )
         self._now[table] = {added.name.casefold(): added.name for added in columns}
-        yield CreateTable(table, change.table, change, change.after, columns, self._key(change, change.after))
+        yield CreateTable(
+            table,
+            table_change.table,
+            table_change,
+            table_change.after,
+            columns,
+            self._key(table_change, table_change.after),
+        )
 
     def _renamed(self, part: Followed, table: TableId, to: TableId) -> Iterator[Step]:
         new = self._tables.table(to)
@@ -226,23 +233,25 @@ class Planner:
         self._now[new], self._now[table] = self._now[table], None
         yield RenameTable(table, new, part.one.before)
 
-    def _name(self, change: TableChange, column: ColumnDefinition) -> str | None:
+    def _name(self, table_change: TableChange, column: ColumnDefinition) -> str | None:
         """Return the target's name of a column that it has, or shall have."""
         return (
-            None if column.generated is not None and not self._generated else self._tables.column(change, column.name)
+            None
+            if column.generated is not None and not self._generated
+            else self._tables.column(table_change, column.name)
         )
 
-    def _key(self, change: TableChange, after: TableDefinition) -> tuple[str, ...]:
-        return tuple(self._tables.column(change, name) or name for name in after.row_key)
+    def _key(self, table_change: TableChange, after: TableDefinition) -> tuple[str, ...]:
+        return tuple(self._tables.column(table_change, name) or name for name in after.row_key)
 
     def _altered(self, part: Followed, table: TableId, before: TableDefinition, after: TableDefinition) -> AlterTable:
-        change, kinds = part.one, part.kinds
+        table_change, kinds = part.one, part.kinds
         columns = self._columns(table)
         assert columns is not None
         require_told_columns(self._change, part)
         parts = self._parts(part)
-        drops = tuple(self._drops(change, [p for p in parts if p.kind in kinds & {K.DROP_COLUMN}], columns))
-        renames, clash = self._renames(change, [p for p in parts if p.kind in kinds & {K.RENAME_COLUMN}], columns)
+        drops = tuple(self._drops(table_change, [p for p in parts if p.kind in kinds & {K.DROP_COLUMN}], columns))
+        renames, clash = self._renames(table_change, [p for p in parts if p.kind in kinds & {K.RENAME_COLUMN}], columns)
         was = {new.casefold(): old for old, new in renames}
         stays = {
             p.old.name.lower()
@@ -251,80 +260,86 @@ class Planner:
         }
         changes, adds = [], []
         for each in parts:
-            name = self._name(change, each.new) if each.new is not None and each.kind in kinds else None
+            name = self._name(table_change, each.new) if each.new is not None and each.kind in kinds else None
             if each.new is None or name is None or each.kind is K.RENAME_COLUMN:
                 continue
-            found = columns.get(name.casefold())
+            stored_name = columns.get(name.casefold())
             if each.kind is K.ADD_COLUMN:
-                if found is not None and each.new.name.lower() in stays:
+                if stored_name is not None and each.new.name.lower() in stays:
                     raise not_followed(
-                        self._change, f"the old column {found} stays, and the new one would have its values"
+                        self._change, f"the old column {stored_name} stays, and the new one would have its values"
                     )
-                adds.append(AddColumn(name, each.new, there=found is not None))
-            elif found is not None and each.old is not None:
-                changes.append(ChangeColumn(each.kind, found, was.get(found.casefold(), found), each.old, each.new))
+                adds.append(AddColumn(name, each.new, there=stored_name is not None))
+            elif stored_name is not None and each.old is not None:
+                changes.append(
+                    ChangeColumn(
+                        each.kind, stored_name, was.get(stored_name.casefold(), stored_name), each.old, each.new
+                    )
+                )
         columns.update({added.name.casefold(): added.name for added in adds if not added.there})
         return AlterTable(
             table,
-            change.table,
-            change,
+            table_change.table,
+            table_change,
             before,
             after,
             parts,
-            copied=change.table in self._change.copies,
+            copied=table_change.table in self._change.copies,
             drops=drops,
             renames=renames,
             changes=tuple(changes),
             adds=tuple(adds),
-            key=self._key(change, after) if K.PRIMARY_KEY in kinds and before.row_key != after.row_key else None,
+            key=self._key(table_change, after) if K.PRIMARY_KEY in kinds and before.row_key != after.row_key else None,
             comment=after.comment if K.TABLE_OPTIONS in kinds and before.comment != after.comment else None,
             indexes=bool(kinds & {K.INDEXES, K.DROP_COLUMN}) and _other_keys(before) != _other_keys(after),
             clash=clash,
         )
 
     def _parts(self, part: Followed) -> tuple[ColumnChange, ...]:
-        """Return what became of the columns, one by one. Which was renamed, only the statement tells."""
-        change = part.one
+        """Return the change of each column. Only the statement tells which was renamed."""
+        table_change = part.one
         if part.cut_over:
-            return change.columns
-        if K.RENAME_COLUMN not in change.kinds and not change.reuses_names:
-            return change.compared_columns()
+            return table_change.columns
+        if K.RENAME_COLUMN not in table_change.kinds and not table_change.reuses_names:
+            return table_change.compared_columns()
         try:
-            parts = self._change.meaning.altered_columns(change)
+            changes = self._change.meaning.altered_columns(table_change)
         except DecodeError as error:
             raise not_followed(self._change, f"it is not understood: {error.message}") from error
-        if parts is None:
+        if changes is None:
             raise not_followed(self._change, "which columns were renamed is not known")
-        return parts
+        return changes
 
-    def _drops(self, change: TableChange, parts: Sequence[ColumnChange], there: dict[str, str]) -> Iterator[str]:
+    def _drops(
+        self, table_change: TableChange, parts: Sequence[ColumnChange], columns: dict[str, str]
+    ) -> Iterator[str]:
         for part in parts:
             assert part.old is not None
-            name = self._tables.column(change, part.old.name)
-            found = there.pop(name.casefold(), None) if name is not None else None
-            if found is not None:
-                yield found
+            name = self._tables.column(table_change, part.old.name)
+            stored_name = columns.pop(name.casefold(), None) if name is not None else None
+            if stored_name is not None:
+                yield stored_name
 
     def _renames(
-        self, change: TableChange, parts: Sequence[ColumnChange], there: dict[str, str]
+        self, table_change: TableChange, parts: Sequence[ColumnChange], columns: dict[str, str]
     ) -> tuple[tuple[tuple[str, str], ...], str]:
-        """Return the pairs, and a new name that the table has already."""
+        """Return (old, new) target names, and a new name that the table has already."""
         pairs: list[tuple[str, str]] = []
         for part in parts:
             assert part.old is not None
             assert part.new is not None
-            was, name = (self._tables.column(change, each.name) for each in (part.old, part.new))
-            found = there.get(was.casefold()) if was is not None else None
-            if name is None and found is None:
+            was, name = (self._tables.column(table_change, each.name) for each in (part.old, part.new))
+            stored_name = columns.get(was.casefold()) if was is not None else None
+            if name is None and stored_name is None:
                 continue
-            if name is None or (was is None and part.new.generated is None and name.casefold() not in there):
-                gone = "the old" if was is None else "the new"
-                why = f"column {part.old.name} is {part.new.name} now, and the mapping leaves {gone} one out"
+            if name is None or (was is None and part.new.generated is None and name.casefold() not in columns):
+                excluded = "the old" if was is None else "the new"
+                why = f"column {part.old.name} is {part.new.name} now, and the mapping leaves {excluded} one out"
                 raise not_followed(self._change, why)
-            if found is not None and found != name:
-                pairs.append((found, name))
-        for found, _ in pairs:
-            del there[found.casefold()]
-        clash = next((name for _, name in pairs if name.casefold() in there), "")
-        there.update({name.casefold(): name for _, name in pairs})
+            if stored_name is not None and stored_name != name:
+                pairs.append((stored_name, name))
+        for stored_name, _ in pairs:
+            del columns[stored_name.casefold()]
+        clash = next((name for _, name in pairs if name.casefold() in columns), "")
+        columns.update({name.casefold(): name for _, name in pairs})
         return tuple(pairs), clash

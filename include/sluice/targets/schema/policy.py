@@ -27,19 +27,19 @@ NAMES = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.REN
 
 
 def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] | None:
-    """Return what became of a table's columns, one by one; which was renamed, only the statement tells.
+    """Return the change of each column of a table.
 
-    None: it does not.
+    None: columns were renamed, and the statement does not tell which.
     """
     assert one.before is not None
     assert one.after is not None
     if not set(one.kinds) & NAMES:
         return one.compared_columns()
     try:
-        altered_columns = change.meaning.altered_columns(one)
+        column_changes = change.meaning.altered_columns(one)
     except DecodeError:
         return None
-    return altered_columns if altered_columns is not None or not change.cut_overs else one.columns
+    return column_changes if column_changes is not None or not change.cut_overs else one.columns
 
 
 K = ChangeKind
@@ -71,21 +71,21 @@ def followed(change: SchemaChange) -> tuple[Followed, ...]:
     A table that is not captured is left out, unless it gets the name of one that is. The cut-over of an online schema
     change is one change of the captured table, with all that differs between its two definitions.
     """
-    swapped = {change.table for change in change.cut_overs}
-    found: list[Followed] = []
+    swapped = {table_change.table for table_change in change.cut_overs}
+    parts: list[Followed] = []
     arrived: set[TableId] = set()
     """Names that are not captured, under which a captured table is on its way."""
-    for one in change.changes:
-        if one.table in swapped:
-            found.append(Followed(one, frozenset(one.kinds), cut_over=True))
+    for table_change in change.changes:
+        if table_change.table in swapped:
+            parts.append(Followed(table_change, frozenset(table_change.kinds), cut_over=True))
             continue
-        captured = one.table not in change.not_captured or one.table in arrived
-        if captured and one.renamed_to is not None:
-            arrived.add(one.renamed_to)
-        if captured or not set(one.tables) <= change.not_captured:
-            kinds = frozenset(one.kinds)
-            found.append(Followed(one, kinds if change.kinds is None else kinds & change.kinds, captured))
-    return tuple(found)
+        captured = table_change.table not in change.not_captured or table_change.table in arrived
+        if captured and table_change.renamed_to is not None:
+            arrived.add(table_change.renamed_to)
+        if captured or not set(table_change.tables) <= change.not_captured:
+            kinds = frozenset(table_change.kinds)
+            parts.append(Followed(table_change, kinds if change.kinds is None else kinds & change.kinds, captured))
+    return tuple(parts)
 
 
 def not_followed(change: SchemaChange, why: str, by_hand: str = "make the change at the target by hand") -> LoadError:
@@ -116,9 +116,9 @@ def require_told_renames(change: TableChange, columns: Sequence[ColumnChange], t
         columns: the differences of the two definitions. table: the target's, for the error. statement: begins the
             statement with which a person makes the change there.
     """
-    removed_definitions = [c.old for c in columns if c.kind is ChangeKind.DROP_COLUMN and c.old]
+    dropped = [c.old for c in columns if c.kind is ChangeKind.DROP_COLUMN and c.old]
     new = [c.new for c in columns if c.kind is ChangeKind.ADD_COLUMN and c.new]
-    pairs = [(old, one) for old in removed_definitions for one in new if old.type == one.type]
+    pairs = [(old, new_column) for old in dropped for new_column in new if old.type == new_column.type]
     if ChangeKind.RENAME_COLUMN in change.kinds or pairs or change.reuses_names:
         names = ", ".join(f"{a.name} -> {b.name}" for a, b in pairs[:3]) or "a column"
         raise LoadError(
@@ -179,7 +179,7 @@ class Tables(Protocol):
         """Return the target's name of a source table."""
 
     def column(self, one: TableChange, name: str) -> str | None:
-        """Return the target's name of a source column, None for one that does not go over."""
+        """Return the target's name of a source column, None for one that is not delivered."""
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the names of columns as the target spells them, by their casefolded names; None if there is no such
@@ -212,7 +212,7 @@ class Held(Tables, Protocol):
         """Return whether rows are told apart by these columns."""
 
     def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
-        """Return whether there is the index, or (not ``wanted``) whether it is gone."""
+        """Return whether the table has the index, or, unless ``wanted``, whether it lacks it."""
 
     def options(self, table: TableId, one: TableChange) -> Answer:
         """Return whether the table has the comment, charset and engine after the change."""
@@ -255,15 +255,15 @@ def stopped(change: SchemaChange, missing: Iterable[str], unseen: Iterable[str])
     ``missing``: what the target lacks; ``unseen``: what its definitions do not show.
     """
     missing, unseen = list(dict.fromkeys(missing)), list(dict.fromkeys(unseen))
-    said = [f"it lacks {', '.join(missing)}"] if missing else []
-    said += [f"its definitions do not show {', '.join(unseen)}"] if unseen else []
+    reasons = [f"it lacks {', '.join(missing)}"] if missing else []
+    reasons += [f"its definitions do not show {', '.join(unseen)}"] if unseen else []
     kinds = ", ".join(change.ddl_kinds) or ", ".join(sorted(kind.value for kind in change.wanted))
     ignored = to_ignore(change.consumer, kinds)
     stopping = change.stop_kinds if change.ddl_kinds else (kinds,)
     applied = f" (or set {', '.join(stopping)} to apply)" if stopping else ""
     return LoadError(
-        f"the source changed a definition, and the policy of target {change.consumer} is to stop: {'; '.join(said)}: "
-        f"{change.statement.text[:500]}",
+        f"the source changed a definition, and the policy of target {change.consumer} is to stop: "
+        f"{'; '.join(reasons)}: {change.statement.text[:500]}",
         where=change.where,
         hint=f"make the change at the target by hand{applied}, then {ignored}"
         if unseen
@@ -271,58 +271,66 @@ def stopped(change: SchemaChange, missing: Iterable[str], unseen: Iterable[str])
     )
 
 
-def _answers(change: SchemaChange, part: Followed, held: Held) -> Iterator[tuple[str, Answer]]:
-    one, kinds = part.one, set(part.kinds)
+def _answers(change: SchemaChange, part: Followed, definitions: Held) -> Iterator[tuple[str, Answer]]:
+    table_change, kinds = part.one, set(part.kinds)
     for kind in kinds & _ROWS:
         yield kind.value, Answer.UNSEEN
-    table = held.table(one.renamed_to or one.table)
-    columns = held.columns(table)
+    table = definitions.table(table_change.renamed_to or table_change.table)
+    columns = definitions.columns(table)
     if K.DROP_TABLE in kinds:
         yield f"the end of table {table}", has(columns is None)
         return
-    if one.after is None or not kinds - _ROWS - {K.NOTHING}:
+    if table_change.after is None or not kinds - _ROWS - {K.NOTHING}:
         return
     if columns is None:
         yield f"table {table}", Answer.LACKS
         return
-    old = held.table(one.table)
+    old = definitions.table(table_change.table)
     if K.RENAME_TABLE in kinds and old != table:
-        yield f"the end of table {old}", has(held.columns(old) is None)
+        yield f"the end of table {old}", has(definitions.columns(old) is None)
     if K.CREATE_TABLE in kinds:
-        yield from _columns(one, one.after, set(NAMES), held, columns)
-        if one.before is not None:
+        yield from _columns(table_change, table_change.after, set(NAMES), definitions, columns)
+        if table_change.before is not None:
             yield f"whether the rows of the table that {table} replaced are gone", Answer.UNSEEN
         return
-    if one.before is None:
+    if table_change.before is None:
         yield "what it changed", Answer.UNSEEN
         return
-    parts = changed_columns(change, one)
+    parts = changed_columns(change, table_change)
     if parts is None:
         yield "which columns it changed", Answer.UNSEEN
         return
     if kinds & NAMES:
-        yield from _columns(one, one.after, kinds, held, columns)
-        yield from ((f"column {name} under a name used again", Answer.UNSEEN) for name in _reused(one.after, parts))
+        yield from _columns(table_change, table_change.after, kinds, definitions, columns)
+        yield from (
+            (f"column {name} under a name used again", Answer.UNSEEN) for name in _reused(table_change.after, parts)
+        )
     for column in parts:
         if column.kind in kinds:
-            yield from _part(change, one, column, held, table, columns)
-    yield from _of_table(one, parts, kinds, held, table)
+            yield from _part(change, table_change, column, definitions, table, columns)
+    yield from _of_table(table_change, parts, kinds, definitions, table)
 
 
 def _columns(
-    change: TableChange, after: TableDefinition, kinds: set[ChangeKind], held: Held, there: Mapping[str, str]
+    table_change: TableChange,
+    after: TableDefinition,
+    kinds: set[ChangeKind],
+    definitions: Held,
+    columns: Mapping[str, str],
 ) -> Iterator[tuple[str, Answer]]:
     plain = [column.name for column in after.columns if column.generated is None]
-    for name in filter(None, (held.column(change, name) for name in plain)):
-        if name.casefold() not in there:
+    for name in filter(None, (definitions.column(table_change, name) for name in plain)):
+        if name.casefold() not in columns:
             yield f"column {name}", Answer.LACKS
-    kept = {column.name.lower() for column in after.columns}
+    remaining = {column.name.lower() for column in after.columns}
     for column in (
-        change.before.columns if change.before is not None and kinds & {K.DROP_COLUMN, K.RENAME_COLUMN} else ()
+        table_change.before.columns
+        if table_change.before is not None and kinds & {K.DROP_COLUMN, K.RENAME_COLUMN}
+        else ()
     ):
-        removed_column = held.column(change, column.name)
-        if column.name.lower() not in kept and removed_column is not None and removed_column.casefold() in there:
-            yield f"the end of column {removed_column}", Answer.LACKS
+        old_name = definitions.column(table_change, column.name)
+        if column.name.lower() not in remaining and old_name is not None and old_name.casefold() in columns:
+            yield f"the end of column {old_name}", Answer.LACKS
 
 
 def _reused(after: TableDefinition, parts: Iterable[ColumnChange]) -> Iterator[str]:
@@ -337,56 +345,70 @@ def _reused(after: TableDefinition, parts: Iterable[ColumnChange]) -> Iterator[s
 
 
 def _part(
-    change: SchemaChange, one: TableChange, part: ColumnChange, held: Held, table: TableId, there: Mapping[str, str]
+    change: SchemaChange,
+    table_change: TableChange,
+    part: ColumnChange,
+    definitions: Held,
+    table: TableId,
+    columns: Mapping[str, str],
 ) -> Iterator[tuple[str, Answer]]:
     column = part.new
-    name = held.column(one, column.name) if column is not None and column.generated is None else None
-    if column is None or name is None or name.casefold() not in there:
+    name = definitions.column(table_change, column.name) if column is not None and column.generated is None else None
+    if column is None or name is None or name.casefold() not in columns:
         return
     if part.kind in _TYPES:
-        effects = (e for e in change.effects if e.table == one.table and e.new.name.lower() == column.name.lower())
-        yield f"{column.type} of column {name}", held.type(table, name, part, next(effects, None))
+        effects = (
+            e for e in change.effects if e.table == table_change.table and e.new.name.lower() == column.name.lower()
+        )
+        yield f"{column.type} of column {name}", definitions.type(table, name, part, next(effects, None))
     elif part.kind in {K.ALLOW_NULL, K.REQUIRE_VALUE}:
-        nullable, wanted = held.nullable(table, name), part.kind is K.ALLOW_NULL
-        yield f"{'NULL' if wanted else 'NOT NULL'} of column {name}", has(nullable is None or nullable is wanted)
+        nullable, allows_null = definitions.nullable(table, name), part.kind is K.ALLOW_NULL
+        yield (
+            f"{'NULL' if allows_null else 'NOT NULL'} of column {name}",
+            has(nullable is None or nullable is allows_null),
+        )
     elif part.kind is K.COLUMN_ATTRIBUTES:
-        yield f"the attributes of column {name}", held.attributes(table, name, part)
+        yield f"the attributes of column {name}", definitions.attributes(table, name, part)
 
 
 def _of_table(
-    change: TableChange, parts: Iterable[ColumnChange], kinds: set[ChangeKind], held: Held, table: TableId
+    table_change: TableChange, parts: Iterable[ColumnChange], kinds: set[ChangeKind], definitions: Held, table: TableId
 ) -> Iterator[tuple[str, Answer]]:
-    assert change.before is not None
-    assert change.after is not None
+    assert table_change.before is not None
+    assert table_change.after is not None
     if K.MOVE_COLUMN in kinds:
-        order = [name for column in change.after.columns if (name := held.column(change, column.name)) is not None]
-        yield "the order of the columns", held.order(table, order)
+        order = [
+            name
+            for column in table_change.after.columns
+            if (name := definitions.column(table_change, column.name)) is not None
+        ]
+        yield "the order of the columns", definitions.order(table, order)
     if K.PRIMARY_KEY in kinds:
-        key = tuple(held.column(change, name) or name for name in change.after.row_key)
-        yield "the primary key", held.key(table, key)
+        key = tuple(definitions.column(table_change, name) or name for name in table_change.after.row_key)
+        yield "the primary key", definitions.key(table, key)
     if K.INDEXES in kinds:
         renamed = {p.old.name.lower(): p.new.name for p in parts if p.kind is K.RENAME_COLUMN and p.old and p.new}
-        before = {_index_text(index, renamed): index for index in change.before.indexes if not index.primary}
-        after = {_index_text(index, {}): index for index in change.after.indexes if not index.primary}
+        before = {_index_text(index, renamed): index for index in table_change.before.indexes if not index.primary}
+        after = {_index_text(index, {}): index for index in table_change.after.indexes if not index.primary}
         for text, index in [
             *((t, i) for t, i in after.items() if t not in before),
             *((t, i) for t, i in before.items() if t not in after),
         ]:
-            wanted = text in after
+            added = text in after
             names = [
-                held.column(change, renamed.get(name.lower(), name) if not wanted else name)
+                definitions.column(table_change, renamed.get(name.lower(), name) if not added else name)
                 for name, _ in index.columns
             ]
             if None not in names:
-                given_names = tuple(name for name in names if name is not None)
+                index_columns = tuple(name for name in names if name is not None)
                 yield (
-                    f"{'' if wanted else 'the end of '}index {index.name}",
-                    held.index(table, index, given_names, wanted=wanted),
+                    f"{'' if added else 'the end of '}index {index.name}",
+                    definitions.index(table, index, index_columns, wanted=added),
                 )
     if K.TABLE_OPTIONS in kinds:
-        yield "the options of the table", held.options(table, change)
+        yield "the options of the table", definitions.options(table, table_change)
     if K.PARTITIONS in kinds:
-        yield "the partitions of the table", held.partitions(table)
+        yield "the partitions of the table", definitions.partitions(table)
 
 
 def _index_text(index: IndexDefinition, renamed: dict[str, str]) -> tuple[object, ...]:
@@ -420,7 +442,7 @@ class OnlyColumns:
     def column(self, one: TableChange, name: str) -> str | None:
         """Return the name by the pipeline's mapping; None for an excluded column."""
         tables, lowered = set(one.tables), name.lower()
-        if any(table in tables and left.lower() == lowered for table, left in self.change.excluded):
+        if any(table in tables and excluded.lower() == lowered for table, excluded in self.change.excluded):
             return None
         renamed = (new for table, old, new in self.change.columns if table in tables and old.lower() == lowered)
         return next(renamed, name)
