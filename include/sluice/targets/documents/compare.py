@@ -28,22 +28,24 @@ def differences(
     ``same``: column, value, value there -> whether they are equal. ``values``: tell values, too.
     """
     missing, different = [], []
-    for number, (own, there) in enumerate(zip(mine, held, strict=True)):
-        if there is None:
+    for number, (own, stored_row) in enumerate(zip(mine, held, strict=True)):
+        if stored_row is None:
             missing.append(number)
             continue
-        odd = tuple(name for name, value in own.items() if not same(name, value, there.get(name)))
+        odd = tuple(name for name, value in own.items() if not same(name, value, stored_row.get(name)))
         if odd:
-            told = tuple((_shown(own[name]), _shown(there.get(name))) for name in odd) if values else ()
-            different.append(RowDifference(number, odd, told))
+            texts = tuple((_shown(own[name]), _shown(stored_row.get(name))) for name in odd) if values else ()
+            different.append(RowDifference(number, odd, texts))
     return RangeDifferences(tuple(missing), tuple(different))
 
 
 def same_value(made: ColumnType, mine: Any, there: Any) -> bool:
     """Return True if two values of documents are of the same value of a column: texts, numbers, null."""
     if isinstance(mine, str) and isinstance(there, str):
-        one, other = (text.removesuffix("Z") if made.kind is ColumnKind.TIMESTAMP else text for text in (mine, there))
-        return alike(made, one.encode(), other.encode())
+        expected_text, stored_text = (
+            text.removesuffix("Z") if made.kind is ColumnKind.TIMESTAMP else text for text in (mine, there)
+        )
+        return alike(made, expected_text.encode(), stored_text.encode())
     if isinstance(mine, float) or isinstance(there, float):
         numbers = isinstance(mine, int | float) and isinstance(there, int | float)
         return numbers and repr(float(mine)) == repr(float(there))

@@ -128,17 +128,23 @@ class DocumentWriter(Generic[C]):
             return []
         with self.store.connected() as client:
             plans = [table.plan for table in batch.tables]
-            tables = self.store.admit(client, self.fence, plans, [one.plan for one in batch.reconcile])
+            existing = self.store.admit(
+                client, self.fence, plans, [stored_range.plan for stored_range in batch.reconcile]
+            )
         copied = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
         unit = DocumentUnit(self.store, self.fence, batch.reader, replay=bool(batch.replay))
-        clears = [replace(unit, clears=one) for one in batch.reconcile if one.plan.target in tables]
+        clears = [
+            replace(unit, clears=stored_range)
+            for stored_range in batch.reconcile
+            if stored_range.plan.target in existing
+        ]
         leaves, puts = [], []
-        for table in sorted(batch.tables, key=lambda one: one.weight):
-            own_unit = replace(unit, table=table, copied=table.target in copied)
+        for table in sorted(batch.tables, key=lambda table_input: table_input.weight):
+            table_unit = replace(unit, table=table, copied=table.target in copied)
             leaves += [
-                replace(own_unit, act="leave", files=(file,)) for file in table.files if file.deletes or file.updates
+                replace(table_unit, act="leave", files=(file,)) for file in table.files if file.deletes or file.updates
             ]
-            puts += [replace(own_unit, act="put", files=(file,)) for file in table.files]
+            puts += [replace(table_unit, act="put", files=(file,)) for file in table.files]
         return [phase for phase in (clears, leaves, puts) if phase]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
@@ -146,8 +152,8 @@ class DocumentWriter(Generic[C]):
         batch, fence, store = self.batch, self.fence, self.store
         tables = list(dict.fromkeys([*(table.target for table in batch.tables), *_written(results)]))
         with store.connected() as client:
-            held_record = store.read(client)
-            again = held_record is not None and (held_record.checkpoint.epoch, held_record.checkpoint.batch) == (
+            record = store.read(client)
+            again = record is not None and (record.checkpoint.epoch, record.checkpoint.batch) == (
                 fence.epoch,
                 batch.number,
             )
@@ -229,11 +235,13 @@ class DocumentUnit(Generic[C]):
         result = WriteResult()
         for piece in self._pieces():
             now = work.keyed.keys_of(piece)
-            remaining_mask = now.gone | now.moved
-            if remaining_mask.any():
-                old = [column.filter(pa.array(remaining_mask)) for column in work.keyed.old_columns(piece)]
-                done = work.remove(old, work.keyed.key_fields(piece.schema), hidden=any(map(is_masked, piece.schema)))
-                result += replace(done, deleted=int(now.gone.sum()))
+            removable = now.gone | now.moved
+            if removable.any():
+                old = [column.filter(pa.array(removable)) for column in work.keyed.old_columns(piece)]
+                removal = work.remove(
+                    old, work.keyed.key_fields(piece.schema), hidden=any(map(is_masked, piece.schema))
+                )
+                result += replace(removal, deleted=int(now.gone.sum()))
         return result
 
     def _put(self, work: TableWork, table: TableInput, rejected: RejectedRows | None) -> WriteResult:
@@ -243,8 +251,8 @@ class DocumentUnit(Generic[C]):
             stays = piece.filter(pc.not_equal(one_chunk(piece["_op"]), Op.DELETE.value)).combine_chunks()
             if stays.num_rows:
                 before = len(refused.rows)
-                done = work.put(stays, refused)
-                result += replace(done, upserted=stays.num_rows - (len(refused.rows) - before))
+                write = work.put(stays, refused)
+                result += replace(write, upserted=stays.num_rows - (len(refused.rows) - before))
         if rejected is not None:
             [file] = self.files
             rejected(f"{self.store.kind}-{file.path}", table.target, refused.rows)
@@ -305,9 +313,9 @@ def _listed(keyed: KeyedRows, stored: StoredRange, item: KeyRange) -> tuple[list
         )
     keys = listed_keys(stored.plan, item.listed, item.kept.schema)
     fields, columns = list(keys.schema), [one_chunk(column) for column in keys.columns]
-    kept_chunks = [one_chunk(column) for column in item.kept.select(keys.schema.names).columns]
-    gone = pc.invert(pc.is_in(keyed.keys(columns, fields), value_set=keyed.keys(kept_chunks, fields)))
-    return [column.filter(gone) for column in columns], fields
+    source_columns = [one_chunk(column) for column in item.kept.select(keys.schema.names).columns]
+    absent = pc.invert(pc.is_in(keyed.keys(columns, fields), value_set=keyed.keys(source_columns, fields)))
+    return [column.filter(absent) for column in columns], fields
 
 
 __all__ = ["DocumentStore", "DocumentUnit", "DocumentWriter", "Refusals", "TableWork", "WorkOptions"]

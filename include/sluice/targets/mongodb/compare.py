@@ -40,16 +40,19 @@ class MongoComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError."""
         with connected(self.place) as client:
             self._require(client, plan)
-            documents, rows = TableDocuments(self.place, plan), rows.combine_chunks()
-            ids = documents.ids(rows) if rows.num_rows else []
-            differences = self._compared(client, documents, rows, ids, values=values) if ids else RangeDifferences()
+            table_documents, rows = TableDocuments(self.place, plan), rows.combine_chunks()
+            ids = table_documents.ids(rows) if rows.num_rows else []
+            differing = self._compared(client, table_documents, rows, ids, values=values) if ids else RangeDifferences()
             if item is None or item.listed is None or not item.listed.num_rows:
-                return differences
+                return differing
             keys = listed_keys(plan, item.listed, rows.schema)
-            requested_ids = documents.ids_of([one_chunk(column) for column in keys.columns], list(keys.schema))
-            sent, there = set(map(named, ids)), held_documents(client, documents.at, requested_ids, ())
-            only = [one is not None and named(key) not in sent for key, one in zip(requested_ids, there, strict=True)]
-            return replace(differences, extra=keys_where(item.listed, only))
+            listed_ids = table_documents.ids_of([one_chunk(column) for column in keys.columns], list(keys.schema))
+            sent, stored_documents = set(map(named, ids)), held_documents(client, table_documents.at, listed_ids, ())
+            only = [
+                document is not None and named(key) not in sent
+                for key, document in zip(listed_ids, stored_documents, strict=True)
+            ]
+            return replace(differing, extra=keys_where(item.listed, only))
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -60,8 +63,8 @@ class MongoComparer(ComparesRowsOnly):
         at, part = self.place.namespace(plan.target), list[dict[str, Any]]()
         with connected(self.place) as client:
             self._require(client, plan)
-            for one in client.find("reading keys", at, NOT_DELETED, plan.key):
-                part.append(one)
+            for document in client.find("reading keys", at, NOT_DELETED, plan.key):
+                part.append(document)
                 if len(part) == _KEYS:
                     yield key_table(plan, part, key_value, str(at))
                     part = []
@@ -72,13 +75,15 @@ class MongoComparer(ComparesRowsOnly):
         require(self.place, definitions(client, self.place, [self.place.namespace(plan.target)]), plan)
 
     def _compared(
-        self, client: Client, documents: TableDocuments, rows: pa.Table, ids: list[Any], *, values: bool
+        self, client: Client, table_documents: TableDocuments, rows: pa.Table, ids: list[Any], *, values: bool
     ) -> RangeDifferences:
-        own_values = documents.values_of(rows)
-        types = {true_name(one): documents.type_of(one) for one in documents.sent(rows.schema)}
-        own = (dict(zip(own_values, row, strict=True)) for row in zip(*own_values.values(), strict=True))
-        held = held_documents(client, documents.at, ids)
-        return differences(own, held, lambda name, value, there: same(types[name], value, there), values=values)
+        expected_columns = table_documents.values_of(rows)
+        types = {true_name(field): table_documents.type_of(field) for field in table_documents.sent(rows.schema)}
+        own = (dict(zip(expected_columns, row, strict=True)) for row in zip(*expected_columns.values(), strict=True))
+        stored_documents = held_documents(client, table_documents.at, ids)
+        return differences(
+            own, stored_documents, lambda name, value, stored: same(types[name], value, stored), values=values
+        )
 
 
 __all__ = ["MongoComparer"]

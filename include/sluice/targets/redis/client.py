@@ -44,14 +44,14 @@ def library() -> Any:
 def settings(endpoint: Endpoint) -> dict[str, Any]:
     """Return the settings of a client, from the connection as Airflow's Redis provider has it. Raises ConfigError."""
     extra = endpoint.extra
-    given = extra.get("db", endpoint.schema) or 0
+    database = extra.get("db", endpoint.schema) or 0
     try:
-        number = int(given)
+        number = int(database)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"connection {endpoint.connection_id!r}: db {given!r} is not the number of a database"
+            f"connection {endpoint.connection_id!r}: db {database!r} is not the number of a database"
         ) from None
-    settings: dict[str, Any] = {
+    client_settings: dict[str, Any] = {
         "host": endpoint.host or "localhost",
         "port": endpoint.port or PORT,
         "db": number,
@@ -62,9 +62,9 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
         for name in _FILES:
             if extra.get(name) and not os.path.isfile(str(extra[name])):
                 raise ConfigError(f"connection {endpoint.connection_id!r}: {name} {extra[name]!r} is not a file")
-        settings["ssl"] = True
-        settings |= {name: extra[name] for name in _TLS if extra.get(name) not in (None, "")}
-    return settings
+        client_settings["ssl"] = True
+        client_settings |= {name: extra[name] for name in _TLS if extra.get(name) not in (None, "")}
+    return client_settings
 
 
 _pools: dict[tuple[tuple[str, Any], ...], Any] = {}
@@ -73,16 +73,16 @@ _lock = threading.Lock()
 
 
 def _pool(place: Place) -> Any:
-    lib, given = library(), settings(place.endpoint)
+    lib, client_settings = library(), settings(place.endpoint)
     from redis.backoff import NoBackoff
     from redis.connection import Connection, SSLConnection
     from redis.retry import Retry
 
-    given["socket_timeout"] = place.options.timeout.total_seconds()
-    name = tuple(sorted(given.items()))
+    client_settings["socket_timeout"] = place.options.timeout.total_seconds()
+    name = tuple(sorted(client_settings.items()))
     with _lock:
         if name not in _pools:
-            kind = SSLConnection if given.pop("ssl", False) else Connection
+            kind = SSLConnection if client_settings.pop("ssl", False) else Connection
             retry = Retry(NoBackoff(), 0)  # a script that was sent may have run
             _pools[name] = lib.ConnectionPool(
                 kind,
@@ -91,7 +91,7 @@ def _pool(place: Place) -> Any:
                 protocol=2,
                 client_name="sluice",
                 driver_info=None,
-                **given,
+                **client_settings,
             )
         return _pools[name]
 
@@ -120,16 +120,16 @@ class Client:
 
     def ask_all(self, doing: str, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send commands at once and return their answers, with errors among them."""
-        lib, found = library(), []
+        lib, answers = library(), []
         with errors(self._place.endpoint, doing):
             packed = self._connection.pack_commands(commands)
             self._send(lambda: self._connection.send_packed_command(packed, check_health=False), len(commands))
             for _ in commands:
                 try:
-                    found.append(self._receive())
+                    answers.append(self._receive())
                 except lib.ResponseError as error:
-                    found.append(error)
-        return found
+                    answers.append(error)
+        return answers
 
     def _send(self, send: Callable[[], None], answers: int = 1) -> None:
         self._owed += answers
@@ -137,12 +137,12 @@ class Client:
 
     def _receive(self) -> Any:
         try:
-            response = self._connection.read_response()
+            answer = self._connection.read_response()
         except library().ResponseError:
             self._owed -= 1  # an answer, too
             raise
         self._owed -= 1
-        return response
+        return answer
 
     def run(self, script: Script, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """Run a script. Raises FenceMoved."""
@@ -169,12 +169,12 @@ class Client:
 
     def receive_all(self, count: int) -> Any:
         """Return the last of the answers to the ``count`` oldest commands that were sent, if none is an error."""
-        found, read = None, self._connection.read_response
+        answer, read = None, self._connection.read_response
         with errors(self._place.endpoint, "writing rows"):
             for _ in range(count):
-                found = read()
+                answer = read()
                 self._owed -= 1
-        return found
+        return answer
 
     def require_done(self, answer: Any) -> None:
         """Raise the error that a command of a transaction answered, if it did."""
@@ -185,10 +185,10 @@ class Client:
         """Yield the keys with this begin and end, each at least once, as the server walks through all its keys."""
         pattern, cursor = f"{_literal(head)}*{_literal(tail)}".encode(), 0
         while True:
-            cursor, found = self.ask("listing keys", "SCAN", cursor, "MATCH", pattern, "COUNT", 2_000)
+            cursor, keys = self.ask("listing keys", "SCAN", cursor, "MATCH", pattern, "COUNT", 2_000)
             cursor = int(cursor)
-            if found:
-                yield list(found)
+            if keys:
+                yield list(keys)
             if cursor == 0:
                 return
 
@@ -200,15 +200,15 @@ class Client:
     def configured(self, name: str) -> str | None:
         """Return a setting of the server; None where it does not tell."""
         try:
-            found = self.ask("reading a setting", "CONFIG", "GET", name)
+            answer = self.ask("reading a setting", "CONFIG", "GET", name)
         except (LoadError, ConfigError):
             return None
-        return found[1].decode("utf-8", "replace") if len(found) > 1 else None
+        return answer[1].decode("utf-8", "replace") if len(answer) > 1 else None
 
 
 def _literal(text: str) -> str:
     """Return a part of a pattern that stands for itself."""
-    return "".join(f"\\{one}" if one in "*?[]^\\" else one for one in text)
+    return "".join(f"\\{character}" if character in "*?[]^\\" else character for character in text)
 
 
 @contextmanager
@@ -248,29 +248,29 @@ MADE_ANEW = (
 def translated(error: Any, endpoint: Endpoint, doing: str) -> Exception:
     """Return an error of the client as one of Sluice."""
     lib = library()
-    said = scrubbed(str(error), endpoint)
-    text, where = f"{doing} at Redis {endpoint.connection_id!r}: {said}", endpoint.address
-    if "FENCED" in said:
-        return FenceMoved(said)
-    if said.startswith("LOST "):
-        return LoadError(said.removeprefix("LOST "), where=where, hint=MADE_ANEW)
-    if isinstance(error, lib.AuthenticationError) or said.startswith(_LOGIN):
+    message = scrubbed(str(error), endpoint)
+    text, where = f"{doing} at Redis {endpoint.connection_id!r}: {message}", endpoint.address
+    if "FENCED" in message:
+        return FenceMoved(message)
+    if message.startswith("LOST "):
+        return LoadError(message.removeprefix("LOST "), where=where, hint=MADE_ANEW)
+    if isinstance(error, lib.AuthenticationError) or message.startswith(_LOGIN):
         return ConfigError(text, where=where, hint="look at login and password of the connection")
-    if isinstance(error, lib.exceptions.NoPermissionError) or "NOPERM" in said or "ACL failure" in said:
+    if isinstance(error, lib.exceptions.NoPermissionError) or "NOPERM" in message or "ACL failure" in message:
         listed = "docs/redis-target.md lists the commands and keys that the login needs"
-        return LoadError(text, where=where, hint="; ".join(filter(None, (set_user_for(said), listed))))
+        return LoadError(text, where=where, hint="; ".join(filter(None, (set_user_for(message), listed))))
     kinds = lib.exceptions
     if isinstance(error, kinds.MovedError | kinds.AskError | kinds.ClusterDownError | kinds.ClusterCrossSlotError):
         return cluster_refused(endpoint)
-    later = isinstance(error, lib.ConnectionError | lib.TimeoutError) or said.startswith(_LATER)
-    known = (
+    later = isinstance(error, lib.ConnectionError | lib.TimeoutError) or message.startswith(_LATER)
+    unavailable = (
         kinds.BusyLoadingError,
         kinds.ReadOnlyError,
         kinds.OutOfMemoryError,
         kinds.NoScriptError,
         kinds.MasterDownError,
     )
-    if later or isinstance(error, known):
+    if later or isinstance(error, unavailable):
         return TargetUnavailable(text, where=where)
     return LoadError(text, where=where)
 
@@ -287,6 +287,6 @@ def cluster_refused(endpoint: Endpoint) -> SluiceError:
 
 def probe(endpoint: Endpoint) -> str:
     """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
-    given = {**settings(endpoint), "socket_connect_timeout": _CONNECT_S, "socket_timeout": _CONNECT_S}
-    with errors(endpoint, "connecting"), library().Redis(**given) as client:
+    client_settings = {**settings(endpoint), "socket_connect_timeout": _CONNECT_S, "socket_timeout": _CONNECT_S}
+    with errors(endpoint, "connecting"), library().Redis(**client_settings) as client:
         return f"Redis {client.info('server').get('redis_version', '')}"

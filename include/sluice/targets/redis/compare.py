@@ -46,13 +46,13 @@ class RedisComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError."""
         with connected(self.place) as client:
             require(self.place, definitions(client, self.place), plan)
-            made = TableRows(self.place, plan)
+            table_rows = TableRows(self.place, plan)
             rows = rows.combine_chunks()
-            keys = made.row_keys(rows).cast(BYTES).to_pylist() if rows.num_rows else []
-            differences = self._compared(client, made, rows, keys, values=values)
+            keys = table_rows.row_keys(rows).cast(BYTES).to_pylist() if rows.num_rows else []
+            differences = self._compared(client, table_rows, rows, keys, values=values)
             if item is None or item.listed is None:
                 return differences
-            return replace(differences, extra=self._beyond(client, made, rows, item, set(keys)))
+            return replace(differences, extra=self._beyond(client, table_rows, rows, item, set(keys)))
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
@@ -66,54 +66,62 @@ class RedisComparer(ComparesRowsOnly):
                 yield key_table(self.place, plan, list(dict.fromkeys(keys)))
 
     def _beyond(
-        self, client: Client, made: TableRows, rows: pa.Table, item: KeyRange, sent: set[bytes]
+        self, client: Client, table_rows: TableRows, rows: pa.Table, item: KeyRange, sent: set[bytes]
     ) -> pa.Table | None:
         """Return the listed keys that only the target has."""
         listed = item.listed
         if listed is None or not listed.num_rows:
             return None
-        columns = listed_keys(made.plan, listed, rows.schema)
+        columns = listed_keys(table_rows.plan, listed, rows.schema)
         keys = (
-            made
+            table_rows
             .keys([column.combine_chunks() for column in columns.columns], list(columns.schema))
             .cast(BYTES)
             .to_pylist()
         )
-        there = client.ask_all("looking for keys", [["EXISTS", key] for key in keys])
-        return keys_where(listed, [exists == 1 and key not in sent for key, exists in zip(keys, there, strict=True)])
+        key_counts = client.ask_all("looking for keys", [["EXISTS", key] for key in keys])
+        return keys_where(
+            listed, [exists == 1 and key not in sent for key, exists in zip(keys, key_counts, strict=True)]
+        )
 
     def _compared(
-        self, client: Client, made: TableRows, rows: pa.Table, keys: Sequence[bytes], *, values: bool
+        self, client: Client, table_rows: TableRows, rows: pa.Table, keys: Sequence[bytes], *, values: bool
     ) -> RangeDifferences:
         if not keys:
             return RangeDifferences()
-        mine = {name: one.cast(BYTES).to_pylist() for name, one in made.texts_of(rows).items()}
-        types = {true_name(one): made.type_of(one) for one in made.sent(rows.schema)}
-        gone = self._gone(made, rows)
+        expected_columns = {name: texts.cast(BYTES).to_pylist() for name, texts in table_rows.texts_of(rows).items()}
+        types = {true_name(field): table_rows.type_of(field) for field in table_rows.sent(rows.schema)}
+        expired = self._gone(table_rows, rows)
         value_column = self.place.options.value_column
         missing, different = [], []
         hidden = any(map(is_masked, rows.schema))
-        for number, there in enumerate(held_rows(client, self.place, keys, list(mine), hidden=hidden)):
-            if gone[number]:
+        for number, stored_row in enumerate(held_rows(client, self.place, keys, list(expected_columns), hidden=hidden)):
+            if expired[number]:
                 continue
-            own = {name: column[number] for name, column in mine.items()}
-            if there is None:
+            own = {name: column[number] for name, column in expected_columns.items()}
+            if stored_row is None:
                 if not value_column or own[value_column] is not None:
                     missing.append(number)
                 continue
-            odd = tuple(name for name, value in own.items() if not self._same(types[name], value, there.get(name)))
+            odd = tuple(name for name, value in own.items() if not self._same(types[name], value, stored_row.get(name)))
             if odd:
-                shown = tuple((self._shown(own[name]), self._shown(there.get(name))) for name in odd) if values else ()
-                different.append(RowDifference(number, odd, shown))
+                differing_texts = (
+                    tuple((self._shown(own[name]), self._shown(stored_row.get(name))) for name in odd) if values else ()
+                )
+                different.append(RowDifference(number, odd, differing_texts))
         return RangeDifferences(tuple(missing), tuple(different))
 
-    def _same(self, column_type: ColumnType, mine: bytes | None, there: bytes | None) -> bool:
-        if self.place.options.form != "json" or mine is None or there is None:
-            return alike(column_type, mine, there)
-        one, other = (json.loads(text, parse_float=lambda digits: repr(float(digits))) for text in (mine, there))
-        if type(one) is not type(other):
+    def _same(self, column_type: ColumnType, expected: bytes | None, stored: bytes | None) -> bool:
+        if self.place.options.form != "json" or expected is None or stored is None:
+            return alike(column_type, expected, stored)
+        expected_json, stored_json = (
+            json.loads(text, parse_float=lambda digits: repr(float(digits))) for text in (expected, stored)
+        )
+        if type(expected_json) is not type(stored_json):
             return False
-        return bool(one == other) or (isinstance(one, str) and alike(column_type, one.encode(), other.encode()))
+        return bool(expected_json == stored_json) or (
+            isinstance(expected_json, str) and alike(column_type, expected_json.encode(), stored_json.encode())
+        )
 
     def _shown(self, value: bytes | None) -> str | None:
         if value is None:
@@ -122,13 +130,13 @@ class RedisComparer(ComparesRowsOnly):
         text = str(json.loads(text, parse_float=str, parse_int=str)) if self.place.options.form == "json" else text
         return text[:SHOWN_CHARACTERS]
 
-    def _gone(self, made: TableRows, rows: pa.Table) -> Sequence[bool]:
-        """Return which rows have expired by now, or do within a second: whether they are there says nothing."""
-        column = self.place.expiry_column({true_name(one) for one in made.sent(rows.schema)})
+    def _gone(self, table_rows: TableRows, rows: pa.Table) -> Sequence[bool]:
+        """Return which rows have expired or will within a second: the comparison leaves these rows out."""
+        column = self.place.expiry_column({true_name(field) for field in table_rows.sent(rows.schema)})
         if not column:
             return [False] * rows.num_rows
-        [arrow] = [one for one in made.sent(rows.schema) if true_name(one) == column]
+        [arrow] = [field for field in table_rows.sent(rows.schema) if true_name(field) == column]
         at = expiry_ms(one_chunk(rows[arrow.name]))
         now_ms = int((time.time() + 1) * 1000)
-        found: list[bool] = pc.fill_null(pc.less(at, now_ms), False).to_pylist()
-        return found
+        expired: list[bool] = pc.fill_null(pc.less(at, now_ms), False).to_pylist()
+        return expired

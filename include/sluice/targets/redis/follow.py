@@ -39,8 +39,8 @@ class HeldTables(OnlyColumns):
         self._held = held
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
-        definition = self._held.get(str(table))
-        return {name.casefold(): name for name in definition.columns} if definition is not None else None
+        found = self._held.get(str(table))
+        return {name.casefold(): name for name in found.columns} if found is not None else None
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         return has(self._held[str(table)].key == names)
@@ -53,12 +53,12 @@ def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> 
     batch, number = map(int, done.split(b" ")) if done else (0, 0)
     if batch == fence.batch and number > change.number:
         return
-    held_definitions = definitions(client, place)
+    held = definitions(client, place)
     if change.check_only:
-        require_held(change, HeldTables(held_definitions, change))
+        require_held(change, HeldTables(held, change))
         return
-    follower = _Follower(client, place, fence, change, held_definitions)
-    for step in list(steps_of(change, HeldTables(held_definitions, change), generated=True)):
+    follower = _Follower(client, place, fence, change, held)
+    for step in list(steps_of(change, HeldTables(held, change), generated=True)):
         follower.step(step)
     follower.note(place.checkpoint_key, STATEMENTS, f"{fence.batch} {change.number + 1}")
 
@@ -106,8 +106,8 @@ class _Follower:
             self.held[str(table)] = definition
 
     def _keys(self, table: TableId) -> Iterator[Sequence[bytes]]:
-        for found in self.client.scan(*self.place.row_affixes(table)):
-            yield from parts_of(found)
+        for page in self.client.scan(*self.place.row_affixes(table)):
+            yield from parts_of(page)
 
     def _spec(self, table: TableId) -> str:
         return index_spec(self.place.indexes_of(table))
@@ -136,7 +136,7 @@ class _Follower:
             raise not_followed(
                 self.change, "columns take each other's names, which a load that is repeated would do twice"
             )
-        held_definition = self.held[str(step.table)]
+        definition = self.held[str(step.table)]
         if self.place.options.form != "string" and (step.drops or renamed or step.new):
             for keys in self._keys(step.table):
                 values = self._values(step)
@@ -144,35 +144,35 @@ class _Follower:
                     self._fields(keys, step, values)
                 else:
                     self._documents(keys, step, values)
-        self._define(
-            step.table, Definition(step.columns_after(held_definition.columns), step.key_after(held_definition.key))
-        )
+        self._define(step.table, Definition(step.columns_after(definition.columns), step.key_after(definition.key)))
 
     def _values(self, step: AlterTable) -> dict[str, pa.Array]:
-        """Return what rows that are there get in new columns. Raises LoadError for a value that is not known."""
-        values: dict[str, pa.Array] = {}
+        """Return the defaults that stored rows get in new columns. Raises LoadError for a value that is not known."""
+        defaults: dict[str, pa.Array] = {}
         for added in step.new:
             if added.column.generated is not None:
                 continue
-            known_default_value = self.change.meaning.default_value(added.column)
-            if known_default_value.value is None:
-                raise not_filled(self.change, step.table, added.name, known_default_value.why, added_by_hand())
-            made = json_texts if self.place.options.form == "json" else texts
-            values[added.name] = made(pa.repeat(known_default_value.value, 1), type_of(self.change, added.column))
-        return values
+            default = self.change.meaning.default_value(added.column)
+            if default.value is None:
+                raise not_filled(self.change, step.table, added.name, default.why, added_by_hand())
+            to_texts = json_texts if self.place.options.form == "json" else texts
+            defaults[added.name] = to_texts(pa.repeat(default.value, 1), type_of(self.change, added.column))
+        return defaults
 
     def _fields(self, keys: Sequence[bytes], step: AlterTable, values: Mapping[str, pa.Array]) -> None:
-        given = {name: one[0].as_py() for name, one in values.items() if one[0].is_valid}
-        told = {"drops": list(step.drops), "renames": [list(pair) for pair in step.renames], "adds": list(given)}
-        self.sender.run(FIELDS, keys, [json.dumps(told, ensure_ascii=False), *given.values()])
+        defaults = {name: array[0].as_py() for name, array in values.items() if array[0].is_valid}
+        changes = {"drops": list(step.drops), "renames": [list(pair) for pair in step.renames], "adds": list(defaults)}
+        self.sender.run(FIELDS, keys, [json.dumps(changes, ensure_ascii=False), *defaults.values()])
 
     def _documents(self, keys: Sequence[bytes], step: AlterTable, values: Mapping[str, pa.Array]) -> None:
-        added = {name: json.loads(one[0].as_py()) if one[0].is_valid else None for name, one in values.items()}
-        renamed, gone = step.renamed, set(step.drops)
+        added = {name: json.loads(array[0].as_py()) if array[0].is_valid else None for name, array in values.items()}
+        renamed, dropped = step.renamed, set(step.drops)
         changed: dict[bytes, str] = {}
         for key, text in zip(keys, self.client.ask("reading rows", "MGET", *keys), strict=True):
             if text is not None:
-                row = {renamed.get(name, name): value for name, value in json.loads(text).items() if name not in gone}
+                row = {
+                    renamed.get(name, name): value for name, value in json.loads(text).items() if name not in dropped
+                }
                 changed[key] = json.dumps({**row, **added}, ensure_ascii=False, separators=(",", ":"))
         self.sender.run(REPLACE, list(changed), list(changed.values()))
 

@@ -51,7 +51,7 @@ class PackedRows:
         if kept.all():
             return self
         mask = pa.array(kept)
-        names, keys, pairs = (one.filter(mask) for one in (self.names, self.keys, self.pairs))
+        names, keys, pairs = (array.filter(mask) for array in (self.names, self.keys, self.pairs))
         expiries = None if self.expiries is None else self.expiries.filter(mask)
         return PackedRows(names, keys, pairs, self.written[kept], expiries, self.sizes[kept])
 
@@ -67,8 +67,8 @@ class PackedRows:
         some = self.written > 0
         word = b"HSET" if form == "hash" else b"SET"
         heads = pa.array(self.written + 2).cast(pa.large_string()).cast(BYTES)
-        made = _joined(b"*", heads, b"\r\n" + bulk_of(word), self.keys, self.pairs, skip=True)
-        commands, counts = pc.if_else(pa.array(some), made, pa.scalar(b"", BYTES)), some.astype(np.int64)
+        writes = _joined(b"*", heads, b"\r\n" + bulk_of(word), self.keys, self.pairs, skip=True)
+        commands, counts = pc.if_else(pa.array(some), writes, pa.scalar(b"", BYTES)), some.astype(np.int64)
         if self.expiries is not None:
             goes = some & pc.not_equal(self.expiries, "").to_numpy(zero_copy_only=False)
             last = _joined(b"*3\r\n" + bulk_of(expiry.encode()), self.keys, bulks(self.expiries.cast(BYTES)))
@@ -98,11 +98,11 @@ class TableRows(KeyedRows):
     def texts_of(self, rows: pa.Table) -> dict[str, pa.Array]:
         """Return the texts of what is sent, by true name: large_binary, or JSON texts in form: json."""
         options = self.place.options
-        made = json_texts if options.form == "json" else texts
+        to_texts = json_texts if options.form == "json" else texts
         return {
-            true_name(one): made(one_chunk(rows[one.name]), self.type_of(one))
-            for one in self.sent(rows.schema)
-            if options.value_column in {"", true_name(one)}
+            true_name(field): to_texts(one_chunk(rows[field.name]), self.type_of(field))
+            for field in self.sent(rows.schema)
+            if options.value_column in {"", true_name(field)}
         }
 
     def packed(self, keys: pa.Array, values: dict[str, pa.Array], expiries: pa.Array | None) -> PackedRows:
@@ -113,14 +113,14 @@ class TableRows(KeyedRows):
         count = len(keys)
         form, words = self.place.options.form, np.ones(count, np.int64)
         if form == "hash":
-            given = {name: one for name, one in values.items() if one.null_count < count}
-            parts = [_joined(bulk_of(name.encode()), bulks(one)) for name, one in given.items()]
+            columns = {name: column for name, column in values.items() if column.null_count < count}
+            parts = [_joined(bulk_of(name.encode()), bulks(column)) for name, column in columns.items()]
             words = np.zeros(count, np.int64)
-            for one in given.values():
-                words += 2 * one.is_valid().to_numpy(zero_copy_only=False)
+            for column in columns.values():
+                words += 2 * column.is_valid().to_numpy(zero_copy_only=False)
         elif form == "json":
-            given = {name: pc.fill_null(one, "null") for name, one in values.items()}
-            parts = [bulks(image(given).cast(BYTES))]
+            columns = {name: pc.fill_null(column, "null") for name, column in values.items()}
+            parts = [bulks(image(columns).cast(BYTES))]
         else:
             value = values[self.place.options.value_column]
             parts, words = [bulks(value)], value.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
@@ -130,7 +130,8 @@ class TableRows(KeyedRows):
         packed = PackedRows(names, bulk_keys, pairs, words, expiries, np.zeros(count, np.int64))
         sent = [bulk_keys, packed.arguments()[0], *([] if expiries is None else [bulks(expiries.cast(BYTES))])]
         return replace(
-            packed, sizes=sum(pc.binary_length(one).to_numpy(zero_copy_only=False).astype(np.int64) for one in sent)
+            packed,
+            sizes=sum(pc.binary_length(column).to_numpy(zero_copy_only=False).astype(np.int64) for column in sent),
         )
 
     def expiries(self, rows: pa.Table) -> tuple[str, pa.Array | None]:
@@ -142,7 +143,7 @@ class TableRows(KeyedRows):
             return "", None
         if expire.after is not None:
             return "PEXPIRE", pa.array([str(int(expire.after.total_seconds() * 1000))] * rows.num_rows, pa.string())
-        fields = {true_name(one): one for one in self.sent(rows.schema)}
+        fields = {true_name(field): field for field in self.sent(rows.schema)}
         if expire.column not in fields:
             return "", None
         at = expiry_ms(one_chunk(rows[fields[expire.column].name]))
@@ -157,19 +158,21 @@ def expiry_ms(values: pa.Array) -> pa.Array:
     """
     kind = values.type
     if pa.types.is_timestamp(kind):
-        found = pc.divide(values.cast(pa.timestamp("us", kind.tz)).view(pa.int64()), 1000)
+        milliseconds = pc.divide(values.cast(pa.timestamp("us", kind.tz)).view(pa.int64()), 1000)
     elif pa.types.is_date32(kind):
-        found = pc.multiply(values.view(pa.int32()).cast(pa.int64()), 86_400_000)
+        milliseconds = pc.multiply(values.view(pa.int32()).cast(pa.int64()), 86_400_000)
     else:
         seconds = _within(values.cast(_SECONDS, safe=False), _FIRST_MS // 1000, _LAST_MS // 1000)
-        found = pc.multiply_checked(seconds.cast(pa.decimal128(16, 3)), pa.scalar(Decimal(1000))).cast(pa.int64())
-    return _within(found, _FIRST_MS, _LAST_MS)
+        milliseconds = pc.multiply_checked(seconds.cast(pa.decimal128(16, 3)), pa.scalar(Decimal(1000))).cast(
+            pa.int64()
+        )
+    return _within(milliseconds, _FIRST_MS, _LAST_MS)
 
 
 def _within(values: pa.Array, low: int, high: int) -> pa.Array:
     """Return the values, null where they are not between ``low`` and ``high``."""
-    known = pc.and_(pc.greater(values, pa.scalar(low)), pc.less(values, pa.scalar(high)))
-    return pc.if_else(known, values, pa.scalar(None, values.type))
+    in_range = pc.and_(pc.greater(values, pa.scalar(low)), pc.less(values, pa.scalar(high)))
+    return pc.if_else(in_range, values, pa.scalar(None, values.type))
 
 
 _SECONDS = pa.decimal256(76, 3)
@@ -202,9 +205,9 @@ def bulks(values: pa.Array) -> pa.Array:
 
 def _joined(*parts: pa.Array | bytes, skip: bool = False) -> pa.Array:
     """Join bytes row by row. ``skip``: what is null is left out; else the row is null."""
-    given = [pa.scalar(part, BYTES) if isinstance(part, bytes) else part for part in parts]
+    arrays = [pa.scalar(part, BYTES) if isinstance(part, bytes) else part for part in parts]
     how: dict[str, Any] = {"null_handling": "skip"} if skip else {}
-    return pc.binary_join_element_wise(*given, pa.scalar(b"", BYTES), **how)
+    return pc.binary_join_element_wise(*arrays, pa.scalar(b"", BYTES), **how)
 
 
 def content(values: pa.Array, first: int, end: int) -> memoryview:

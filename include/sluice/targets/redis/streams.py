@@ -67,12 +67,12 @@ class StreamUnit:
         return WriteResult(appended=added, statements=sender.scripts, seconds=time.monotonic() - started)
 
     def _content(self, pieces: Sequence[ChangePiece]) -> str:
-        """Return a name of the changes: if a batch was read anew with others, what was sent of it says nothing."""
-        seen = 0
+        """Return a name of the changes: a batch that is read anew with other changes gets another one."""
+        checksum = 0
         for piece in pieces:
-            told = f"{piece.table} {piece.rows.num_rows}".encode()
-            seen = zlib.crc32(piece.rows["_seq"].to_numpy().tobytes(), zlib.crc32(told, seen))
-        return f"{self.fence.batch}/{self.changes}/{seen:08x}"
+            header = f"{piece.table} {piece.rows.num_rows}".encode()
+            checksum = zlib.crc32(piece.rows["_seq"].to_numpy().tobytes(), zlib.crc32(header, checksum))
+        return f"{self.fence.batch}/{self.changes}/{checksum:08x}"
 
     def _chunks(self, pieces: Sequence[ChangePiece]) -> Iterator[list[Entry]]:
         chunk: list[Entry] = []
@@ -107,4 +107,7 @@ class StreamUnit:
                 ):
                     fields = [] if key is None else [b"key", key]
                     fields += [] if value is None else [b"value", value]
-                    yield stream, [*fields, *(part for name, said in more for part in (name.encode(), said))]
+                    yield (
+                        stream,
+                        [*fields, *(part for name, header_value in more for part in (name.encode(), header_value))],
+                    )

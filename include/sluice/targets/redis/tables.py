@@ -44,19 +44,19 @@ Definitions = Mapping[str, Definition]
 
 def definitions(client: Client, place: Place) -> dict[str, Definition]:
     """Return the definitions by table. Raises LoadError if one cannot be read."""
-    found = client.ask("reading the tables", "HGETALL", place.tables_key)
-    given = zip(found[::2], found[1::2], strict=True)
-    definitions = {}
-    for name, text in given:
+    answer = client.ask("reading the tables", "HGETALL", place.tables_key)
+    entries = zip(answer[::2], answer[1::2], strict=True)
+    definitions_by_table = {}
+    for name, text in entries:
         try:
-            definitions[name.decode()] = Definition.from_text(text.decode())
+            definitions_by_table[name.decode()] = Definition.from_text(text.decode())
         except (ValueError, KeyError, TypeError) as error:
             raise LoadError(
                 f"the definition of {name!r} cannot be read: {error!r}",
                 where=f"key {place.tables_key} at {place.endpoint.address}",
                 hint=f"remove the field by HDEL; `sluice check {place.pipeline} --apply` makes it anew",
             ) from None
-    return definitions
+    return definitions_by_table
 
 
 def definition_of(plan: PlannedTable) -> Definition:
@@ -119,17 +119,17 @@ def _require_options(place: Place, plan: PlannedTable) -> None:
         )
 
 
-def _require_apart(place: Place, held_definitions: Definitions, plan: PlannedTable) -> None:
+def _require_apart(place: Place, stored_definitions: Definitions, plan: PlannedTable) -> None:
     """Raise MappingError if keys of another table could be taken for those of this one."""
     head, tail = place.row_affixes(plan.target)
-    for name in held_definitions:
-        other_table = TableId(*name.split(".", 1))
-        if other_table == plan.target:
+    for name in stored_definitions:
+        neighbour = TableId(*name.split(".", 1))
+        if neighbour == plan.target:
             continue
-        theirs, end = place.row_affixes(other_table)
-        if (theirs.startswith(head) or head.startswith(theirs)) and (tail.endswith(end) or end.endswith(tail)):
+        start, end = place.row_affixes(neighbour)
+        if (start.startswith(head) or head.startswith(start)) and (tail.endswith(end) or end.endswith(tail)):
             raise MappingError(
-                f"keys of {plan.target} begin with {head!r} and end with {tail!r}, and so do keys of {other_table}",
+                f"keys of {plan.target} begin with {head!r} and end with {tail!r}, and so do keys of {neighbour}",
                 where=str(plan.target),
                 hint="put {schema} and {table} in front of {key} in options.key, with another character between them",
             )
@@ -139,12 +139,12 @@ def index_spec(indexes: tuple[Index, ...]) -> str:
     """Return indexes as the scripts read them; "" for none."""
     if not indexes:
         return ""
-    made = []
+    specs = []
     for index in indexes:
         parts: list[dict[str, str]] = []
         for text, column, _, _ in string.Formatter().parse(index.key):
             parts += [{"text": text}] if text else []
             parts += [{"column": column}] if column is not None else []
-        made.append({"key": index.key, "parts": parts, **({"score": index.score} if index.score else {})})
+        specs.append({"key": index.key, "parts": parts, **({"score": index.score} if index.score else {})})
     columns = sorted({name for index in indexes for name in index.columns})
-    return json.dumps({"columns": columns, "indexes": made}, ensure_ascii=False)
+    return json.dumps({"columns": columns, "indexes": specs}, ensure_ascii=False)

@@ -62,7 +62,7 @@ class RedisWriter:
         self._follow(before_rows=True)
 
     def _follow(self, *, before_rows: bool) -> None:
-        changes = [change for change in self.batch.schema_changes if change.before_rows is before_rows]
+        changes = [one for one in self.batch.schema_changes if one.before_rows is before_rows]
         if not changes:
             return
         if self.input is Input.CHANGES:
@@ -86,32 +86,29 @@ class RedisWriter:
         if not batch.tables and not batch.reconcile:
             return []
         with connected(place) as client:
-            held_definitions = definitions(client, place)
+            stored_definitions = definitions(client, place)
         for table in batch.tables:
-            require(place, held_definitions, table.plan)
+            require(place, stored_definitions, table.plan)
         copied = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
         unit = RedisUnit(place, self.fence, batch.reader)
-        clears = [replace(unit, clears=one) for one in batch.reconcile]
+        clears = [replace(unit, clears=stored_range) for stored_range in batch.reconcile]
         leaves, moves, puts = [], [], []
-        for table in sorted(batch.tables, key=lambda one: one.weight):
-            own_unit = replace(unit, table=table, copied=table.target in copied)
+        for table in sorted(batch.tables, key=lambda table_batch: table_batch.weight):
+            table_unit = replace(unit, table=table, copied=table.target in copied)
             leaves += [
-                replace(own_unit, act="leave", files=(file,)) for file in table.files if file.deletes or file.updates
+                replace(table_unit, act="leave", files=(file,)) for file in table.files if file.deletes or file.updates
             ]
             if table.partial:
-                moves.append(replace(own_unit, act="move", files=table.files))
-            puts += [replace(own_unit, act="put", files=(file,)) for file in table.files]
+                moves.append(replace(table_unit, act="move", files=table.files))
+            puts += [replace(table_unit, act="put", files=(file,)) for file in table.files]
         return [phase for phase in (clears, leaves, moves, puts) if phase]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Follow later schema changes, then move the checkpoint. A repeat is harmless. Raises Fenced, LoadError."""
         batch, fence = self.batch, self.fence
         with connected(self.place) as client:
-            held_checkpoint = read_checkpoint(client, self.place)
-            again = held_checkpoint is not None and (
-                held_checkpoint.checkpoint.epoch,
-                held_checkpoint.checkpoint.batch,
-            ) == (fence.epoch, batch.number)
+            held = read_checkpoint(client, self.place)
+            again = held is not None and (held.checkpoint.epoch, held.checkpoint.batch) == (fence.epoch, batch.number)
             if not again:
                 guarded(client, self.place, fence)
         if batch.replay:
@@ -173,8 +170,8 @@ class RedisUnit:
         item, plan = self.reader.key_range(stored), stored.plan
         sender = RowSender(client, self.place, self.fence, index_spec(self.place.indexes_of(plan.target)))
         if not item.names:
-            scan = client.scan(*self.place.row_affixes(plan.target))
-            return WriteResult(deleted=sum(sender.remove(keys) for keys in scan))
+            key_pages = client.scan(*self.place.row_affixes(plan.target))
+            return WriteResult(deleted=sum(sender.remove(keys) for keys in key_pages))
         return WriteResult(deleted=sender.remove(self._listed(stored, item)))
 
     def _listed(self, stored: StoredRange, item: KeyRange) -> list[bytes]:
@@ -185,11 +182,11 @@ class RedisUnit:
             )
         rows = TableRows(self.place, stored.plan)
         keys = listed_keys(stored.plan, item.listed, item.kept.schema)
-        asked, kept = (
-            rows.keys([column.combine_chunks() for column in given.columns], list(keys.schema)).to_pylist()
-            for given in (keys, item.kept.select(keys.schema.names))
+        target_keys, source_keys = (
+            rows.keys([column.combine_chunks() for column in key_columns.columns], list(keys.schema)).to_pylist()
+            for key_columns in (keys, item.kept.select(keys.schema.names))
         )
-        return [key.encode() for key in dict.fromkeys(asked) if key not in set(kept)]
+        return [key.encode() for key in dict.fromkeys(target_keys) if key not in set(source_keys)]
 
 
 @dataclass
@@ -229,17 +226,17 @@ class _TableWork:
         if self._moved_before():
             return WriteResult()
         olds: list[bytes] = []
-        rows: list[PackedRows] = []
+        packed_pieces: list[PackedRows] = []
         for piece in self.pieces():
             keys = self.rows.keys_of(piece)
             some = keys.moved & self.rows.lacking(piece)
             if some.any():
                 old = keys.old.filter(pa.array(some))
                 olds += old.cast(BYTES).to_pylist()
-                rows.append(self._packed(piece.filter(pa.array(some)), None, old))
+                packed_pieces.append(self._packed(piece.filter(pa.array(some)), None, old))
         if olds:
-            both = [*olds, *(key for one in rows for key in one.names.to_pylist())]
-            words = [word for one in rows for word in _words(one)]
+            both = [*olds, *(key for packed in packed_pieces for key in packed.names.to_pylist())]
+            words = [word for packed in packed_pieces for word in _words(packed)]
             place = self.unit.place
             spec = index_spec(place.indexes_of(self.table.target))
             head = [place.options.form, f"{_MARK}{self.table.target}", self.unit.fence.batch, len(olds), spec]
@@ -266,11 +263,11 @@ class _TableWork:
             limit = self.unit.place.options.max_row_bytes
             why = f"a row of {packed.sizes[number]:,} bytes is larger than options.max_row_bytes, {limit:,}"
             self._refuse(live, packed, number, why, "row too large")
-        kept = np.flatnonzero(~large)
+        numbers = np.flatnonzero(~large)
         for number, why in self.sender.put(packed.take(~large), command):
-            self._refuse(live, packed, int(kept[number]), why, "index")
-            kept[number] = -1
-        return int((kept >= 0).sum())
+            self._refuse(live, packed, int(numbers[number]), why, "index")
+            numbers[number] = -1
+        return int((numbers >= 0).sum())
 
     def _refuse(self, rows: pa.Table, packed: PackedRows, number: int, why: str, where: str) -> None:
         """Keep a row as rejected. Raises LoadError if none may be."""
@@ -301,18 +298,18 @@ class _TableWork:
     def _complete(
         self, rows: pa.Table, keys: pa.Array, values: dict[str, pa.Array], lacks: np.ndarray[Any, Any]
     ) -> None:
-        known = self.rows.known(rows)
-        stored = {true_name(one): one.name for one in self.rows.sent(rows.schema)}
+        logged = self.rows.known(rows)
+        stored = {true_name(field): field.name for field in self.rows.sent(rows.schema)}
         places = np.flatnonzero(lacks).tolist()
         names = keys.cast(BYTES).to_pylist()
         ops = rows["_op"].to_pylist()
-        texts = {name: one.to_pylist() for name, one in values.items()}
-        asked = [names[place] for place in places]
+        texts = {name: array.to_pylist() for name, array in values.items()}
+        incomplete_keys = [names[place] for place in places]
         hidden = any(map(is_masked, rows.schema))
-        found_rows = held_rows(self.client, self.unit.place, asked, list(values), hidden=hidden)
-        for place, there in zip(places, found_rows, strict=True):
+        stored_rows = held_rows(self.client, self.unit.place, incomplete_keys, list(values), hidden=hidden)
+        for place, stored_row in zip(places, stored_rows, strict=True):
             if (
-                there is None
+                stored_row is None
                 and ops[place] == Op.UPDATE
                 and not self.unit.copied
                 and self.unit.place.options.expire is None
@@ -324,9 +321,11 @@ class _TableWork:
                     hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
                 )
             for name, column in texts.items():
-                if not known[stored[name]][place]:
-                    found = (there or {}).get(name)
-                    column[place] = found if found is None or values[name].type == BYTES else found.decode()
+                if not logged[stored[name]][place]:
+                    stored_text = (stored_row or {}).get(name)
+                    column[place] = (
+                        stored_text if stored_text is None or values[name].type == BYTES else stored_text.decode()
+                    )
         for name, column in texts.items():
             values[name] = pa.array(column, values[name].type)
 
@@ -337,8 +336,8 @@ class _TableWork:
         if not self.table.partial:
             return False
         mark = f"{_MARK}{self.table.target}"
-        found = self.client.ask("reading the checkpoint", "HGET", self.unit.place.checkpoint_key, mark)
-        return bool(found == str(self.unit.fence.batch).encode())
+        mark_batch = self.client.ask("reading the checkpoint", "HGET", self.unit.place.checkpoint_key, mark)
+        return bool(mark_batch == str(self.unit.fence.batch).encode())
 
 
 def _words(rows: PackedRows) -> Iterator[bytes]:
