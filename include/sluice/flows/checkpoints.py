@@ -293,12 +293,8 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
     All targets are asked side by side. One that does not answer now is asked again by its first load.
     """
 
-    def read(check: CheckpointCheck) -> None:
-        with unanswered(check.target):
-            check.read()
-
     @contextmanager
-    def unanswered(target: str) -> Iterator[None]:
+    def noting(target: str) -> Iterator[None]:
         try:
             yield
         except CheckpointError:
@@ -306,13 +302,17 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
         except SluiceError as error:
             _log.info("checkpoint_read_failed", pipeline=runtime.name, target=target, error=str(error))
 
+    def read(check: CheckpointCheck) -> None:
+        with noting(check.target):
+            check.read()
+
     checks: list[CheckpointCheck] = []
-    for config in runtime.pipeline.targets:
-        with unanswered(config.name):
+    for config in runtime.pipeline.targets:  # opened by this thread: connections may come from one that serves no other
+        with noting(config.name):
             checks.append(CheckpointCheck(runtime, state, config.name))
     with ThreadPoolExecutor(max(len(checks), 1), thread_name_prefix="checkpoints") as pool:
-        for question in [pool.submit(read, check) for check in checks]:
-            question.result()
+        for _ in pool.map(read, checks):
+            pass
 
 
 def _foreign(process: Acknowledgement | None, identity: str, next_batch: int) -> str:

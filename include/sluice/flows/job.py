@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import structlog
@@ -263,7 +262,10 @@ class _Substitutes:
 
     def __enter__(self) -> _Substitutes:
         loaded = {board.stage.subject for board in self._boards.values() if board.stage.kind is StageKind.LOAD}
-        resolve_targets(self._view.runtime, loaded)
+        for target in self._view.runtime.pipeline.targets:
+            for server in target.servers if target.name in loaded else ():
+                with suppress(SluiceError):  # the load meets it again
+                    self._view.runtime.resolver(server)  # resolved once, by this thread
         for thread in self._threads.values():
             thread.start()
         return self
@@ -668,19 +670,8 @@ def _is_merged(state: PipelineState, claim: str) -> bool:
     return False
 
 
-def resolve_targets(runtime: Runtime, names: Collection[str]) -> None:
-    """Resolve the connections of targets once, in the calling thread: where they come from may serve no other.
-
-    A connection that is missing is reported by the load.
-    """
-    for target in runtime.pipeline.targets:
-        for server in target.servers if target.name in names else ():
-            with suppress(SluiceError):
-                runtime.resolver(server)
-
-
 def deliver_batch(runtime: Runtime, state: PipelineState, batch: int) -> Iterator[Stage]:
-    """Take one batch through all stages; yield each stage before it begins.
+    """Take one batch through all stages; yield each stage before it begins, without acknowledgements.
 
     The calling thread merges and applies rules. Each of several targets has a thread, so that one that does not answer
     keeps the batch from no other.
@@ -692,54 +683,43 @@ def deliver_batch(runtime: Runtime, state: PipelineState, batch: int) -> Iterato
     boards[0].done(Done(batch))
     boards[0].end()  # the capture has ended
 
-    def carry(stages: Sequence[Board]) -> Iterator[Stage]:
+    def work_on(stages: Sequence[Board]) -> None:
         for board in stages:
-            yield board.stage
             work(board, lambda stage, number: do(runtime, stage, number))
 
-    yield from carry([board for board in boards[1:] if board.stage.transforms])
-    by_target = [
+    for board in boards[1:]:
+        if board.stage.transforms:
+            yield board.stage
+            work_on([board])
+    deliveries = [
         [board for board in boards if board.stage.subject == target.name and not board.stage.transforms]
         for target in runtime.pipeline.targets
     ]
-    if len(by_target) == 1:
-        yield from carry(by_target[0])
-        return
-    resolve_targets(runtime, [target.name for target in runtime.pipeline.targets])
-    yield from _side_by_side([partial(carry, stages) for stages in by_target])
+    for load, *_ in deliveries:
+        yield load.stage
+    if len(deliveries) == 1:
+        work_on(deliveries[0])
+    else:
+        _side_by_side([partial(work_on, stages) for stages in deliveries])
 
 
-def _side_by_side(iterators: Sequence[Callable[[], Iterator[Stage]]]) -> Iterator[Stage]:
-    """Run each iterator in a thread, and yield what they yield as it comes; raise the error of the first that failed,
-    when all have ended.
-    """
-    begun: SimpleQueue[Stage | None] = SimpleQueue()
+def _side_by_side(calls: Sequence[Callable[[], None]]) -> None:
+    """Run each call in a thread, and wait for all. Raises the error of the first one in order that failed."""
     errors: dict[int, BaseException] = {}
 
-    def run(number: int) -> None:
+    def run(number: int, call: Callable[[], None]) -> None:
         try:
-            for stage in iterators[number]():
-                begun.put(stage)
+            call()
         except BaseException as error:
             errors[number] = error
-        begun.put(None)
 
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(iterators))]
+    threads = [threading.Thread(target=run, args=call, daemon=True) for call in enumerate(calls)]
     for thread in threads:
         thread.start()
-    try:
-        at_work = len(threads)
-        while at_work:
-            stage = begun.get()
-            at_work -= stage is None
-            if stage is not None:
-                yield stage
-    finally:
-        until = time.monotonic() + _ENDS_S
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
-    for number in sorted(errors):
-        raise errors[number]
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[min(errors)]
 
 
 # -- a task of its own -------------------------------------------------------------------------------------------------

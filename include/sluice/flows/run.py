@@ -25,7 +25,6 @@ from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.snapshot.lost_batches import any_lacks_lost
 from sluice.flows.stage_notes import stage_notes
-from sluice.flows.stages import StageKind
 from sluice.model.backoff import wait_after
 from sluice.model.offset import Offset
 
@@ -211,8 +210,7 @@ def _one_batch(
             return 0
         number, changes, position = outcome.batch, outcome.changes, outcome.position
     for stage in deliver_batch(runtime, state, number):
-        if stage.kind is not StageKind.ACKNOWLEDGE:
-            yield Step(stage.doing, number, changes, position)
+        yield Step(stage.doing, number, changes, position)
     yield Step("acknowledged", number, changes, position, time.monotonic() - started)
     return 1
 

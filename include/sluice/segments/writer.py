@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -247,13 +247,14 @@ class SegmentWriter:
         branch.digester = self.digester
         return branch
 
-    def add_held(self, schema: TableSchema, rows: pa.Table) -> None:
-        """Write SEGMENT_ROWS into a file of the batch that no target gets (``held_files``)."""
+    def write_held(self, pieces: Iterable[tuple[TableSchema, pa.Table]]) -> None:
+        """Write SEGMENT_ROWS into files of the batch that no target gets (``held_files``); once a batch."""
         branch = self.branch(_HELD_BRANCH, 1)
         branch.digester = None
-        branch.add(schema, rows)
+        for schema, rows in pieces:
+            branch.add(schema, rows)
         branch.flush()
-        self._held_files += branch._files
+        self._held_files = branch._files
 
     def absorb(self, branch: SegmentWriter) -> None:
         """Take the rows of a branch; they must have been flushed."""

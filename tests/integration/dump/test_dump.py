@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from sluice.flows.dump import worker as dumping
+from sluice.flows.dump.progress import views
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from sluice.operations.verify.verify import VerifySpec, verify
-from sluice.sources.mysql.snapshot import border_guess, result_set
+from sluice.sources.mysql.snapshot import border_guess, chunk_reader, result_set
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill, step
 from tests.support.running.waiting import ended, wait_until
@@ -474,6 +475,61 @@ def test_the_published_example(quiet: Case) -> None:
     assert changes.index(("u", "k3", 1)) < min(i for i, c in enumerate(changes) if c[0] == "r") <= first
     assert last < changes.index(("u", "k4", 2))
     quiet.assert_equal("t")
+
+
+@pytest.mark.parametrize("replace", [False, True], ids=["from nothing", "replacing"])
+def test_changes_that_a_snapshot_of_mariadb_does_not_see_follow_the_copy(
+    tmp_path, mariadb, mysql_target, zookeeper, fresh_schema, monkeypatch, replace: bool
+) -> None:
+    """The only read of a table without a key is overtaken by changes, some of them in batches that are delivered
+    meanwhile.
+    """
+    schema = fresh_schema(mariadb, mysql_target)
+    whole, overtaken = chunk_reader.MySQLChunkReader.rows, list[str]()
+
+    def write(number: int) -> None:
+        with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
+            connection.begin()
+            cursor.execute("UPDATE log SET b = CONCAT(b, '+') WHERE a %% 3 = %s", (number % 3,))
+            cursor.execute("DELETE FROM log WHERE a = %s", (number + 5,))
+            cursor.execute("INSERT INTO log VALUES (%s, 'more'), (1, 'one')", (number + 100,))
+            connection.commit()
+
+    with case(tmp_path, mariadb, mysql_target, zookeeper, schema, start="latest" if replace else "dump") as made:
+        made.yaml += "\ndump: {marks: none}\n"
+        made.path.write_text(made.yaml, encoding="utf-8")
+
+        def states() -> set[str]:
+            return {view.state for view in views(made.runtime())}
+
+        def disturbed(reader: Any, *asked: Any) -> Iterator[Any]:
+            pieces = whole(reader, *asked)
+            yield next(pieces)
+            overtaken.append("log")
+            write(1)
+            place = reader.end_of_log()
+            with made.runtime().state() as state:
+                wait_until(lambda: state.cursor().position.has_reached(place), "the capture of what was written")
+            write(2)
+            yield from pieces
+
+        both(made, "CREATE TABLE log (a INT, b VARCHAR(40))")
+        for server in (mariadb, mysql_target) if replace else (mariadb,):
+            server.execute(*(f"INSERT INTO `{schema}`.log VALUES ({number}, 'old')" for number in range(30)))
+        monkeypatch.setattr(chunk_reader.MySQLChunkReader, "rows", disturbed)
+        if replace:
+            made.run_until_head()
+            write(0)
+            dump = start(made.runtime(), tables=[f"{schema}.log"], replace=True)
+            reading = threading.Thread(target=work, args=(made.runtime(), dump.id))
+            reading.start()
+        wait_until(lambda: made.run_until_head() is not None and states() == {"done"}, "the copy")
+        write(3)
+        made.run_until_head()
+        assert overtaken == ["log"]
+        made.assert_equal("log")
+        if replace:
+            ended(reading)
 
 
 def test_a_table_without_a_key_is_not_dumped_onto_its_rows(quiet: Case) -> None:

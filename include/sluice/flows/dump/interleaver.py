@@ -57,6 +57,7 @@ from sluice.sources.port import Source
 _log = structlog.get_logger()
 
 _PART = "_part"
+_WRITTEN = "the table has no key and was written meanwhile"
 MAX_LATE_ROWS = 500_000
 """Rows of late chunks that one batch takes; further ones wait for the next batch."""
 
@@ -183,7 +184,8 @@ class InterleavingSegmentWriter(SegmentWriter):
             for piece in read_pieces(self.store, file):
                 rows = piece.filter(pa.array(placement.window.covers(piece, batch)))
                 places = pa.repeat(pa.scalar(placement.place.seq, pa.uint64()), rows.num_rows)
-                super().add(placement.schema, rows.set_column(rows.schema.get_field_index("_seq"), "_seq", places))
+                rows = rows.set_column(rows.schema.get_field_index("_seq"), "_seq", places)
+                super().add(placement.schema, rows.cast(placement.schema.arrow_schema))
                 self._caught_up += rows.num_rows
 
     def seal(self, plan: InterleavePlan) -> SegmentManifest:
@@ -210,6 +212,7 @@ class InterleavingSegmentWriter(SegmentWriter):
         Returns rows left out.
         """
         left_out = 0
+        waiting: list[tuple[TableSchema, pa.Table]] = []
         for table, pieces in self._kept.items():
             behind = released.get(table)
             for schema, rows in pieces:
@@ -221,8 +224,10 @@ class InterleavingSegmentWriter(SegmentWriter):
                     self.held[str(table)] = max(self.held.get(str(table), 0), int(places[~alive].max()))
                 if alive.any():
                     super().add(schema, rows.filter(pa.array(alive)))
-                if waits and self._stores_held:
-                    self.add_held(schema, rows)
+                if waits:
+                    waiting.append((schema, rows))
+        if waiting and self._stores_held:
+            self.write_held(waiting)
         self._kept = {}
         return left_out
 
@@ -376,15 +381,15 @@ class InterleavePlanner:
             return "its window is no longer stored"
         if self._redefined(writer, window, high, table):
             return "the table's definition changed meanwhile"
+        if request.keyless and not window.is_exact and self._written(writer, window, high, table):
+            return _WRITTEN
         found = self.stored.chunk(chunk, request.identity)
         if found is None:  # a capture that died already had it in its batch
             return "its file is gone"
         schema, rows = found
-        lacking: Sequence[tuple[int, SegmentFile]] | None = ()
-        if request.keyless:
-            lacking = self._lacking(window, writer.batch, schema) if window.is_exact else None
-            if lacking is None and self._written(writer, window, high, table):
-                return "the table has no key and was written meanwhile"
+        lacking = self._lacking(window, writer.batch, schema) if request.keyless and window.is_exact else ()
+        if lacking is None:
+            return _WRITTEN
         alive = np.ones(rows.num_rows, bool)
         if not request.keyless:
             key = [stored_name(name) for name in request.identity or schema.primary_key]
@@ -404,7 +409,7 @@ class InterleavePlanner:
                 kept=int(alive.sum()),
                 place=place,
                 window=window,
-                lacking=lacking or (),
+                lacking=lacking,
             )
         )
         return ""
@@ -464,23 +469,24 @@ class InterleavePlanner:
         """Return the files with changes of a table without a key that a copy did not see, by the batches from the
         window's first one up to ``until`` (excluded).
 
-        None: they cannot follow the copy, as targets have them already, or they are not stored in the copy's columns.
+        None: they cannot follow the copy. They were not stored, or in other columns than the copy's, or targets that
+        are not emptied have them already.
         """
         lacking: list[tuple[int, SegmentFile]] = []
         table = schema.table
         for batch in range(window.batch, until):
             manifest = self.stored.manifest(batch)
-            if manifest is None:
+            held_files = [file for file in manifest.held_files if file.table_id == table] if manifest else []
+            if manifest is None or (str(table) in manifest.held and not held_files):
                 return None
-            delivered = [file for file in manifest.files if file.table_id == table and _has_changes(file)]
-            held_files = [file for file in manifest.held_files if file.table_id == table]
-            if str(table) in manifest.held and not held_files:
-                return None
-            for file in (*delivered, *held_files):
+            for file in (*manifest.files, *held_files):
+                if file.table_id != table or not _has_changes(file):
+                    continue
                 rows = self.stored.changes(file, ["_seq", "_file", "_offset", "_gtid"])
                 if not window.covers(rows, batch).any():
                     continue
-                if file.schema_version != schema.version or (table in self.held and file in delivered):
+                is_delivered = file not in held_files and table in self.held
+                if is_delivered or file.schema_version != schema.version:
                     return None
                 lacking.append((batch, file))
         return lacking
