@@ -24,8 +24,8 @@ from tests.support.running.packages import install
 from tests.support.twins.source_kinds import pipeline
 
 
-@pytest.fixture(params=["memory", "zookeeper"])
-def open_session(request: pytest.FixtureRequest) -> Open:
+@pytest.fixture(params=["memory", "sqlite", "zookeeper"])
+def open_session(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     if request.param == "memory":
         tree = MemoryTree()
 
@@ -38,6 +38,9 @@ def open_session(request: pytest.FixtureRequest) -> Open:
                 session.expire()
 
         return opened
+    if request.param == "sqlite":
+        file = Endpoint("zookeeper_default", "sqlite", str(tmp_path / "positions.db"))
+        return lambda: connecting.connect(file, session_timeout_s=6)
     server = request.getfixturevalue("zookeeper")
     endpoint = Endpoint("zookeeper_default", "zookeeper", server.hosts)
     return lambda: connecting.connect(endpoint, session_timeout_s=6)

@@ -42,6 +42,8 @@ class Fault:
     strike: Callable[[World, random.Random], str]
     weight: int = 1
     possible: Callable[[], bool] = lambda: True
+    in_file: bool = True
+    """Also where positions are in a file."""
 
 
 def _catch(world: World, choose: random.Random, kind: str, patience_s: float = 4.0) -> tuple[Crew, psutil.Process]:
@@ -110,7 +112,7 @@ def _crash(name: str) -> Callable[[World, random.Random], str]:
 
 def freeze_server(world: World, choose: random.Random) -> str:
     """A server that neither answers nor closes."""
-    name = choose.choice(("source", "target", "zookeeper"))
+    name = choose.choice(world.names)
     server = getattr(world, name)
     process = psutil.Process(server.handle.pid)
     for_s = choose.uniform(0.5, SESSION_S * 1.5)
@@ -121,7 +123,7 @@ def freeze_server(world: World, choose: random.Random) -> str:
 
 
 def cut(world: World, choose: random.Random) -> str:
-    name = choose.choice(("source", "target", "zookeeper"))
+    name = choose.choice(world.names)
     link = world.links[name]
     count = 0
     for _ in range(choose.randint(1, 4)):
@@ -131,7 +133,7 @@ def cut(world: World, choose: random.Random) -> str:
 
 
 def refuse(world: World, choose: random.Random) -> str:
-    name = choose.choice(("source", "target", "zookeeper"))
+    name = choose.choice(world.names)
     link = world.links[name]
     link.refusing = True
     link.cut()
@@ -152,7 +154,7 @@ def lose_session(world: World, choose: random.Random) -> str:
 
 
 def slow_link(world: World, choose: random.Random) -> str:
-    name = choose.choice(("source", "target", "zookeeper"))
+    name = choose.choice(world.names)
     link = world.links[name]
     link.delay_s, link.bytes_per_s = choose.uniform(0.02, 0.15), choose.choice((None, 50_000.0))
     time.sleep(choose.uniform(0.5, 2.0))
@@ -257,13 +259,16 @@ def lose_zookeeper(world: World, choose: random.Random) -> str:
     with world.state() as state:
         waiting = state.undelivered()
     time.sleep(SESSION_S * 1.2)
-    client = KazooClient(f"127.0.0.1:{world.zookeeper.port}")
-    client.start()
-    try:
-        client.delete(f"/test/{SCHEMA}", recursive=True)
-    finally:
-        client.stop()
-        client.close()
+    if world.in_file:
+        world.zookeeper.remove()
+    else:
+        client = KazooClient(f"127.0.0.1:{world.zookeeper.port}")
+        client.start()
+        try:
+            client.delete(f"/test/{SCHEMA}", recursive=True)
+        finally:
+            client.stop()
+            client.close()
     world.sluice("recover", str(world.case.path), "--apply", "--yes")
     world.counts_anew()
     return f"{len(waiting)} batches were on their way"
@@ -335,13 +340,13 @@ FAULTS: list[Fault] = [
     Fault("kill a crew", kill_crew, weight=2),
     Fault("kill the source", _crash("source")),
     Fault("kill the target", _crash("target"), weight=2),
-    Fault("kill ZooKeeper", _crash("zookeeper"), weight=2),
+    Fault("kill ZooKeeper", _crash("zookeeper"), weight=2, in_file=False),
     Fault("pause a task beyond its session", pause_task, weight=4),
     Fault("pause a crew beyond its session", pause_crew, weight=2),
     Fault("freeze a server", freeze_server, weight=2),
     Fault("cut connections", cut, weight=4),
     Fault("refuse connections", refuse, weight=2),
-    Fault("lose the ZooKeeper session", lose_session, weight=2),
+    Fault("lose the ZooKeeper session", lose_session, weight=2, in_file=False),
     Fault("slow link", slow_link),
     Fault("slow target", slow_target, weight=2),
     Fault("disk full", disk_full, weight=2),

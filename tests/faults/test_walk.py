@@ -27,10 +27,11 @@ ONLY = os.environ.get("SLUICE_FAULT_ONLY", "")
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300 + 90 * STEPS)]
 
 
-def plan(seed: int, steps: int) -> list[tuple[int, str]]:
+def plan(seed: int, steps: int, *, in_file: bool = False) -> list[tuple[int, str]]:
     """Every fault once in a random order, as far as the steps go, then by weight; the same seed gives the same walk."""
     choose = random.Random(seed)
-    possible = [index for index, fault in enumerate(FAULTS) if fault.possible() and ONLY in fault.name]
+    here = [index for index, fault in enumerate(FAULTS) if fault.in_file or not in_file]
+    possible = [index for index in here if FAULTS[index].possible() and ONLY in FAULTS[index].name]
     chosen = choose.sample(possible, len(possible))
     while len(chosen) < steps:
         chosen.append(choose.choices(possible, [FAULTS[index].weight for index in possible])[0])
@@ -40,10 +41,21 @@ def plan(seed: int, steps: int) -> list[tuple[int, str]]:
 
 @pytest.mark.promise("E5", "F3")
 def test_a_walk_over_faults_ends_equal(tmp_path: Path) -> None:
+    walk(tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.promise("G7")
+def test_a_walk_with_positions_in_a_file_ends_equal(tmp_path: Path) -> None:
+    walk(tmp_path, in_file=True)
+
+
+def walk(tmp_path: Path, *, in_file: bool = False) -> None:
+    """Take the steps. ``in_file``: without a ZooKeeper."""
     told: list[str] = []
     started = time.monotonic()
-    with World(tmp_path, SEED) as world:
-        for number, (index, consistency) in enumerate(plan(SEED, STEPS)):
+    with World(tmp_path, SEED, in_file=in_file) as world:
+        for number, (index, consistency) in enumerate(plan(SEED, STEPS, in_file=in_file)):
             fault, choose = FAULTS[index], random.Random(f"{SEED}/{number}")
             try:
                 if number % 10 == 0:
@@ -70,5 +82,5 @@ def test_a_walk_over_faults_ends_equal(tmp_path: Path) -> None:
             told.append(f"{number:4} {time.monotonic() - started:6.1f} s  {fault.name}: {detail} ({how})")
             print(told[-1], flush=True)
         batches = world.acknowledged()[0]
-    counts = Counter(FAULTS[index].name for index, _ in plan(SEED, STEPS))
+    counts = Counter(FAULTS[index].name for index, _ in plan(SEED, STEPS, in_file=in_file))
     print(f"seed {SEED}: {STEPS} faults, {batches} batches, {time.monotonic() - started:.0f} s: {dict(counts)}")

@@ -33,6 +33,7 @@ from sluice.flows.runtime import Runtime
 from tests.faults.crews import Crew, Nursery
 from tests.faults.disk import Disk
 from tests.support.pipelines.case import Case, case
+from tests.support.servers.positions_file import PositionsFile
 from tests.support.servers.proxy import TcpProxy
 
 SCHEMA = "walk"
@@ -56,8 +57,10 @@ _LOOK_EVERY_S = 0.15
 class World:
     """See the module. ``consistency`` is the target's; the crews read the pipeline file anew for every task."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, *, in_file: bool = False) -> None:
+        """``in_file``: positions are in a file, and there is no ZooKeeper."""
         self.folder = folder
+        self.in_file = in_file
         self.number = number
         self.consistency = "row"
         self.turns = False
@@ -89,8 +92,12 @@ class World:
         self.replica = MySQLServer(self.folder / "replica", name="replica", server_id=203, port=ports.free_port())
         self._stack.callback(self.replica.kill)
         self.members = {201: "case_source", 203: "case_second"}
-        self.zookeeper: ZooKeeperServer = enter(ZooKeeperServer(self.folder / "zookeeper"))
-        servers = {"source": self.source, "target": self.target, "zookeeper": self.zookeeper, "replica": self.replica}
+        servers: dict[str, Any] = {"source": self.source, "target": self.target}
+        self.zookeeper: Any = PositionsFile(self.folder / "positions.db")
+        if not self.in_file:
+            servers["zookeeper"] = self.zookeeper = enter(ZooKeeperServer(self.folder / "zookeeper"))
+        self.names = tuple(servers)
+        servers["replica"] = self.replica
         self.links = {name: enter(TcpProxy("127.0.0.1", server.port or 0)) for name, server in servers.items()}
         for server in (self.source, self.target):
             shop.create_tables(server, SCHEMA)
@@ -107,6 +114,8 @@ class World:
             ("target", "case_target"),
             ("zookeeper", "zookeeper_default"),
         ):
+            if name not in self.links:
+                continue
             data = json.loads(self.case.connections[connection])
             self.case.connections[connection] = json.dumps({**data, "port": self.links[name].port})
         self.set_consistency("row")

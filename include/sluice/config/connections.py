@@ -54,6 +54,9 @@ class ConnectionResolver(Protocol):
         """Return the endpoint of a connection. Raises ConfigError if there is none of that id."""
 
 
+POSITIONS = "zookeeper_default"
+"""The connection to the store of positions that a pipeline has if it names none."""
+
 ENVIRONMENT = "(environment)"
 """Stands for a connection where none is named: a store takes its credentials from the environment of the process."""
 
@@ -74,15 +77,27 @@ class WithEnvironment:
 def from_environment(connection_id: str) -> Endpoint:
     """Resolve from ``AIRFLOW_CONN_<ID>``; the same ids work for the command line, Spark workers and Airflow.
 
-    Raises MissingConnection.
+    The connection to the store of positions may be the URI in ``SLUICE_STATE`` instead. Raises MissingConnection,
+    ConfigError.
     """
     name = f"AIRFLOW_CONN_{connection_id.upper()}"
     text = os.environ.get(name)
+    state = os.environ.get("SLUICE_STATE") if connection_id == POSITIONS else None
+    if state and text:
+        raise ConfigError(
+            f"both SLUICE_STATE and {name} say where positions are kept",
+            hint="unset one of the two; `sluice state copy` moves positions from one to the other",
+        )
+    text = state or text
     if text is None:
         raise MissingConnection(
             f"there is no connection {connection_id!r}",
             hint=f"set {name} to a URI, or to JSON in Airflow's notation; the command line knows connections of the "
-            "environment only",
+            "environment only"
+            + (
+                "; SLUICE_STATE=sqlite:///PATH keeps positions in a file, without ZooKeeper"
+                * (connection_id == POSITIONS)
+            ),
         )
     return parse_connection(connection_id, text)
 
@@ -126,7 +141,9 @@ def parse_connection(connection_id: str, text: str) -> Endpoint:
         _, _, hostport = parts.netloc.rpartition("@")
         hosts = unquote(hostport)
         port = None
-        if "," not in hosts:
+        if parts.scheme == "sqlite":  # the path of a file
+            hosts, port = "/" + unquote(parts.path).lstrip("/"), None
+        elif "," not in hosts:
             hosts, port = unquote(parts.hostname or ""), parts.port
         return Endpoint(
             connection_id=connection_id,

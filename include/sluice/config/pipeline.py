@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from sluice.config import patterns
-from sluice.config.connections import ENVIRONMENT
+from sluice.config.connections import ENVIRONMENT, POSITIONS
 from sluice.config.folders import local_folder
 from sluice.config.lines import Origin
 from sluice.config.rights import Refers, require_plain
@@ -446,7 +446,7 @@ class CoordinationConfig(StrictModel):
     """The ZooKeeper that holds the positions."""
 
     connection: ConnectionId = Field(
-        "zookeeper_default",
+        POSITIONS,
         description="Airflow connection; host may be a list h1:2181,h2:2181; login/password: digest authentication.",
     )
     root: Annotated[str, Refers.ADDRESS] = Field(

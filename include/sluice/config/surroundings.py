@@ -76,6 +76,10 @@ VARIABLES: tuple[Variable, ...] = (
         "location of the segments where a pipeline file has no `capture.segments.uri`; all processes need the same",
     ),
     Variable(
+        "SLUICE_STATE", "command line", "the connection `zookeeper_default`",
+        "where positions are kept without Airflow: `sqlite:///PATH`, a file ([one-machine.md](one-machine.md))",
+    ),
+    Variable(
         "SLUICE_INSTALLATION", f"{_DAGS}", "a digest of Airflow's address and Fernet key; host and process id",
         "name of this installation among those that share a ZooKeeper ([operate.md](operate.md))",
     ),

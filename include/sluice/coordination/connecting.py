@@ -1,8 +1,9 @@
-"""Sessions of the store that holds the positions: ZooKeeper, or what an installed package brings in its place.
+"""Sessions of the store that holds the positions: ZooKeeper, a SQLite file, or what an installed package brings.
 
-The type of the connection chooses: ``coordination.connection`` of type ``zookeeper`` is ZooKeeper, one of another type
-is the entry point of that name under ``sluice.coordination``. It names a function like :func:`connect`. What it has to
-keep is :mod:`sluice.testing.position_stores`.
+The type of the connection chooses: ``coordination.connection`` of type ``zookeeper`` is ZooKeeper, ``sqlite`` a file of
+this machine (:mod:`sluice.coordination.sqlite`), one of another type is the entry point of that name under
+``sluice.coordination``. It names a function like :func:`connect`. What it has to keep is
+:mod:`sluice.testing.position_stores`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ def connect(endpoint: Endpoint, *, session_timeout_s: float, connect_timeout_s: 
             this type cannot be loaded.
     """
     own = _of(endpoint.kind)
-    if own is None:
+    if endpoint.kind == "sqlite":
+        from sluice.coordination import sqlite
+
+        own = sqlite.connect
+    elif own is None:
         from sluice.coordination import zookeeper
 
         own = zookeeper.connect
@@ -44,8 +49,8 @@ def connect(endpoint: Endpoint, *, session_timeout_s: float, connect_timeout_s: 
 
 @cache
 def _of(kind: str) -> Connect | None:
-    """Return the function of the package that has this type of connection; None: it is ZooKeeper."""
-    if kind not in {"", "zookeeper"}:
+    """Return the function of the package that has this type of connection; None: it is one of Sluice's own."""
+    if kind not in {"", "zookeeper", "sqlite"}:
         for point in importlib.metadata.entry_points(group=GROUP, name=kind):
             try:
                 found: Connect = point.load()

@@ -128,8 +128,13 @@ class MemoryZnodes:
     def _apply(self, draft: dict[str, tuple[Znode, int | None]], step: Step) -> str | None:
         entry = draft.get(step.path)
         if isinstance(step, Create):
+            above = step.path.rpartition("/")[0]
             if entry:
                 return "the node exists"
+            if above and above not in draft:
+                return "there is no node above it"
+            if above and draft[above][1] is not None:
+                return "the node above it is ephemeral"
             draft[step.path] = (Znode(step.data, 0, self._tree.now_ms), self._number if step.ephemeral else None)
             return None
         if entry is None:
@@ -140,6 +145,8 @@ class MemoryZnodes:
         if isinstance(step, Put):
             draft[step.path] = (Znode(step.data, node.version + 1, self._tree.now_ms), owner)
         elif isinstance(step, Remove):
+            if any(path.rpartition("/")[0] == step.path for path in draft):
+                return "the node has children"
             del draft[step.path]
         else:
             assert isinstance(step, Check)

@@ -19,7 +19,7 @@ from sluice.sources.port import Source
 from sluice.targets import registry
 from sluice.targets.port import NamesRights, Target
 
-_ZOOKEEPER = "sluice.coordination.zookeeper:probe"
+_POSITIONS = {kind: f"sluice.coordination.{kind}:probe" for kind in ("zookeeper", "sqlite")}
 _SPARK = "sluice.spark.connect:probe"
 OTHER_NAMES: Mapping[str, str] = {
     "mongo": "mongodb",
@@ -34,7 +34,7 @@ OTHER_NAMES: Mapping[str, str] = {
 def testable_kinds() -> list[str]:
     """Return the kinds of connections that can be tried."""
     targets = {name for name, kind in registry.KINDS.items() if kind.probe}
-    return sorted({"zookeeper", *targets, *(name for name, kind in sources.KINDS.items() if kind.probe)})
+    return sorted({*_POSITIONS, *targets, *(name for name, kind in sources.KINDS.items() if kind.probe)})
 
 
 def testable(endpoint: Endpoint) -> bool:
@@ -73,8 +73,8 @@ def target_rights(target: Target, tables: Sequence[TableId] | None = None) -> li
 def _place_of(endpoint: Endpoint) -> str:
     """Return module:function that tries connections of this kind; "" for none."""
     kind = OTHER_NAMES.get(endpoint.kind, endpoint.kind)
-    if kind == "zookeeper":
-        return _ZOOKEEPER
+    if kind in _POSITIONS:
+        return _POSITIONS[kind]
     if kind == "spark_connect":
         return _SPARK
     source, target = sources.KINDS.get(kind), registry.KINDS.get(kind)

@@ -87,8 +87,14 @@ def _by_the_spark_provider(endpoint: Endpoint) -> Endpoint:
 
 
 def _masked(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint; what it holds of secrets reaches no log. Raises ConfigError for a file of positions."""
     from airflow.sdk.log import mask_secret
 
+    if endpoint.kind == "sqlite":
+        raise ConfigError(
+            f"the connection {endpoint.connection_id} is a file, and Airflow keeps positions in ZooKeeper",
+            hint="make it a connection of type zookeeper; `sluice state copy` brings the positions there",
+        )
     if endpoint.password:
         mask_secret(endpoint.password)
     if endpoint.extra:

@@ -102,6 +102,28 @@ def _all_or_nothing(connect: Open, root: str) -> None:
         assert (znode.data, znode.version) == (b"a", 0)
 
 
+def _no_orphans(connect: Open, root: str) -> None:
+    with connect() as znodes:
+        znodes.ensure(f"{root}/folder/node")
+        assert _refused(znodes, Remove(f"{root}/folder")).failed == 0
+        assert _refused(znodes, Create(f"{root}/absent/node")).failed == 0
+        znodes.transact([Create(f"{root}/own", ephemeral=True)])
+        assert _refused(znodes, Create(f"{root}/own/node")).failed == 0
+        znodes.transact([Create(f"{root}/new"), Create(f"{root}/new/node")])
+        znodes.transact([Remove(f"{root}/folder/node"), Remove(f"{root}/folder")])
+        assert znodes.children(root) == ["new", "own"]
+
+
+def _large_nodes(connect: Open, root: str) -> None:
+    with connect() as znodes, connect() as two:
+        znodes.ensure(root)
+        content = bytes(range(250)) * 4000
+        znodes.transact([Create(f"{root}/large", content)])
+        znode = two.get(f"{root}/large")
+        assert znode is not None
+        assert znode.data == content
+
+
 def _one_of_many_wins(connect: Open, root: str) -> None:
     with connect() as first:
         first.ensure(root)
@@ -176,6 +198,8 @@ CHECKS = (
     Check("nodes are made, read, listed in order and removed", _nodes),
     Check("versions count changes, and a step with another version is refused", _versions),
     Check("a transaction happens as a whole or not at all, and says which step was refused", _all_or_nothing),
+    Check("a node with children is not removed, and none is created below a missing or an ephemeral one", _no_orphans),
+    Check("a node holds a million bytes", _large_nodes),
     Check("of sessions that change a node at the same time one wins each time", _one_of_many_wins),
     Check("ephemeral nodes go with their session", _ephemeral),
     Check("changes are noticed", _notices),

@@ -44,7 +44,8 @@ class Protocol(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.tree = MemoryTree(tells=self.tells)
+        self.tree = self.new_tree()
+        self.truth, self.looks = self.session()
         self.committed: list[int] = []
         self.holds = dict.fromkeys(TARGETS, 0)
         self.round_of: dict[str, int] = {}
@@ -55,6 +56,10 @@ class Protocol(RuleBasedStateMachine):
             state.acks.begin(target, BatchNumber(0), position(4))
         state.begin(lease, position(4))
         release(session, lease)
+
+    def new_tree(self):
+        """The store of positions."""
+        return MemoryTree(tells=self.tells)
 
     def session(self):
         session = self.tree.session()
@@ -128,9 +133,8 @@ class Protocol(RuleBasedStateMachine):
             return
         made = f"{number}/{len(self.round_of)}"
         self.round_of[made] = switch.round
-        truth, _ = self.session()
-        now = truth.pause_switch.read()
-        known = truth.batches.require(number).changeset
+        now = self.truth.pause_switch.read()
+        known = self.truth.batches.require(number).changeset
         try:
             kept = state.batches.merged(number, made, under=switch).changeset
         except Paused:
@@ -220,27 +224,27 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def pause(self) -> None:
-        self.session()[0].pause_switch.set(open_=False, by="p", reason="")
+        self.truth.pause_switch.set(open_=False, by="p", reason="")
 
     @rule()
     def resume(self) -> None:
-        self.session()[0].pause_switch.set(open_=True, by="p", reason="")
+        self.truth.pause_switch.set(open_=True, by="p", reason="")
 
     @rule()
     def roll_back(self) -> None:
-        state, _ = self.session()
+        state = self.truth
         self.rolled_back = state.pause_switch.set(open_=None, by="p", reason="").round
         for number in state.undelivered():
             state.batches.unmerge(number)
 
     # -- what must hold ------------------------------------------------------------------------------------------------
     def process(self, name: str):
-        process = self.session()[0].acks.get(name)
+        process = self.truth.acks.get(name)
         assert process is not None
         return process
 
     def current_epoch(self, folder: str) -> int:
-        node = self.tree.session().get(f"{ROOT}/p/{folder}/epoch")
+        node = self.looks.get(f"{ROOT}/p/{folder}/epoch")
         return int(node.data)
 
     @invariant()
@@ -255,7 +259,7 @@ class Protocol(RuleBasedStateMachine):
     def no_changeset_is_older_than_the_last_rollback(self) -> None:
         if not hasattr(self, "committed"):
             return
-        state = self.session()[0]
+        state = self.truth
         for number in state.undelivered():
             changeset = state.batches.require(number).changeset
             assert changeset is None or self.round_of[changeset] >= self.rolled_back
@@ -264,7 +268,7 @@ class Protocol(RuleBasedStateMachine):
     def cursor_is_behind_the_last_batch(self) -> None:
         if not hasattr(self, "committed"):
             return
-        state = self.session()[0]
+        state = self.truth
         cursor = state.cursor()
         assert cursor.next_batch == len(self.committed) + 1
         if self.committed:

@@ -1,0 +1,110 @@
+"""``sluice run`` with its positions in a file: neither ZooKeeper nor Airflow, and nothing lost or doubled."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import CheckpointError
+from tests.support.pipelines.case import Case, case
+from tests.support.servers.positions_file import PositionsFile
+from tests.support.tables.numbered import deliver, insert, numbered_pipeline, rows, sluice
+
+
+@pytest.fixture
+def positions(tmp_path: Path) -> PositionsFile:
+    return PositionsFile(tmp_path / "positions.db")
+
+
+@pytest.fixture
+def shop(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, positions: PositionsFile, fresh_schema: Callable[..., str]
+) -> Iterator[Case]:
+    schema = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY AUTO_INCREMENT, v INT NOT NULL)")
+    with case(tmp_path, mysql_source, mysql_target, positions, schema, session_s=2) as made:
+        del made.connections["zookeeper_default"]
+        yield made
+
+
+@pytest.mark.promise("G7")
+def test_processes_that_are_killed_or_believe_to_be_alone_lose_and_double_nothing(
+    shop: Case, positions: PositionsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = shop.cli("run", str(shop.path), "--until-head")
+    assert "SLUICE_STATE=sqlite:///PATH" in refused.stderr.replace("\n", " "), "a store is never chosen by itself"
+    monkeypatch.setenv("SLUICE_STATE", f"sqlite://{positions.file}")
+    began = shop.cli("run", str(shop.path), "--until-head")
+    assert began.returncode == 0, began.stderr
+    stop = threading.Event()
+    choose = random.Random(11)
+
+    def write() -> None:
+        random_id = random.Random(3)
+        with shop.source.connect(shop.schema) as connection:
+            cursor = connection.cursor()
+            while not stop.wait(0.005):
+                cursor.execute("INSERT INTO orders (v) VALUES (1)")
+                cursor.execute("UPDATE orders SET v = v + 1 WHERE id <= %s", (random_id.randrange(1, 20),))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    running = [run(shop), run(shop)]
+    try:
+        for _ in range(4):
+            time.sleep(choose.uniform(0.5, 2.5))
+            process = running.pop(0)
+            # 75: another process holds the lease for longer than a session lives
+            assert process.poll() in {None, 75}, process.communicate()[1].decode()
+            process.send_signal(choose.choice((signal.SIGKILL, signal.SIGSTOP)))
+            stopped = process
+            running.append(run(shop))
+            time.sleep(choose.uniform(0, 2.5))
+            stopped.send_signal(signal.SIGCONT)
+            stopped.send_signal(signal.SIGKILL)
+            stopped.communicate()
+    finally:
+        stop.set()
+        writer.join()
+        for process in running:
+            process.kill()
+            process.communicate()
+    ended = shop.cli_process("run", str(shop.path), "--until-head")
+    assert ended.returncode == 0, ended.stderr
+    shop.assert_equal("orders")
+    status = shop.cli("status", str(shop.path))
+    assert "ZooKeeper" not in status.stdout, status.stdout
+
+
+def run(shop: Case) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        shop.command("run", str(shop.path)), env=shop.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.promise("G7")
+def test_a_file_that_is_copied_back_stops_the_pipeline_and_recover_goes_on(
+    tmp_path: Path, twin_source: Any, twin_target: Any, positions: PositionsFile, fresh_schema: Callable[..., str]
+) -> None:
+    with numbered_pipeline(tmp_path, twin_source, twin_target, positions, fresh_schema) as made:
+        deliver(made, 1)
+        yesterday = positions.files()
+        deliver(made, 2)
+        insert(made, 3)
+        for put in (lambda: positions.put_back(yesterday), positions.remove):
+            put()
+            with pytest.raises(CheckpointError, match="2"):
+                made.run_until_head()
+            assert rows(made, twin_target) == [1, 2]
+        sluice(made, "recover", str(made.path), "--apply", "--yes")
+        deliver(made, 4)
+        made.assert_equal()
