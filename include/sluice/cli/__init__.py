@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from io import StringIO, TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,8 @@ from sluice.cli import service
 from sluice.cli.command_list import Commands, LazyGroup
 from sluice.cli.console import err, log_to_stderr, out, print_error
 from sluice.cli.help_start import leave_out_unused
-from sluice.errors import SluiceError
+from sluice.config.env_file import ENV_FILE
+from sluice.errors import ConfigError, SluiceError
 
 app = typer.Typer(
     cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
@@ -38,6 +40,14 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
     ] = False,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--env-file",
+            envvar="SLUICE_ENV_FILE",
+            help="File of variables NAME=VALUE with the connections, as `sluice new` writes it; what is set counts.",
+        ),
+    ] = None,
     api: Annotated[
         str,
         typer.Option(
@@ -57,6 +67,11 @@ def _root(
     ] = False,
 ) -> None:
     """Keep other data stores in step with MySQL, MariaDB and PostgreSQL."""
+    if env_file is not None:
+        from sluice.config.env_file import read_env_file
+
+        for name, value in read_env_file(env_file).items():
+            os.environ.setdefault(name, value)
     if {"--help", "-h"}.isdisjoint(sys.argv):
         service.choose(api, allow_http=api_allow_http)
 
@@ -92,7 +107,12 @@ def main() -> None:
     if sys.stderr is None:
         sys.stderr = _Closed()
     if {"--help", "-h", "--version"}.isdisjoint(sys.argv) and "_SLUICE_COMPLETE" not in os.environ:
-        if _HAS_STACK and "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
+        positions = {"AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "SLUICE_STATE", "SLUICE_ENV_FILE"}
+        if (
+            _HAS_STACK
+            and positions.isdisjoint(os.environ)
+            and not any(one.startswith("--env-file") for one in sys.argv)
+        ):
             _adopt_stack_environment()
         log_to_stderr(False)
     else:  # these need neither, and are there in half the time
@@ -132,6 +152,8 @@ def _command() -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except SluiceError as error:
         print_error(error)
+        if isinstance(error, ConfigError) and Path(ENV_FILE).is_file() and "SLUICE_PIPELINES" not in os.environ:
+            err.print(f"  [dim]next[/] sluice --env-file {ENV_FILE} ...: its variables are not set", highlight=False)
         return 75 if error.retryable else 1
     except KeyboardInterrupt:
         err.print("stopped")

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.console import AsJson, Pipeline, ask, err, log_to_stderr, out, print_json
-from sluice.cli.service import service
+from sluice.cli.service import Service, service
 
 
 def check(
@@ -28,27 +28,15 @@ def check(
     log_to_stderr(False)
     to = service()
     report = to.check(pipeline)
-    missing = _missing(report)
+    missing = statements(report)
     if apply and missing:
-        for place, statement in missing:
-            err.print(f"[dim]{escape(place)}[/] {escape(statement)};", highlight=False)
-        if not yes:
-            ask(f"Run these {len(missing)} statements?")
-        to.act(pipeline, "make-missing", {})
+        make(to, pipeline, missing, yes=yes)
         report = to.check(pipeline)
-        missing = _missing(report)
+        missing = statements(report)
     if as_json:
         print_json(report)
     else:
-        table = Table(title=f"check {escape(pipeline)}", title_justify="left", box=None, pad_edge=False)
-        for heading in ("", "part", "what", "value", "why / what to do"):
-            table.add_column(heading, overflow="fold")
-        colour = {"ok": "green", "warning": "yellow", "error": "bold red"}
-        for one in report["findings"]:
-            why = escape(one["why"]) + (f"\n[cyan]{escape(one['fix'])}[/]" if one["fix"] else "")
-            mark = f"[{colour[one['severity']]}]{one['severity']}[/]"
-            table.add_row(mark, *(escape(one[name]) for name in ("part", "setting", "value")), why)
-        out.print(table)
+        print_report(pipeline, report)
         if missing:
             out.print(
                 f"`sluice check {escape(pipeline)} --apply` runs the {len(missing)} statements that make what is "
@@ -58,7 +46,29 @@ def check(
         raise typer.Exit(1)
 
 
-def _missing(report: dict[str, Any]) -> list[tuple[str, str]]:
+def print_report(pipeline: str, report: dict[str, Any]) -> None:
+    """Print the findings of a check as a table."""
+    table = Table(title=f"check {escape(pipeline)}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("", "part", "what", "value", "why / what to do"):
+        table.add_column(heading, overflow="fold")
+    colour = {"ok": "green", "warning": "yellow", "error": "bold red"}
+    for one in report["findings"]:
+        why = escape(one["why"]) + (f"\n[cyan]{escape(one['fix'])}[/]" if one["fix"] else "")
+        mark = f"[{colour[one['severity']]}]{one['severity']}[/]"
+        table.add_row(mark, *(escape(one[name]) for name in ("part", "setting", "value")), why)
+    out.print(table)
+
+
+def make(to: Service, pipeline: str, missing: list[tuple[str, str]], *, yes: bool) -> None:
+    """Run the statements that make what is missing, after a question."""
+    for place, statement in missing:
+        err.print(f"[dim]{escape(place)}[/] {escape(statement)};", highlight=False)
+    if not yes:
+        ask(f"Run these {len(missing)} statements?")
+    to.act(pipeline, "make-missing", {})
+
+
+def statements(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the statements that would make what is missing, each with its place."""
     at_source = [("the source", statement) for statement in report["source_statements"]]
     return [*at_source, *((one["target"], one["statement"]) for one in report["statements"])]

@@ -18,6 +18,7 @@ from sluice.cli.service import guarded
 _PIPELINES, _CONTROL, _DATA, _DEVELOPMENT = "Pipelines", "Control", "Data", "Development"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "new": (_PIPELINES, "new:new"),
     "check": (_PIPELINES, "check:check"),
     "run": (_PIPELINES, "run:run"),
     "status": (_PIPELINES, "status:status"),

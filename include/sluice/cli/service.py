@@ -48,7 +48,7 @@ REACH: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "rules list", "rules new", "rules test", "targets list", "targets new", "formats new", "stack up",
+            "new", "rules list", "rules new", "rules test", "targets list", "targets new", "formats new", "stack up",
             "stack down", "stack status", "stack env", "stack demo",
         ),
         HERE,

@@ -80,6 +80,10 @@ VARIABLES: tuple[Variable, ...] = (
         "where positions are kept without Airflow: `sqlite:///PATH`, a file ([one-machine.md](one-machine.md))",
     ),
     Variable(
+        "SLUICE_ENV_FILE", "command line", "none",
+        "file of variables that `sluice new` writes, as `--env-file` names it ([one-machine.md](one-machine.md))",
+    ),
+    Variable(
         "SLUICE_INSTALLATION", f"{_DAGS}", "a digest of Airflow's address and Fernet key; host and process id",
         "name of this installation among those that share a ZooKeeper ([operate.md](operate.md))",
     ),

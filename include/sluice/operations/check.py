@@ -785,7 +785,9 @@ def _zookeeper(runtime: Runtime) -> list[Finding]:
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
-        findings = [_finding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        kind = runtime.resolver(runtime.pipeline.coordination.connection).kind
+        words = "the file of positions is in order" if kind == "sqlite" else "ZooKeeper answers"
+        findings = [_finding("ok", "zookeeper", "captured position", value, words)]
         findings += _public_key(runtime, state) if cursor else []
         if missed := missed_copy(runtime.pipeline, state):
             fix = f"`sluice dump start {runtime.name}` copies all tables now"
@@ -828,9 +830,9 @@ def _source(runtime: Runtime) -> list[Finding]:
             lines += _same_log(source, cursor.position)
         if runtime.pipeline.complete is not None:
             lines += _settles(source)
-        who = source.identity
-        words = f"{who.dialect} {who.version}: no problems found"
-        lines = lines or [_finding("ok", "source", "pre-flight", str(source.head), words)]
+        if not lines:
+            words = f"{source.identity.dialect} {source.identity.version}: no problems found"
+            lines = [_finding("ok", "source", "pre-flight", str(source.head), words)]
     return lines + _others(runtime)
 
 

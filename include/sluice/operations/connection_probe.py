@@ -22,13 +22,14 @@ from sluice.targets.port import NamesRights, Target
 _POSITIONS = {kind: f"sluice.coordination.{kind}:probe" for kind in ("zookeeper", "sqlite")}
 _SPARK = "sluice.spark.connect:probe"
 OTHER_NAMES: Mapping[str, str] = {
+    "mariadb": "mysql",
     "mongo": "mongodb",
     "postgres": "postgresql",
     "https": "http",
     "opensearch": "elasticsearch",
     "amqp": "rabbitmq",
 }
-"""Connection types of Airflow's providers that have another name than the kind of target that uses them."""
+"""Connection types that have another name than the kind of source or target that uses them."""
 
 
 def testable_kinds() -> list[str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig, StartPosition
-from sluice.errors import ConfigError, DecodeError, UnsupportedType
+from sluice.errors import ConfigError, DecodeError, SluiceError, UnsupportedType
 from sluice.model import dialects
 from sluice.model.column_types import ColumnType
 from sluice.model.completeness import Settled
@@ -68,7 +68,7 @@ from sluice.sources.mysql.server.connection import (
 )
 from sluice.sources.mysql.server.key_equality import same_keys
 from sluice.sources.mysql.server.merge_tables import refuse_merge
-from sluice.sources.mysql.server.preflight import preflight, require_ready, rights_findings
+from sluice.sources.mysql.server.preflight import preflight, privileges, require_ready, rights_findings
 from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
 from sluice.sources.mysql.server.settled import settled_end
@@ -309,7 +309,13 @@ class MySQLSession:
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         """Check the server's settings, the login's rights and the log at ``at``; in a channel the unique keys too."""
-        info = self.info
+        try:
+            info = self.info
+        except SluiceError:
+            lacking = self._lacking_rights()
+            if lacking:
+                return lacking
+            raise
         with self._asking():
             findings = preflight(
                 self.connection, info, self.source.pipeline, _read(at), self.source.server_id, two_way=self._two_way
@@ -321,6 +327,13 @@ class MySQLSession:
                 watermarks = required_mark_table(self.source.pipeline, self.source.endpoint, can_without=can_without)
                 findings += rights_findings(self.connection, self.source.pipeline, watermarks)
             return findings
+
+    def _lacking_rights(self) -> list[Finding]:
+        """Return what a login that may not even ask for the log lacks; watermarks may need more."""
+        pipeline = self.source.pipeline
+        watermarks = required_mark_table(pipeline, self.source.endpoint, can_without=True)
+        with self._asking():
+            return privileges(self.connection) + rights_findings(self.connection, pipeline, watermarks)
 
     def replication_findings(self) -> list[Finding]:
         """Return the replication filters that keep changes of captured tables out of this server."""

@@ -59,7 +59,7 @@ def preflight(
     """
     selection = Selection.compile(pipeline.capture)
     log_settings = (
-        _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(connection, info)
+        _log_settings(info) + _row_image(info, pipeline) + privileges(connection) + _horizon(connection, info)
     )
     if any(finding.setting == SETTING and finding.severity == "error" for finding in log_settings):
         return sorted(log_settings, key=lambda f: f.severity != "error")
@@ -253,7 +253,8 @@ def rights_findings(connection: Any, pipeline: PipelineConfig, watermarks: Table
     return rights_findings
 
 
-def _privileges(connection: Any) -> list[Finding]:
+def privileges(connection: Any) -> list[Finding]:
+    """Return the privileges of the whole server that the login lacks to read the log."""
     granted = rights.GrantedRights.read(connection)
     return granted.missing([right for right in rights_on(Scope.SERVER, rights.SOURCE) if right.required])
 
