@@ -52,10 +52,10 @@ def print_report(pipeline: str, report: dict[str, Any]) -> None:
     for heading in ("", "part", "what", "value", "why / what to do"):
         table.add_column(heading, overflow="fold")
     colour = {"ok": "green", "warning": "yellow", "error": "bold red"}
-    for one in report["findings"]:
-        why = escape(one["why"]) + (f"\n[cyan]{escape(one['fix'])}[/]" if one["fix"] else "")
-        mark = f"[{colour[one['severity']]}]{one['severity']}[/]"
-        table.add_row(mark, *(escape(one[name]) for name in ("part", "setting", "value")), why)
+    for finding in report["findings"]:
+        why = escape(finding["why"]) + (f"\n[cyan]{escape(finding['fix'])}[/]" if finding["fix"] else "")
+        mark = f"[{colour[finding['severity']]}]{finding['severity']}[/]"
+        table.add_row(mark, *(escape(finding[name]) for name in ("part", "setting", "value")), why)
     out.print(table)
 
 

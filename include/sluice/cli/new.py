@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -17,11 +17,12 @@ from rich.markup import escape
 from sluice.cli.check import make, print_report, statements
 from sluice.cli.console import AsJson, log_to_stderr, out, print_json
 from sluice.cli.service import service
-from sluice.config.connections import POSITIONS, Endpoint, parse_connection
-from sluice.config.drafts import TableChoice, TargetChoice, draft
 from sluice.config.env_file import ENV_FILE, add_to_env_file, read_env_file
 from sluice.errors import ConfigError
-from sluice.model.rights import SETTING
+
+if TYPE_CHECKING:
+    from sluice.config.connections import Endpoint
+    from sluice.config.drafts import TableChoice
 
 _FILES = frozenset({"delta", "iceberg"})
 """Kinds whose address is a folder."""
@@ -60,14 +61,19 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Make a pipeline of two addresses: write its file and the connections, check both servers, make missing tables."""
+    from sluice.config.connections import POSITIONS
+    from sluice.config.pipeline import IDENTIFIER
+
     log_to_stderr(False)
     folder = folder.absolute()
     ends = [_login(_parsed(what, text), what) for what, text in (("source", source), ("target", target))]
     kinds = [_kind_of(*end) for end in zip(("source", "target"), ends, strict=True)]
     name = name or re.sub(r"\W+", "_", f"{ends[0].schema or kinds[0]}_to_{ends[1].schema or kinds[1]}").strip("_")
+    if not re.fullmatch(IDENTIFIER, name):
+        raise ConfigError(f"{name!r} is no name of a pipeline", hint="--name gives it one of letters, digits and _")
     file, env_file = folder / "pipelines" / f"{name}.yaml", folder / ENV_FILE
     text = _text(name, kinds, _tables(kinds[0], ends[0], include or []), "dump" if copy else "latest")
-    known = read_env_file(env_file) if env_file.exists() else {}
+    present = read_env_file(env_file) if env_file.exists() else {}
     variables = {
         "SLUICE_PIPELINES": str(file.parent),
         "SLUICE_STORE": (folder / "segments").as_uri(),
@@ -75,10 +81,10 @@ def new(
         f"AIRFLOW_CONN_{name.upper()}_SOURCE": _connection(kinds[0], ends[0]),
         f"AIRFLOW_CONN_{name.upper()}_TARGET": _connection(kinds[1], ends[1]),
     }
-    if f"AIRFLOW_CONN_{POSITIONS.upper()}" in {*known, *os.environ}:
+    if f"AIRFLOW_CONN_{POSITIONS.upper()}" in {*present, *os.environ}:
         del variables["SLUICE_STATE"]
-    _write(file, text, env_file, {key: value for key, value in variables.items() if key not in known})
-    os.environ.update(variables, **known)
+    _write(file, text, env_file, {key: value for key, value in variables.items() if key not in present})
+    os.environ.update(variables, **present)
     _check(name, file, env_file, yes=yes, as_json=as_json)
 
 
@@ -91,14 +97,14 @@ def _check(name: str, file: Path, env_file: Path, *, yes: bool, as_json: bool) -
         make(to, name, missing, yes=yes)
         report = to.check(name)
         missing = statements(report)
-    broken = any(one["severity"] == "error" for one in report["findings"])
+    broken = any(finding["severity"] == "error" for finding in report["findings"])
     sluice = f"sluice --env-file {env_file if env_file.parent != Path.cwd() else ENV_FILE}"
     step = f"{sluice} check {name} --apply" if broken or missing else f"{sluice} run {name}"
     if as_json:
         print_json({"pipeline": name, "file": str(file), "environment": str(env_file), "grants": grants, "next": step})
     else:
         print_lines(f"wrote {file}", f"wrote {env_file}: the connections, for you alone to read", "")
-        if odd := [one for one in report["findings"] if one["severity"] != "ok"]:
+        if odd := [finding for finding in report["findings"] if finding["severity"] != "ok"]:
             print_report(name, {**report, "findings": odd})
         else:
             print_lines("source and target are in order")
@@ -118,11 +124,16 @@ def print_lines(*lines: str) -> None:
 
 def _grants(report: dict[str, Any]) -> list[str]:
     """Return the GRANTs that logins lack, each once."""
-    return list(dict.fromkeys(one["fix"] for one in report["findings"] if one["setting"] == SETTING and one["fix"]))
+    from sluice.model.rights import SETTING
+
+    fixes = (finding["fix"] for finding in report["findings"] if finding["setting"] == SETTING)
+    return list(dict.fromkeys(filter(None, fixes)))
 
 
 def _parsed(what: str, text: str) -> Endpoint:
     """Return what an address of the command line names."""
+    from sluice.config.connections import parse_connection
+
     endpoint = parse_connection(what, text)
     if not endpoint.kind or text.lstrip().startswith("{"):
         raise ConfigError(f"the {what} is no address", hint="write KIND://USER@HOST:PORT/DATABASE")
@@ -137,11 +148,11 @@ def _kind_of(what: str, endpoint: Endpoint) -> str:
     from sluice.targets import registry
 
     kind = OTHER_NAMES.get(endpoint.kind, endpoint.kind)
-    known = sources.kinds() if what == "source" else registry.kinds()
-    if kind not in known:
+    kinds = sources.kinds() if what == "source" else registry.kinds()
+    if kind not in kinds:
         raise ConfigError(
-            f"there is no kind of {what} {endpoint.kind!r}{meant(endpoint.kind, known)}",
-            hint=f"an address begins with one of {', '.join(sorted(known))}",
+            f"there is no kind of {what} {endpoint.kind!r}{meant(endpoint.kind, kinds)}",
+            hint=f"an address begins with one of {', '.join(sorted(kinds))}",
         )
     return kind
 
@@ -158,6 +169,8 @@ def _login(endpoint: Endpoint, what: str) -> Endpoint:
 
 def _tables(kind: str, source: Endpoint, include: list[str]) -> list[TableChoice]:
     """Return the tables that are captured: those that are named, else all of the address's schema."""
+    from sluice.config.drafts import TableChoice
+
     default = "public" if kind == "postgresql" else source.schema
     if not include and not default:
         raise ConfigError(
@@ -165,14 +178,16 @@ def _tables(kind: str, source: Endpoint, include: list[str]) -> list[TableChoice
             hint="write it at the end, mysql://HOST/shop, or --include shop, --include shop.orders",
         )
     choices = []
-    for one in include or [default]:
-        schema, _, table = one.partition(".")
+    for name in include or [default]:
+        schema, _, table = name.partition(".")
         choices.append(TableChoice(schema, "" if table == "*" else table))
     return choices
 
 
 def _text(name: str, kinds: list[str], tables: list[TableChoice], start: str) -> str:
     """Return the text of the pipeline file."""
+    from sluice.config.drafts import TargetChoice, draft
+
     text = draft(
         name,
         source_type=kinds[0],

@@ -130,11 +130,11 @@ class SqliteZnodes:
     def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
         """Return the names of children, sorted, and watch them if ``changed`` is given."""
         with self._reading(f"listing {path}") as db:
-            seen = _children(db, path)
-            is_there = bool(seen) or changed is None or _node(db, path) is not None
+            state = _children(db, path)
+            is_there = bool(state) or changed is None or _node(db, path) is not None
         if changed is not None and is_there:
-            self._watch(path, True, seen, changed)
-        return [name for _, name in seen]
+            self._watch(path, True, state, changed)
+        return [name for _, name in state]
 
     def ensure(self, path: str) -> None:
         """Create a node and those above it where they are missing."""
@@ -153,8 +153,8 @@ class SqliteZnodes:
     def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
         """Watch a node, or its children."""
         with self._reading(f"watching {path}") as db:
-            seen = _seen(db, path, children)
-        self._watch(path, children, seen, changed)
+            state = _watched_state(db, path, children)
+        self._watch(path, children, state, changed)
 
     def transact(self, steps: Sequence[Step]) -> None:
         """Do all steps or none. Raises Conflict."""
@@ -269,9 +269,9 @@ class SqliteZnodes:
 
     # -- its thread ----------------------------------------------------------------------------------------------------
 
-    def _watch(self, path: str, children: bool, seen: object, changed: Callable[..., None]) -> None:
+    def _watch(self, path: str, children: bool, state: object, changed: Callable[..., None]) -> None:
         with self._lock:
-            self._watches.append((path, children, seen, changed))
+            self._watches.append((path, children, state, changed))
             self._unseen = True
 
     def _work(self) -> None:
@@ -309,7 +309,7 @@ class SqliteZnodes:
         with self._lock:
             self._unseen = False
             watches = list(self._watches)
-        fired = [watch for watch in watches if db is None or _seen(db, watch[0], watch[1]) != watch[2]]
+        fired = [watch for watch in watches if db is None or _watched_state(db, watch[0], watch[1]) != watch[2]]
         with self._lock:
             fired_ids = {id(watch) for watch in fired}
             self._watches = [watch for watch in self._watches if id(watch) not in fired_ids]
@@ -423,7 +423,7 @@ def _children(db: sqlite3.Connection, path: str) -> list[tuple[int, str]]:
     return db.execute("SELECT id, name FROM nodes WHERE parent = ? ORDER BY name", (path.rstrip("/"),)).fetchall()
 
 
-def _seen(db: sqlite3.Connection, path: str, children: bool) -> object:
+def _watched_state(db: sqlite3.Connection, path: str, children: bool) -> object:
     """Return what a watch compares."""
     if children:
         return _children(db, path)

@@ -8,20 +8,17 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from sluice.config.connections import Endpoint, from_environment, parse_connection
 from sluice.coordination import sqlite
 from sluice.coordination.port import Create, Put
 from sluice.errors import ConfigError, CoordinationUnavailable, MissingConnection
-from tests.unit.coordination.test_state_machine import Protocol
 
 
 def opened(file: Path, timeout_s: float = 30.0):
@@ -247,43 +244,3 @@ def test_one_variable_names_the_file(uri: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "zookeeper://127.0.0.1:2181")
     with pytest.raises(ConfigError, match="both SLUICE_STATE and AIRFLOW_CONN_ZOOKEEPER_DEFAULT"):
         from_environment("zookeeper_default")
-
-
-class FileTree:
-    """The file in place of the model's tree: sessions that a test can end, as another process would."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._file = Path(self._folder.name) / "positions.db"
-        self._sessions: list[sqlite.SqliteZnodes] = []
-
-    def session(self) -> sqlite.SqliteZnodes:
-        session = sqlite.SqliteZnodes(self._file, 3_600_000, 5.0)
-        session.expire = lambda: self._end(session)
-        self._sessions.append(session)
-        return session
-
-    def _end(self, session: sqlite.SqliteZnodes) -> None:
-        with closing(sqlite3.connect(self._file, timeout=10)) as db, db:
-            db.execute("DELETE FROM sessions WHERE id = ?", (session._id,))
-        with pytest.raises(CoordinationUnavailable):
-            session.transact([Put("/", b"", 0)])
-
-    def close(self) -> None:
-        for session in self._sessions:
-            session.close()
-        self._folder.cleanup()
-
-
-class ProtocolOnAFile(Protocol):
-    """The batch protocol with its positions in a file."""
-
-    def new_tree(self) -> FileTree:
-        return FileTree()
-
-    def teardown(self) -> None:
-        self.tree.close()
-
-
-ProtocolOnAFile.TestCase.settings = settings(max_examples=max(settings().max_examples // 10, 5), deadline=None)
-TestProtocolOnAFile = ProtocolOnAFile.TestCase

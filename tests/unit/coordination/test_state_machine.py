@@ -9,6 +9,10 @@ before a rollback is delivered after it.
 from __future__ import annotations
 
 import itertools
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,6 +21,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from sluice.coordination.leases import release, try_acquire
 from sluice.coordination.memory import MemoryTree
+from sluice.coordination.port import Put
+from sluice.coordination.sqlite import SqliteZnodes
 from sluice.coordination.state import PipelineState
 from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted
 from sluice.model.batches import Batch, BatchNumber
@@ -295,6 +301,45 @@ class ProtocolOfLoops(Protocol):
     def hear(self) -> None:
         self.tree.tell()
 
+
+class FileTree:
+    """The file in place of the model's tree: sessions that a test can end, as another process would."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._file = Path(self._folder.name) / "positions.db"
+        self._sessions: list[SqliteZnodes] = []
+
+    def session(self) -> SqliteZnodes:
+        session = SqliteZnodes(self._file, 3_600_000, 5.0)
+        session.expire = lambda: self._end(session)
+        self._sessions.append(session)
+        return session
+
+    def _end(self, session: SqliteZnodes) -> None:
+        with closing(sqlite3.connect(self._file, timeout=10)) as db, db:
+            db.execute("DELETE FROM sessions WHERE id = ?", (session._id,))
+        with pytest.raises(CoordinationUnavailable):
+            session.transact([Put("/", b"", 0)])
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+        self._folder.cleanup()
+
+
+class ProtocolOnAFile(Protocol):
+    """The batch protocol with its positions in a file."""
+
+    def new_tree(self) -> FileTree:
+        return FileTree()
+
+    def teardown(self) -> None:
+        self.tree.close()
+
+
+ProtocolOnAFile.TestCase.settings = settings(max_examples=max(settings().max_examples // 10, 5), deadline=None)
+TestProtocolOnAFile = ProtocolOnAFile.TestCase
 
 ProtocolOfLoops.TestCase.settings = settings()
 TestProtocolOfLoops = ProtocolOfLoops.TestCase
