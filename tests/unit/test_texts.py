@@ -193,6 +193,9 @@ def wrong_word(call: str) -> str:
     known: Any = all_commands()
     words = re.sub(r" \| ", "|", re.sub(r"\"[^\"]*\"|'[^']*'", "TEXT", call)).split()
     while words and hasattr(known, "commands"):
+        if words[0] == "--env-file" and known is all_commands():
+            del words[:2]
+            continue
         if words[0].startswith("--") and known is all_commands():
             break
         alternatives = re.split(r"\\?\|", words[0])

@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "failover": (_CONTROL, "control:failover"),
     "seek": (_CONTROL, "control:seek"),
     "audit": (_CONTROL, "control:audit"),
+    "state": (_CONTROL, "state:state_app"),
     "alerts": (_CONTROL, "alerts:alerts_app"),
     "segments": (_DATA, "stored:segments"),
     "tail": (_DATA, "stored:tail"),

@@ -136,6 +136,12 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code - 0x10000 & 0x3FF):04x}"
 
 
+def print_lines(*lines: str) -> None:
+    """Print lines as they are, however long."""
+    for line in lines:
+        out.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
 def ask(question: str) -> None:
     """Continue only after a yes. Raises ConfigError without a terminal, Abort for a no."""
     if not sys.stdin.isatty():

@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from sluice.cli.check import make, print_report, statements
-from sluice.cli.console import AsJson, log_to_stderr, out, print_json
+from sluice.cli.console import AsJson, log_to_stderr, out, print_json, print_lines
 from sluice.cli.service import service
 from sluice.config.env_file import ENV_FILE, add_to_env_file, read_env_file
 from sluice.errors import ConfigError
@@ -114,12 +114,6 @@ def _check(name: str, file: Path, env_file: Path, *, yes: bool, as_json: bool) -
         out.print(f"\nnext: [cyan]{escape(step)}[/]", highlight=False, soft_wrap=True)
     if broken:
         raise typer.Exit(1)
-
-
-def print_lines(*lines: str) -> None:
-    """Print lines as they are, however long."""
-    for line in lines:
-        out.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _grants(report: dict[str, Any]) -> list[str]:

@@ -68,6 +68,7 @@ REACH: Mapping[str, str] = {
     "tail": _STORE,
     "snapshot show": _STORE,
     "serve": "it is a server of its own, next to the segment store",
+    "state copy": "it reads and writes both stores in this process",
     "subscriptions delete": "the API only shows subscriptions",
     "targets commit": "it loads batches in this process",
     "targets maintain": "it works on the files of targets in this process; the DAG sluice_retention does it every hour",

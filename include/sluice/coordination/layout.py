@@ -44,6 +44,7 @@
     │   │       └── {name}                ephemeral: a process that reads, and which tables
     │   ├── dumping/{id}                  (empty) the dump has not ended
     │   └── dumped/{milliseconds}-{id}    (empty) it ended then
+    ├── moved-positions                            the positions are kept in another store, or are being copied here
     ├── complete-tables/{digest}                   up to which times a target table is complete, and which run said so
     ├── mark-keys/{channel}                        the secret that seals origin markers of a channel, or (-) of pipelines in none
     ├── waiting-tasks/{pipeline}                   (text) its task that has no worker of Airflow yet, since when
@@ -171,12 +172,13 @@ MARK_KEY = Format("key of origin markers")
 SUBSCRIPTION = Format("subscription")
 SERVER = Format("subscription service")
 COMPLETE = Format("times up to which a table is complete")
+MOVED = Format("note of a move to another store")
 
 FORMATS = (
     IDENTITY, PAUSE_SWITCH, QUARANTINE, FAILURE, ERRORS, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
     MEMBER, OWNER, RESTART, BATCH, PROGRESS, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, MARK_KEY, SUBSCRIPTION, SERVER, ANNOUNCED,
-    COMPLETE,
+    COMPLETE, MOVED,
 )  # fmt: skip
 """All kinds of JSON nodes."""
 
@@ -189,6 +191,11 @@ def lease_node(folder: str) -> str:
 def lease_epoch(folder: str) -> str:
     """Return the node that counts the owners of the lease of ``folder``."""
     return f"{folder}/epoch"
+
+
+def moved_node(root: str) -> str:
+    """Return the node that says in which store the positions are instead. No pipeline can have its name."""
+    return f"{root}/moved-positions"
 
 
 def servers(root: str) -> str:
@@ -322,9 +329,14 @@ class Layout:
         """Return the node of an installation; slashes in its name are replaced."""
         return f"{self.installations}/{name.replace('/', '|')}"
 
+    @property
+    def consumers(self) -> str:
+        """Folder of the folders of targets."""
+        return f"{self.home}/consumers"
+
     def consumer(self, target: str) -> str:
         """Return the folder of the lease of a target's loader."""
-        return f"{self.home}/consumers/{target}"
+        return f"{self.consumers}/{target}"
 
     def announced(self, target: str) -> str:
         """Return the node of the last batch that was announced."""

@@ -18,10 +18,13 @@ import structlog
 
 from sluice.coordination.layout import LEASE, lease_epoch, lease_node
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
-from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
+from sluice.errors import ConfigError, CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
 from sluice.model.batches import Epoch
 
 _log = structlog.get_logger()
+
+COPYING = "copying"
+"""State of a store that positions are being moved to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
         znodes.transact(steps)
     except Conflict as conflict:
         owner_node = znodes.get(node)
+        if owner_node is not None and owner_node.data and (note := LEASE.decode(node, owner_node.data).get("moved")):
+            raise elsewhere(note, node) from conflict
         who = LEASE.decode(node, owner_node.data)["owner"] if owner_node and owner_node.data else "another process"
         raise LeaseHeld(
             f"{who} holds the lease", where=node, hint="it is free when that process ends or its session expires"
@@ -155,4 +160,20 @@ def fenced(lease: Lease, doing: str) -> Fenced:
         f"{doing}: a newer owner took the lease after epoch {lease.epoch}; nothing was written",
         where=lease.node,
         hint="let the newer owner go on; this run needs no action",
+    )
+
+
+def elsewhere(note: dict[str, str], where: str) -> ConfigError:
+    """Return the error for positions that are kept in another store. ``note``: what was left in their place."""
+    if note["state"] == COPYING:
+        return ConfigError(
+            f"positions are being copied here from {note['other']}, since {note['since']}",
+            where=where,
+            hint="wait for the end of `sluice state copy`; if it was interrupted, run it again",
+        )
+    return ConfigError(
+        f"the positions were moved to {note['other']} at {note['since']}",
+        where=where,
+        hint="have the connection `coordination.connection`, or SLUICE_STATE, name that store; `sluice state copy` "
+        "brings the positions back",
     )

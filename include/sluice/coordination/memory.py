@@ -135,7 +135,8 @@ class MemoryZnodes:
                 return "there is no node above it"
             if above and draft[above][1] is not None:
                 return "the node above it is ephemeral"
-            draft[step.path] = (Znode(step.data, 0, self._tree.now_ms), self._number if step.ephemeral else None)
+            node = Znode(step.data, 0, self._tree.now_ms, step.ephemeral)
+            draft[step.path] = (node, self._number if step.ephemeral else None)
             return None
         if entry is None:
             return "there is no such node"
@@ -143,7 +144,7 @@ class MemoryZnodes:
         if not (isinstance(step, Put | Remove) and step.version == -1) and node.version != step.version:
             return f"version {node.version}, expected {step.version}"
         if isinstance(step, Put):
-            draft[step.path] = (Znode(step.data, node.version + 1, self._tree.now_ms), owner)
+            draft[step.path] = (Znode(step.data, node.version + 1, self._tree.now_ms, node.ephemeral), owner)
         elif isinstance(step, Remove):
             if any(path.rpartition("/")[0] == step.path for path in draft):
                 return "the node has children"

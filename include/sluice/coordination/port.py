@@ -14,12 +14,13 @@ from typing import Protocol
 @dataclass(frozen=True, slots=True)
 class Znode:
     """A node's content as read: ``version`` counts its changes from 0; ``modified_ms`` is the server's time of the last
-    one.
+    one; ``ephemeral``: it goes when its session ends.
     """
 
     data: bytes
     version: int
     modified_ms: int = 0
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,10 +122,10 @@ class SqliteZnodes:
             row = _node(db, path)
         if row is None:
             return None
-        number, version, _, data, modified_ms = row
+        number, version, owner, data, modified_ms = row
         if changed is not None:
             self._watch(path, False, (number, version), changed)
-        return Znode(data, version, modified_ms)
+        return Znode(data, version, modified_ms, owner is not None)
 
     def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
         """Return the names of children, sorted, and watch them if ``changed`` is given."""

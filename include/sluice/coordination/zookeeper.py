@@ -159,7 +159,7 @@ class ZookeeperZnodes:
                 data, stat = self._asked(lambda: self._client.get_async(path, watch=changed))
             except NoNodeError:
                 return None
-            return Znode(data, stat.version, stat.mtime)
+            return Znode(data, stat.version, stat.mtime, stat.ephemeralOwner != 0)
 
         return self._guarded(f"reading {path}", call)
 

@@ -19,6 +19,7 @@ from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.config.resolved import ResolvedConnections
 from sluice.coordination.channel_side import ChannelMembership
 from sluice.coordination.leader_election import BEAT_S
+from sluice.coordination.moving import require_here
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, CoordinationUnavailable, SluiceError
 from sluice.flows.tracing import timed_store, timed_znodes
@@ -308,8 +309,9 @@ class Runtime:
         return self._unkept or state
 
     def _state_in(self, znodes: Znodes, *, caches_reads: bool = False) -> PipelineState:
-        """Return the pipeline's state in a session that is already open."""
+        """Return the pipeline's state in a session that is already open. Raises ConfigError if it was moved away."""
         coordination = self.pipeline.coordination
+        require_here(znodes, coordination.root)
         timeout = coordination.session_timeout.total_seconds()
         return PipelineState(
             timed_znodes(znodes),

@@ -162,7 +162,11 @@ def _ephemeral(connect: Open, root: str) -> None:
         owner = owned.enter_context(connect())
         owner.ensure(root)
         owner.transact([Create(f"{root}/node", b"me", ephemeral=True), Create(f"{root}/stays", b"")])
-        assert watching.get(f"{root}/node") is not None
+        node, stays = watching.get(f"{root}/node"), watching.get(f"{root}/stays")
+        assert node is not None
+        assert node.ephemeral
+        assert stays is not None
+        assert not stays.ephemeral
         assert owner.alive
         owned.close()
         _until(lambda: watching.get(f"{root}/node") is None, "the end of an ephemeral node")

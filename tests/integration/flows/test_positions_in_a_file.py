@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +46,9 @@ def test_processes_that_are_killed_or_believe_to_be_alone_lose_and_double_nothin
     monkeypatch.setenv("SLUICE_STATE", f"sqlite://{positions.file}")
     began = shop.cli("run", str(shop.path), "--until-head")
     assert began.returncode == 0, began.stderr
-    stop = threading.Event()
     choose = random.Random(11)
-
-    def write() -> None:
-        random_id = random.Random(3)
-        with shop.source.connect(shop.schema) as connection:
-            cursor = connection.cursor()
-            while not stop.wait(0.005):
-                cursor.execute("INSERT INTO orders (v) VALUES (1)")
-                cursor.execute("UPDATE orders SET v = v + 1 WHERE id <= %s", (random_id.randrange(1, 20),))
-
-    writer = threading.Thread(target=write)
-    writer.start()
     running = [run(shop), run(shop)]
-    try:
+    with changes(shop), ending(running):
         for _ in range(4):
             time.sleep(choose.uniform(0.5, 2.5))
             process = running.pop(0)
@@ -72,17 +61,44 @@ def test_processes_that_are_killed_or_believe_to_be_alone_lose_and_double_nothin
             stopped.send_signal(signal.SIGCONT)
             stopped.send_signal(signal.SIGKILL)
             stopped.communicate()
-    finally:
-        stop.set()
-        writer.join()
-        for process in running:
-            process.kill()
-            process.communicate()
     ended = shop.cli_process("run", str(shop.path), "--until-head")
     assert ended.returncode == 0, ended.stderr
     shop.assert_equal("orders")
     status = shop.cli("status", str(shop.path))
     assert "ZooKeeper" not in status.stdout, status.stdout
+
+
+@contextmanager
+def changes(shop: Case) -> Iterator[None]:
+    """An application that writes all the time."""
+    stop = threading.Event()
+    choose = random.Random(3)
+
+    def write() -> None:
+        with shop.source.connect(shop.schema) as connection:
+            cursor = connection.cursor()
+            while not stop.wait(0.005):
+                cursor.execute("INSERT INTO orders (v) VALUES (1)")
+                cursor.execute("UPDATE orders SET v = v + 1 WHERE id <= %s", (choose.randrange(1, 20),))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+@contextmanager
+def ending(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """End the processes, which the block may replace."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def run(shop: Case) -> subprocess.Popen[bytes]:
@@ -108,3 +124,42 @@ def test_a_file_that_is_copied_back_stops_the_pipeline_and_recover_goes_on(
         sluice(made, "recover", str(made.path), "--apply", "--yes")
         deliver(made, 4)
         made.assert_equal()
+
+
+@pytest.mark.promise("G7")
+@pytest.mark.parametrize("moves", [2, pytest.param(50, marks=[pytest.mark.full, pytest.mark.timeout(3000)])])
+def test_positions_move_between_a_file_and_zookeeper_while_a_pipeline_works(
+    shop: Case, positions: PositionsFile, zookeeper: Any, moves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moves that are killed, and a pipeline that runs meanwhile: what it goes on with is where it was."""
+    stores = [f"sqlite://{positions.file}", f"zookeeper://{zookeeper.hosts}"]
+    monkeypatch.setenv("SLUICE_STATE", stores[0])
+    began = shop.cli("run", str(shop.path), "--until-head")
+    assert began.returncode == 0, began.stderr
+    choose = random.Random(moves)
+    with changes(shop):
+        for _ in range(moves):
+            process = run(shop)
+            time.sleep(choose.uniform(1.0, 4.0))
+            command = shop.command("state", "copy", "--from", stores[0], "--to", stores[1], "--yes", "--wait", "60")
+            command += ["--root", f"/test/{shop.schema}"]
+            for patience_s in (choose.uniform(0.5, 2.0), 300):
+                copy = subprocess.Popen(
+                    command, env=shop.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                )
+                try:
+                    _, said = copy.communicate(timeout=patience_s)
+                except subprocess.TimeoutExpired:
+                    copy.kill()
+                    _, said = copy.communicate()
+            assert copy.returncode == 0, said.decode()
+            _, said = process.communicate(timeout=120)
+            assert f"the positions were moved to {stores[1]}" in said.decode(), said.decode()
+            stores.reverse()
+            monkeypatch.setenv("SLUICE_STATE", stores[0])
+    ended = shop.cli_process("run", str(shop.path), "--until-head")
+    assert ended.returncode == 0, ended.stderr
+    shop.assert_equal("orders")
+    shop.connections["zookeeper_default"] = stores[0]
+    with shop.runtime().state() as state:
+        assert state.acks.get("copy").batch == state.cursor().next_batch - 1

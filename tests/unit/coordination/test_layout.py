@@ -15,10 +15,11 @@ import pytest
 
 from sluice.coordination import layout
 from sluice.coordination.channel_side import ChannelMembership
-from sluice.coordination.layout import FORMATS, QUARANTINE, Format, Layout
+from sluice.coordination.layout import FORMATS, MOVED, QUARANTINE, Format, Layout, moved_node
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.memory import MemoryTree
-from sluice.coordination.port import Znode
+from sluice.coordination.moving import note_of
+from sluice.coordination.port import Create, Znode
 from sluice.coordination.run_progress import Progress, StageState, Worker
 from sluice.coordination.servers import ServerEntry, Servers
 from sluice.coordination.state import PipelineState
@@ -63,6 +64,7 @@ def tree() -> MemoryTree:
         cursor = state.commit(
             lease, cursor, Batch(BatchNumber(number), lease.epoch, f"run-{number}", "m", first, last, 1, 1)
         )
+    session.transact([Create(moved_node(ROOT), MOVED.encode({"state": "gone", "other": "x", "since": "y"}))])
     state.require_channel()
     state.member.silent_since(5)
     state.runs.write("run-1", "drain", Progress(StageState.ENDED, 1, why="idle"))
@@ -149,6 +151,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "ended": [dump.id for dump in dumps.under_way_since(9)],
         "audit": [entry["what"] for entry in state.audit.entries()],
         "mark keys": [state.mark_key(""), state.mark_key(CHANNEL.channel)],
+        "moved": note_of(tree.session(), ROOT),
         "captures": (dumps.selection() or {})["include"],
     }
 
