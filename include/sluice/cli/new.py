@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +18,7 @@ import typer
 from rich.markup import escape
 
 from sluice.cli.check import make, print_report, statements
-from sluice.cli.console import AsJson, log_to_stderr, out, print_json, print_lines
+from sluice.cli.console import AsJson, err, log_to_stderr, out, print_json, print_lines
 from sluice.cli.service import service
 from sluice.config.env_file import ENV_FILE, add_to_env_file, read_env_file
 from sluice.errors import ConfigError
@@ -85,7 +88,20 @@ def new(
         del variables["SLUICE_STATE"]
     _write(file, text, env_file, {key: value for key, value in variables.items() if key not in present})
     os.environ.update(variables, **present)
-    _check(name, file, env_file, yes=yes, as_json=as_json)
+    with _compiling(kinds[0]):
+        _check(name, file, env_file, yes=yes, as_json=as_json)
+
+
+@contextmanager
+def _compiling(kind: str) -> Iterator[None]:
+    """Compile a source's kernels beside the block: the first ``sluice run`` on this machine does not have to."""
+    code = f"from sluice.sources import compile_kernels; compile_kernels({kind!r})"
+    compiler = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        with err.status("compiling the source's kernels, once on this machine"):
+            compiler.wait()
 
 
 def _check(name: str, file: Path, env_file: Path, *, yes: bool, as_json: bool) -> None:

@@ -99,9 +99,9 @@ def load_kind(kind: str) -> None:
         _load(KINDS[kind].place)
 
 
-def compile_kernels() -> None:
-    """Compile the kernels of every kind, so that no capture waits for the compiler: ``make kernels``."""
-    for kind in KINDS.values():
+def compile_kernels(name: str = "") -> None:
+    """Compile the kernels of a kind, or of every kind, so that no capture waits for the compiler: ``make kernels``."""
+    for kind in [KINDS[name]] if name in KINDS else KINDS.values():
         if kind.kernels:
             _load(kind.kernels)()
 

@@ -113,6 +113,23 @@ def test_the_command_runs_without_the_checkout(installed: Installed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.promise("G7")
+def test_two_commands_of_the_package_keep_two_servers_in_step(
+    installed: Installed, mysql_source: Any, mysql_target: Any, fresh_schema: Any, tmp_path: Path
+) -> None:
+    """As README has them; kernels are compiled by the first."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY)", f"INSERT INTO `{schema}`.t VALUES (1), (2)")
+    sluice = str(installed.environment / "bin" / "sluice")
+    ends = [f"mysql://root@127.0.0.1:{server.port}/{schema}" for server in (mysql_source, mysql_target)]
+    begun = installed.run([sluice, "new", *ends, "--name", "shop", "--folder", str(tmp_path), "--yes"])
+    assert f"sluice --env-file {tmp_path}/sluice.env run shop" in begun
+    installed.run([sluice, "--env-file", str(tmp_path / "sluice.env"), "run", "shop", "--until-head"])
+    assert mysql_target.execute(f"SELECT * FROM `{schema}`.t ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.slow
 def test_the_files_for_spark_submit_are_in_it(installed: Installed) -> None:
     folder = Path(installed.run([
         str(installed.python), "-c",
