@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +14,11 @@ import typer
 from rich.markup import escape
 
 from sluice.cli.console import AsJson, MonitorHost, MonitorPort, Pipeline, Verbose, err, log_to_stderr, out, print_json
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SluiceError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sluice.config.pipeline import PipelineConfig
     from sluice.flows.run import Step
     from sluice.flows.runtime import Runtime
@@ -68,7 +70,9 @@ def run(
     from sluice.operations.status import status
 
     log_to_stderr(verbose)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in an orderly way: another one may go on at once
+    interrupts = _Interrupts()
+    for number in (signal.SIGINT, signal.SIGTERM):  # ends in an orderly way: another one may go on at once
+        signal.signal(number, interrupts.receive)
     if standby and (until_head or batches is not None):
         raise ConfigError("--standby goes on until it is ended", hint="leave --until-head and --batches out")
 
@@ -99,13 +103,15 @@ def run(
                 return newest[-1]
 
             steps = stand_by(opened, os.environ.get("SLUICE_INSTALLATION") or owner_label())
+        elif until_head or batches is not None:
+            newest.append(built(find_pipeline(pipeline, pipelines_folder())))
+            warn_without_airflow(newest[-1].pipeline)
+            steps = _with_lineage(newest[-1], run_flow(newest[-1], until_head=until_head, batches=batches))
         else:
-            runtime = built(find_pipeline(pipeline, pipelines_folder()))
-            newest.append(runtime)
-            warn_without_airflow(runtime.pipeline)
-            steps = _with_lineage(runtime, run_flow(runtime, until_head=until_head, batches=batches))
+            steps = _following(pipeline, built, newest)
         for step in steps:
             tally.add(step)
+            interrupts.note(step)
             if step.phase == "acknowledged":
                 count += 1
                 changes += step.changes
@@ -123,7 +129,68 @@ def run(
         out.print(f"done: {count} batches, {changes} changes in {time.monotonic() - started:.1f} s", highlight=False)
 
 
-def _with_lineage(runtime: Runtime, steps: Iterator[Step]) -> Iterator[Step]:
+class _Interrupts:
+    """Ctrl-C and SIGTERM: they end the run after the batch under way, a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self._is_delivering = self._is_received = False
+
+    def receive(self, *_: object) -> None:
+        """Handle the signal. Raises KeyboardInterrupt if no batch is under way, or if it is the second one."""
+        if self._is_received or not self._is_delivering:
+            raise KeyboardInterrupt
+        self._is_received = True
+        os.write(2, b"the run ends after this batch; Ctrl-C ends it now\n")
+
+    def note(self, step: Step) -> None:
+        """Note where the run is. Raises KeyboardInterrupt at the end of a batch in which a signal came."""
+        self._is_delivering = step.phase not in {"draining", "acknowledged", "standing by"}
+        if self._is_received and not self._is_delivering:
+            raise KeyboardInterrupt
+
+
+def _following(name: str, build: Callable[[PipelineConfig], Runtime], runtimes: list[Runtime]) -> Iterator[Step]:
+    """Run the pipeline as its file says; a file that changed counts from the next batch on, one that is wrong never.
+
+    ``runtimes``: gets each runtime that is worked with.
+    """
+    import structlog
+
+    from sluice.config.folders import pipelines_folder
+    from sluice.config.loading import find_pipeline_file
+    from sluice.flows.run import run as run_flow
+    from sluice.operations.alerts import warn_without_airflow
+
+    log = structlog.get_logger()
+    path, pipeline = find_pipeline_file(name, pipelines_folder())
+    while True:
+        modified = path.stat().st_mtime_ns
+        runtime = build(pipeline)
+        runtimes.append(runtime)
+        warn_without_airflow(pipeline)
+        with closing(_with_lineage(runtime, run_flow(runtime))) as steps:
+            for step in steps:
+                yield step
+                if step.phase != "draining" or modified == (modified := _modified(path)):
+                    continue
+                try:
+                    path, pipeline = find_pipeline_file(name, pipelines_folder())
+                except SluiceError as error:
+                    log.warning("pipeline_file_invalid", pipeline=runtime.name, error=str(error))
+                    continue
+                log.info("pipeline_file_reread", pipeline=runtime.name)
+                break
+
+
+def _modified(path: Path) -> int:
+    """Return when a file was changed last, in nanoseconds; 0: it is not there, as between two of its versions."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _with_lineage(runtime: Runtime, steps: Iterator[Step]) -> Generator[Step, None, None]:
     """Pass the steps on, and tell OpenLineage of acknowledged batches if its client is configured."""
     from functools import partial
 
@@ -140,6 +207,9 @@ def _with_lineage(runtime: Runtime, steps: Iterator[Step]) -> Iterator[Step]:
             if step.batch is not None:
                 reporter.add(step.batch) if step.phase == "acknowledged" else reporter.begin()
             yield step
+    except GeneratorExit:
+        reporter.close()
+        raise
     except BaseException as error:
         reporter.close(error)
         raise

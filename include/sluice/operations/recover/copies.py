@@ -68,10 +68,11 @@ def replacement(
     rows; where it removes listed keys, a verification with repair does it afterwards.
     """
     wanted_tables = list(tables)
+    chosen = frozenset(wanted_tables)
     routes, dialect, keyless = Routes.of(runtime.pipeline), source.identity.dialect, source.keyless()
     captured = captured_tables(runtime.pipeline, source)
     reasons = why_not(runtime.pipeline, runtime.rules_path, wanted_tables, captured, keyless)
-    there = source.tables(lambda table: table in set(wanted_tables))
+    there = source.tables(chosen.__contains__)
     steps, left, after = [], [], []
     for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
         if runtime.pipeline.target(name).changes == "all":

@@ -182,11 +182,12 @@ class RedisUnit:
             )
         rows = TableRows(self.place, stored.plan)
         keys = listed_keys(stored.plan, item.listed, item.kept.schema)
-        target_keys, source_keys = (
+        target_keys, at_source = (
             rows.keys([column.combine_chunks() for column in key_columns.columns], list(keys.schema)).to_pylist()
             for key_columns in (keys, item.kept.select(keys.schema.names))
         )
-        return [key.encode() for key in dict.fromkeys(target_keys) if key not in set(source_keys)]
+        source_keys = frozenset(at_source)
+        return [key.encode() for key in dict.fromkeys(target_keys) if key not in source_keys]
 
 
 @dataclass
