@@ -73,3 +73,11 @@ def test_what_waits_for_changes_is_a_sensor_for_airflow(tmp_path: Any) -> None:
         assert not sensor.reschedule
         assert "_is_sensor" in type(sensor).get_serialized_fields()
     assert not isinstance(CaptureOperator(task_id="drain", pipeline="p"), BaseSensorOperator)
+
+
+@pytest.mark.promise("G7")
+@pytest.mark.parametrize("variable", ["AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "SLUICE_STATE"])
+def test_airflow_keeps_no_positions_in_a_file(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "sqlite:///var/lib/sluice/positions.db")
+    with pytest.raises(ConfigError, match="zookeeper_default is a file, and Airflow keeps positions in ZooKeeper"):
+        from_airflow("zookeeper_default")
