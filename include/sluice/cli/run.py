@@ -72,7 +72,8 @@ def run(
     log_to_stderr(verbose)
     interrupts = _Interrupts()
     for number in (signal.SIGINT, signal.SIGTERM):  # ends in an orderly way: another one may go on at once
-        signal.signal(number, interrupts.receive)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as of a shell for what runs in the background
+            signal.signal(number, interrupts.receive)
     if standby and (until_head or batches is not None):
         raise ConfigError("--standby goes on until it is ended", hint="leave --until-head and --batches out")
 
