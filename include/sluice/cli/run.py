@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import AsJson, MonitorHost, MonitorPort, Pipeline, Verbose, err, log_to_stderr, out, print_json
+from sluice.cli.console import (
+    AsJson,
+    MonitorHost,
+    MonitorPort,
+    Verbose,
+    err,
+    log_to_stderr,
+    out,
+    print_error,
+    print_json,
+)
 from sluice.errors import ConfigError, SluiceError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.status import Status
+
     from sluice.config.pipeline import PipelineConfig
     from sluice.flows.run import Step
     from sluice.flows.runtime import Runtime
 
+_RETRY, _RETRY_MOST = timedelta(seconds=5), timedelta(minutes=5)
+"""Between two attempts at a pipeline that failed beside others."""
+
 
 def run(
-    pipeline: Pipeline,
+    pipelines: Annotated[
+        list[str], typer.Argument(help="Names of pipelines, or paths of their files; several work side by side.")
+    ],
     *,
     until_head: Annotated[
         bool, typer.Option("--until-head", help="Stop when the log's end, as of now, is acknowledged.")
@@ -58,96 +78,207 @@ def run(
 ) -> None:
     """Drain, merge, load and acknowledge in this process, without Airflow, through the same flows."""
     from sluice.config.connections import from_environment
-    from sluice.config.folders import pipelines_folder
-    from sluice.config.loading import find_pipeline
-    from sluice.coordination.leases import owner_label
-    from sluice.flows.run import run as run_flow
     from sluice.flows.runtime import Runtime
-    from sluice.flows.standby import LocalCopy, copies_folder, stand_by
-    from sluice.operations.alert_rules import watches
-    from sluice.operations.alert_watch import alerting
-    from sluice.operations.alerts import check_lag, warn_without_airflow
-    from sluice.operations.status import status
 
     log_to_stderr(verbose)
-    interrupts = _Interrupts()
-    for number in (signal.SIGINT, signal.SIGTERM):  # ends in an orderly way: another one may go on at once
-        if signal.getsignal(number) != signal.SIG_IGN:  # as of a shell for what runs in the background
-            signal.signal(number, interrupts.receive)
     if standby and (until_head or batches is not None):
         raise ConfigError("--standby goes on until it is ended", hint="leave --until-head and --batches out")
+    if standby and len(pipelines) > 1:
+        raise ConfigError("--standby works on one pipeline", hint="have a process for each")
 
     def built(pipeline: PipelineConfig) -> Runtime:
         if readers is not None:
             pipeline = pipeline.model_copy(update={"capture": pipeline.capture.model_copy(update={"readers": readers})})
         return Runtime.build(pipeline, resolver=from_environment, runner=None if spark else "local")
 
-    newest: list[Runtime] = []  # the pipeline as it is worked on, once it is known
-
-    def look() -> None:
-        if newest and watches(newest[-1].pipeline):
-            seen_runtime = built(newest[-1].pipeline)
-            check_lag(seen_runtime, status(seen_runtime))
-
+    interrupts = _Interrupts()
+    tallies = {name: _Tally() for name in dict.fromkeys(pipelines)}
+    loops = [
+        _Loop(name, built, tally, interrupts.of(name), until_head=until_head, batches=batches, standby=standby)
+        for name, tally in tallies.items()
+    ]
+    for number in (signal.SIGINT, signal.SIGTERM):  # ends in an orderly way: another one may go on at once
+        if signal.getsignal(number) != signal.SIG_IGN:  # as of a shell for what runs in the background
+            signal.signal(number, interrupts.receive)
     started = time.monotonic()
-    changes = count = 0
-    with (
-        _monitored(pipeline, built, monitor_host, monitor_port) as tally,
-        alerting(pipeline, look),
-        err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner,
-    ):
-        if standby:
-            copy = LocalCopy(pipeline, copies_folder())
-
-            def opened() -> Runtime:
-                newest[:] = [copy.open(built)]
-                return newest[-1]
-
-            steps = stand_by(opened, os.environ.get("SLUICE_INSTALLATION") or owner_label())
-        elif until_head or batches is not None:
-            newest.append(built(find_pipeline(pipeline, pipelines_folder())))
-            warn_without_airflow(newest[-1].pipeline)
-            steps = _with_lineage(newest[-1], run_flow(newest[-1], until_head=until_head, batches=batches))
+    with _monitored(tallies, built, monitor_host, monitor_port):
+        if len(loops) == 1:
+            with err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner:
+                loops[0].run(partial(_show, as_json=as_json, spinner=spinner))
         else:
-            steps = _following(pipeline, built, newest)
-        for step in steps:
-            tally.add(step)
-            interrupts.note(step)
-            if step.phase == "acknowledged":
-                count += 1
-                changes += step.changes
-                if as_json:
-                    print_json(step.to_json())
-                else:
-                    out.print(
-                        f"batch {step.batch}  {step.changes} changes  to {escape(str(step.position))}  "
-                        f"{step.seconds:.2f} s",
-                        highlight=False,
-                    )
-            elif spinner is not None:
-                spinner.update(f"batch {step.batch or ''} {step.phase}  {escape(str(step.position or ''))}")
+            _side_by_side(loops, partial(_show, as_json=as_json))
+            interrupts.require_none()
     if not as_json:
+        count, changes = (sum(getattr(loop, name) for loop in loops) for name in ("count", "changes"))
         out.print(f"done: {count} batches, {changes} changes in {time.monotonic() - started:.1f} s", highlight=False)
 
 
-class _Interrupts:
-    """Ctrl-C and SIGTERM: they end the run after the batch under way, a second one ends it at once."""
+def _show(step: Step, pipeline: str = "", *, as_json: bool, spinner: Status | None = None) -> None:
+    """Show a step of a pipeline; "": it is the only one."""
+    if step.phase == "acknowledged" and as_json:
+        print_json({"pipeline": pipeline, **step.to_json()} if pipeline else step.to_json())
+    elif step.phase == "acknowledged":
+        name = f"{pipeline}  " if pipeline else ""
+        out.print(
+            f"{escape(name)}batch {step.batch}  {step.changes} changes  to {escape(str(step.position))}  "
+            f"{step.seconds:.2f} s",
+            highlight=False,
+        )
+    elif spinner is not None:
+        spinner.update(f"batch {step.batch or ''} {step.phase}  {escape(str(step.position or ''))}")
 
-    def __init__(self) -> None:
-        self._is_delivering = self._is_received = False
 
-    def receive(self, *_: object) -> None:
-        """Handle the signal. Raises KeyboardInterrupt if no batch is under way, or if it is the second one."""
-        if self._is_received or not self._is_delivering:
-            raise KeyboardInterrupt
-        self._is_received = True
-        os.write(2, b"the run ends after this batch; Ctrl-C ends it now\n")
+class _Loop:
+    """The work on one pipeline: ``count`` batches with so many ``changes`` until now."""
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[PipelineConfig], Runtime],
+        tally: _Tally,
+        interrupt: _Interrupt,
+        *,
+        until_head: bool,
+        batches: int | None,
+        standby: bool,
+    ) -> None:
+        self.name = name
+        self.count = self.changes = 0
+        self.has_end = until_head or batches is not None
+        self._build, self._tally, self._interrupt = build, tally, interrupt
+        self._until_head, self._batches, self._standby = until_head, batches, standby
+        self._runtimes: list[Runtime] = []  # the last one is the pipeline as it is worked on, once it is known
+
+    def run(self, show: Callable[[Step], None]) -> None:
+        """Work until the end, or for ever. Raises KeyboardInterrupt when a signal ends it, and what the flows raise."""
+        from sluice.operations.alert_watch import alerting
+
+        with alerting(self.name, self._look):
+            for step in self._steps():
+                self._tally.add(step)
+                self._interrupt.note(step)
+                if step.phase == "acknowledged":
+                    self.count += 1
+                    self.changes += step.changes
+                show(step)
+
+    def run_beside_others(self, show: Callable[[Step, str], None]) -> None:
+        """Work as :meth:`run`; a run that has no end is begun anew after an error, so that no other has to end."""
+        from sluice.model.backoff import wait_after
+
+        failures = 0
+        while True:
+            count = self.count
+            try:
+                self.run(lambda step: show(step, self.name))
+            except KeyboardInterrupt:
+                return
+            except SluiceError as error:
+                if self.has_end:
+                    raise
+                error.name_pipeline(self.name)
+                print_error(error)
+            else:
+                return
+            failures = 1 if self.count > count else failures + 1
+            if self._interrupt.wait(wait_after(failures, _RETRY, _RETRY_MOST).total_seconds()):
+                return
+
+    def _steps(self) -> Iterator[Step]:
+        from sluice.config.folders import pipelines_folder
+        from sluice.config.loading import find_pipeline
+        from sluice.coordination.leases import owner_label
+        from sluice.flows.run import run as run_flow
+        from sluice.flows.standby import LocalCopy, copies_folder, stand_by
+        from sluice.operations.alerts import warn_without_airflow
+
+        if self._standby:
+            copy = LocalCopy(self.name, copies_folder())
+
+            def opened() -> Runtime:
+                self._runtimes[:] = [copy.open(self._build)]
+                return self._runtimes[-1]
+
+            return stand_by(opened, os.environ.get("SLUICE_INSTALLATION") or owner_label())
+        if not self.has_end:
+            return _following(self.name, self._build, self._runtimes)
+        runtime = self._build(find_pipeline(self.name, pipelines_folder()))
+        self._runtimes.append(runtime)
+        warn_without_airflow(runtime.pipeline)
+        return _with_lineage(runtime, run_flow(runtime, until_head=self._until_head, batches=self._batches))
+
+    def _look(self) -> None:
+        from sluice.operations.alert_rules import watches
+        from sluice.operations.alerts import check_lag
+        from sluice.operations.status import status
+
+        if self._runtimes and watches(self._runtimes[-1].pipeline):
+            runtime = self._build(self._runtimes[-1].pipeline)
+            check_lag(runtime, status(runtime))
+
+
+def _side_by_side(loops: Sequence[_Loop], show: Callable[[Step, str], None]) -> None:
+    """Work on several pipelines, each in a thread of its own. Raises the error of the first that failed for good."""
+    errors: dict[int, BaseException] = {}
+
+    def work(number: int, loop: _Loop) -> None:
+        try:
+            loop.run_beside_others(show)
+        except BaseException as error:
+            errors[number] = error
+
+    threads = [
+        threading.Thread(target=work, args=loop, name=f"run-{loop[1].name}", daemon=True) for loop in enumerate(loops)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[min(errors)]
+
+
+class _Interrupt:
+    """What a signal means to the work on one pipeline."""
+
+    def __init__(self, received: threading.Event) -> None:
+        self._received = received
+        self.is_delivering = False
 
     def note(self, step: Step) -> None:
-        """Note where the run is. Raises KeyboardInterrupt at the end of a batch in which a signal came."""
-        self._is_delivering = step.phase not in {"draining", "acknowledged", "standing by"}
-        if self._is_received and not self._is_delivering:
+        """Note where the work is. Raises KeyboardInterrupt at the end of a batch in which a signal came."""
+        self.is_delivering = step.phase not in {"draining", "acknowledged", "standing by"}
+        if self._received.is_set() and not self.is_delivering:
             raise KeyboardInterrupt
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, and return whether a signal came."""
+        return self._received.wait(seconds)
+
+
+class _Interrupts:
+    """Ctrl-C and SIGTERM: they end the run after the batches under way, a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self._received = threading.Event()
+        self._of: dict[str, _Interrupt] = {}
+
+    def of(self, pipeline: str) -> _Interrupt:
+        """Return what asks for the work on one pipeline."""
+        return self._of.setdefault(pipeline, _Interrupt(self._received))
+
+    def require_none(self) -> None:
+        """Raise KeyboardInterrupt if a signal came."""
+        if self._received.is_set():
+            raise KeyboardInterrupt
+
+    def receive(self, *_: object) -> None:
+        """Handle a signal. Raises KeyboardInterrupt the second time, or if the one pipeline has no batch under way."""
+        self.require_none()
+        if len(self._of) == 1 and not any(interrupt.is_delivering for interrupt in self._of.values()):
+            raise KeyboardInterrupt
+        self._received.set()
+        os.write(2, b"the run ends after this batch; Ctrl-C ends it now\n")
 
 
 def _following(name: str, build: Callable[[PipelineConfig], Runtime], runtimes: list[Runtime]) -> Iterator[Step]:
@@ -254,26 +385,25 @@ def _stage_of(phase: str) -> str:
 
 @contextmanager
 def _monitored(
-    pipeline: str, built: Callable[[PipelineConfig], Runtime], host: str, port: int | None
-) -> Iterator[_Tally]:
+    tallies: Mapping[str, _Tally], built: Callable[[PipelineConfig], Runtime], host: str, port: int | None
+) -> Iterator[None]:
     """Serve the monitoring port inside of the block, if there is one, and send what OpenTelemetry is to get."""
     from sluice import telemetry
     from sluice.telemetry.settings import is_wanted
 
-    tally = _Tally()
     try:
         if port is None and not is_wanted("metrics"):
-            yield tally
+            yield
         else:
-            with _watched(pipeline, built, host, port, tally):
-                yield tally
+            with _watched(tallies, built, host, port):
+                yield
     finally:
         telemetry.flush()
 
 
 @contextmanager
 def _watched(
-    pipeline: str, built: Callable[[PipelineConfig], Runtime], host: str, port: int | None, tally: _Tally
+    tallies: Mapping[str, _Tally], built: Callable[[PipelineConfig], Runtime], host: str, port: int | None
 ) -> Iterator[None]:
     """Serve the monitoring port, and send metrics by OpenTelemetry, inside of the block."""
     from sluice.config.folders import pipelines_folder
@@ -283,14 +413,14 @@ def _watched(
     from sluice.serve.monitor import MonitorServer, look
 
     def seen(name: str) -> Seen:
-        return replace(look(built(find_pipeline(name, pipelines_folder()))), stages=tally.stages())
+        return replace(look(built(find_pipeline(name, pipelines_folder()))), stages=tallies[name].stages())
 
     def not_ready() -> list[str]:
-        if not tally.steps:
+        if not all(tally.steps for tally in tallies.values()):
             return ["it has not begun: ZooKeeper or the source has not answered yet"]
         return [error for one in looks.newest() for error in one.status.errors]
 
-    looks = Looks(lambda: [pipeline], seen)
+    looks = Looks(lambda: list(tallies), seen)
     server = MonitorServer(host, port, looks, not_ready=not_ready) if port is not None else None
     if server is not None:
         err.print(f"monitoring on {server.address}")
