@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures site demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small-batch bench-targets bench-peers faults clean bench-postgresql
+.PHONY: help pictures site demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small bench-small-batch bench-targets bench-peers faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ bench-pipelines: venv kernels servers ## how many pipelines one Airflow carries,
 
 bench-scale: venv kernels servers ## what each stage of a batch costs, and with it what a thousand pipelines and 100 TB a day take
 	@$(BIN)/python tests/bench/bench_scale.py
+
+bench-small: venv kernels servers ## two MySQL servers and sluice run with positions in a file: start, memory, idle CPU and freshness beside ZooKeeper, canal and Debezium's engine
+	@$(BIN)/python tests/bench/bench_small.py
 
 bench-small-batch: venv kernels servers ## processor seconds and ZooKeeper requests of a batch of 500 changes, against the smallest client without promises
 	@$(BIN)/python tests/bench/bench_small_batch.py
