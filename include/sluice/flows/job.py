@@ -18,6 +18,7 @@ The graph is the same whatever the number of workers; the workers decide how muc
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -695,12 +696,16 @@ def deliver_batch(runtime: Runtime, state: PipelineState, batch: int) -> Iterato
         [board for board in boards if board.stage.subject == target.name and not board.stage.transforms]
         for target in runtime.pipeline.targets
     ]
-    for load, *_ in deliveries:
-        yield load.stage
     if len(deliveries) == 1:
-        work_on(deliveries[0])
-    else:
-        _side_by_side([partial(work_on, stages) for stages in deliveries])
+        for board in deliveries[0]:
+            if board.stage.kind is not StageKind.ACKNOWLEDGE:
+                yield board.stage
+            work_on([board])
+        return
+    for board in itertools.chain.from_iterable(deliveries):
+        if board.stage.kind is not StageKind.ACKNOWLEDGE:
+            yield board.stage
+    _side_by_side([partial(work_on, delivery) for delivery in deliveries])
 
 
 def _side_by_side(calls: Sequence[Callable[[], None]]) -> None:

@@ -189,7 +189,7 @@ def test_changes_that_a_copy_does_not_see_come_after_it(
 
 def copied(shop: PgCase) -> None:
     """Run until every dump is placed."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 280
     while any(view.state != "done" for view in views(shop.runtime())) or not views(shop.runtime()):
         assert time.monotonic() < deadline, views(shop.runtime())
         shop.run_until_head()
