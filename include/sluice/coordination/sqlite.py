@@ -23,7 +23,7 @@ from sluice.config.connections import Endpoint
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode
 from sluice.errors import ConfigError, CoordinationUnavailable
 
-POLL_S = 0.1
+POLL_S = 0.2
 """Seconds between two looks at what other processes wrote; one takes 0.2 ms with the thread's waking up."""
 
 APPLICATION_ID = 0x534C5543
