@@ -313,8 +313,11 @@ class SqliteZnodes:
         with self._lock:
             fired_ids = {id(watch) for watch in fired}
             self._watches = [watch for watch in self._watches if id(watch) not in fired_ids]
-        for *_, changed in fired:
-            changed()
+        for path, *_, changed in fired:
+            try:
+                changed()
+            except Exception as error:  # who watches: the session goes on
+                _log.warning("positions_watch_failed", node=path, error=repr(error))
 
 
 def _placed(endpoint: Endpoint) -> Path:

@@ -132,6 +132,21 @@ def test_all_who_watch_are_called_when_the_session_is_over(file: Path) -> None:
     assert heard == ["created", "over"]
 
 
+def test_a_watch_that_fails_ends_neither_the_session_nor_the_others(file: Path) -> None:
+    heard: list[str] = []
+
+    def fail() -> None:
+        raise RuntimeError("of the test")
+
+    with opened(file, timeout_s=1) as session, opened(file) as two:
+        session.notify("/a", fail)
+        session.notify("/a", lambda: heard.append("second"))
+        two.transact([Create("/a")])
+        until(lambda: heard)
+        time.sleep(1.5)
+        assert session.get("/a") is not None, "the session is renewed as before"
+
+
 def test_a_wall_clock_that_is_set_ends_no_session(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(file, timeout_s=2) as session:
         session.ensure("/a")
