@@ -42,7 +42,7 @@ UNLIMITED = str(10**9)
 
 @dataclass
 class Taken:
-    """What a process takes: megabytes at the end of a time, and the share of a core in it."""
+    """Memory of a process at the end of a time, in megabytes, and its share of a core in it."""
 
     idle_mb: float = 0.0
     idle_core: float = 0.0

@@ -19,7 +19,7 @@ from sluice.cli import service
 from sluice.cli.command_list import Commands, LazyGroup
 from sluice.cli.console import err, log_to_stderr, out, print_error
 from sluice.cli.help_start import leave_out_unused
-from sluice.config.env_file import ENV_FILE
+from sluice.config.env_file import ENV_FILE, read_env_file
 from sluice.errors import ConfigError, SluiceError
 
 app = typer.Typer(
@@ -68,8 +68,6 @@ def _root(
 ) -> None:
     """Keep other data stores in step with MySQL, MariaDB and PostgreSQL."""
     if env_file is not None:
-        from sluice.config.env_file import read_env_file
-
         for name, value in read_env_file(env_file).items():
             os.environ.setdefault(name, value)
     if {"--help", "-h"}.isdisjoint(sys.argv):

@@ -19,7 +19,6 @@ from rich.markup import escape
 
 from sluice.cli.check import make, print_report, statements
 from sluice.cli.console import AsJson, err, log_to_stderr, out, print_json, print_lines
-from sluice.cli.service import service
 from sluice.config.env_file import ENV_FILE, add_to_env_file, read_env_file
 from sluice.errors import ConfigError
 
@@ -106,7 +105,9 @@ def _compiling(kind: str) -> Iterator[None]:
 
 def _check(name: str, file: Path, env_file: Path, *, yes: bool, as_json: bool) -> None:
     """Look at both servers, make missing tables after a question, and print what to do next."""
-    to = service()
+    from sluice.cli.direct import Direct
+
+    to = Direct()
     report = to.check(name)
     grants, missing = _grants(report), statements(report)
     if missing and not grants and (yes or sys.stdin.isatty()):

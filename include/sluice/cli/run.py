@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
 
 _RETRY, _RETRY_MOST = timedelta(seconds=5), timedelta(minutes=5)
-"""Between two attempts at a pipeline that failed beside others."""
+"""The first pause and the longest one between two attempts at a pipeline that failed beside others."""
 
 
 def run(
@@ -78,6 +78,7 @@ def run(
 ) -> None:
     """Drain, merge, load and acknowledge in this process, without Airflow, through the same flows."""
     from sluice.config.connections import from_environment
+    from sluice.flows.job import side_by_side
     from sluice.flows.runtime import Runtime
 
     log_to_stderr(verbose)
@@ -106,7 +107,7 @@ def run(
             with err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner:
                 loops[0].run(partial(_show, as_json=as_json, spinner=spinner))
         else:
-            _side_by_side(loops, partial(_show, as_json=as_json))
+            side_by_side([partial(loop.run_beside_others, partial(_show, as_json=as_json)) for loop in loops])
             interrupts.require_none()
     if not as_json:
         count, changes = (sum(getattr(loop, name) for loop in loops) for name in ("count", "changes"))
@@ -185,27 +186,52 @@ class _Loop:
                 return
 
     def _steps(self) -> Iterator[Step]:
-        from sluice.config.folders import pipelines_folder
-        from sluice.config.loading import find_pipeline
         from sluice.coordination.leases import owner_label
-        from sluice.flows.run import run as run_flow
         from sluice.flows.standby import LocalCopy, copies_folder, stand_by
+
+        if not self._standby:
+            return self._work()
+        copy = LocalCopy(self.name, copies_folder())
+
+        def opened() -> Runtime:
+            self._runtimes[:] = [copy.open(self._build)]
+            return self._runtimes[-1]
+
+        return stand_by(opened, os.environ.get("SLUICE_INSTALLATION") or owner_label())
+
+    def _work(self) -> Iterator[Step]:
+        """Run the pipeline as its file says. Without an end, a file that changed counts from the next batch on, and one
+        that is wrong never.
+        """
+        import structlog
+
+        from sluice.config.folders import pipelines_folder
+        from sluice.config.loading import find_pipeline_file
+        from sluice.flows.run import run as run_flow
         from sluice.operations.alerts import warn_without_airflow
 
-        if self._standby:
-            copy = LocalCopy(self.name, copies_folder())
-
-            def opened() -> Runtime:
-                self._runtimes[:] = [copy.open(self._build)]
-                return self._runtimes[-1]
-
-            return stand_by(opened, os.environ.get("SLUICE_INSTALLATION") or owner_label())
-        if not self.has_end:
-            return _following(self.name, self._build, self._runtimes)
-        runtime = self._build(find_pipeline(self.name, pipelines_folder()))
-        self._runtimes.append(runtime)
-        warn_without_airflow(runtime.pipeline)
-        return _with_lineage(runtime, run_flow(runtime, until_head=self._until_head, batches=self._batches))
+        log = structlog.get_logger()
+        path, pipeline = find_pipeline_file(self.name, pipelines_folder())
+        modified, is_changed = _modified(path), True
+        while is_changed:
+            is_changed = False
+            runtime = self._build(pipeline)
+            self._runtimes.append(runtime)
+            warn_without_airflow(pipeline)
+            flow = run_flow(runtime, until_head=self._until_head, batches=self._batches)
+            with closing(_with_lineage(runtime, flow)) as steps:
+                for step in steps:
+                    yield step
+                    if self.has_end or step.phase != "draining" or modified == (modified := _modified(path)):
+                        continue
+                    try:
+                        path, pipeline = find_pipeline_file(self.name, pipelines_folder())
+                    except SluiceError as error:
+                        log.warning("pipeline_file_invalid", pipeline=runtime.name, error=str(error))
+                        continue
+                    log.info("pipeline_file_reread", pipeline=runtime.name)
+                    is_changed = True
+                    break
 
     def _look(self) -> None:
         from sluice.operations.alert_rules import watches
@@ -217,29 +243,8 @@ class _Loop:
             check_lag(runtime, status(runtime))
 
 
-def _side_by_side(loops: Sequence[_Loop], show: Callable[[Step, str], None]) -> None:
-    """Work on several pipelines, each in a thread of its own. Raises the error of the first that failed for good."""
-    errors: dict[int, BaseException] = {}
-
-    def work(number: int, loop: _Loop) -> None:
-        try:
-            loop.run_beside_others(show)
-        except BaseException as error:
-            errors[number] = error
-
-    threads = [
-        threading.Thread(target=work, args=loop, name=f"run-{loop[1].name}", daemon=True) for loop in enumerate(loops)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[min(errors)]
-
-
 class _Interrupt:
-    """What a signal means to the work on one pipeline."""
+    """The view that the work on one pipeline has of signals."""
 
     def __init__(self, received: threading.Event) -> None:
         self._received = received
@@ -279,39 +284,6 @@ class _Interrupts:
             raise KeyboardInterrupt
         self._received.set()
         os.write(2, b"the run ends after this batch; Ctrl-C ends it now\n")
-
-
-def _following(name: str, build: Callable[[PipelineConfig], Runtime], runtimes: list[Runtime]) -> Iterator[Step]:
-    """Run the pipeline as its file says; a file that changed counts from the next batch on, one that is wrong never.
-
-    ``runtimes``: gets each runtime that is worked with.
-    """
-    import structlog
-
-    from sluice.config.folders import pipelines_folder
-    from sluice.config.loading import find_pipeline_file
-    from sluice.flows.run import run as run_flow
-    from sluice.operations.alerts import warn_without_airflow
-
-    log = structlog.get_logger()
-    path, pipeline = find_pipeline_file(name, pipelines_folder())
-    while True:
-        modified = path.stat().st_mtime_ns
-        runtime = build(pipeline)
-        runtimes.append(runtime)
-        warn_without_airflow(pipeline)
-        with closing(_with_lineage(runtime, run_flow(runtime))) as steps:
-            for step in steps:
-                yield step
-                if step.phase != "draining" or modified == (modified := _modified(path)):
-                    continue
-                try:
-                    path, pipeline = find_pipeline_file(name, pipelines_folder())
-                except SluiceError as error:
-                    log.warning("pipeline_file_invalid", pipeline=runtime.name, error=str(error))
-                    continue
-                log.info("pipeline_file_reread", pipeline=runtime.name)
-                break
 
 
 def _modified(path: Path) -> int:

@@ -60,11 +60,13 @@ def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
         znodes.transact(steps)
     except Conflict as conflict:
         owner_node = znodes.get(node)
-        if owner_node is not None and owner_node.data and (note := LEASE.decode(node, owner_node.data).get("moved")):
+        owner_data = LEASE.decode(node, owner_node.data) if owner_node and owner_node.data else {}
+        if note := owner_data.get("moved"):
             raise elsewhere(note, node) from conflict
-        who = LEASE.decode(node, owner_node.data)["owner"] if owner_node and owner_node.data else "another process"
         raise LeaseHeld(
-            f"{who} holds the lease", where=node, hint="it is free when that process ends or its session expires"
+            f"{owner_data.get('owner', 'another process')} holds the lease",
+            where=node,
+            hint="it is free when that process ends or its session expires",
         ) from (conflict)
     return Lease(node, epoch_path, epoch, current.version + 1)
 

@@ -82,7 +82,9 @@ def move(old: Store, new: Store, root: str, *, wait_s: float) -> int:
             for folder in (folder for name in names for folder in _lease_folders(old.znodes, root, name)):
                 leases[folder] = stack.enter_context(holding(old.znodes, folder, wait_s=wait_s))
         new.znodes.ensure(root)
-        _write(new, root, COPYING, old.address)
+        node = new.znodes.get(moved_node(root))
+        copying = MOVED.encode(_noted(COPYING, old.address))
+        new.znodes.transact([write_at(moved_node(root), copying, node.version if node else -1)])
         nodes = {path: node.data for path, node in _tree(old.znodes, root)}
         _make_equal(new.znodes, root, nodes)
         if {path: node.data for path, node in _tree(new.znodes, root)} != nodes:
@@ -109,20 +111,17 @@ def _lease_folders(znodes: Znodes, root: str, pipeline: str) -> list[str]:
     return [at.replicator, *(at.consumer(target) for target in znodes.children(at.consumers))]
 
 
-def _write(store: Store, root: str, state: str, address: str) -> None:
-    """Have the store refuse."""
-    node = store.znodes.get(moved_node(root))
-    note = {"state": state, "other": address, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    store.znodes.transact([write_at(moved_node(root), MOVED.encode(note), node.version if node else -1)])
+def _noted(state: str, address: str) -> dict[str, str]:
+    """Return what a store says that refuses; ``address``: of the other one."""
+    return {"state": state, "other": address, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
 
 
 def _leave(old: Store, root: str, new_address: str, leases: dict[str, Lease]) -> None:
     """Have the old store refuse: whoever opens a session, and whoever has one and asks for a lease."""
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    note = {"state": _GONE, "other": new_address, "since": since}
+    note = _noted(_GONE, new_address)
     steps: list[Step] = [Create(moved_node(root), MOVED.encode(note))]
     for folder, lease in leases.items():
-        content = LEASE.encode({"owner": owner_label(), "epoch": lease.epoch, "since": since, "moved": note})
+        content = LEASE.encode({"owner": owner_label(), "epoch": lease.epoch, "since": note["since"], "moved": note})
         further = Put(lease.epoch_path, str(lease.epoch + 1).encode(), lease.epoch_version)  # it is not given back
         steps += [further, Remove(lease_node(folder)), Create(lease_node(folder), content)]
     try:

@@ -351,10 +351,12 @@ def _file_system(file: Path) -> str:
 
 def _opened(file: Path, wait_s: float) -> sqlite3.Connection:
     """Open a file of positions, created if it is missing. Raises ConfigError, sqlite3.Error."""
-    with _creating, suppress(FileExistsError):  # whoever closes a file that is there drops the process's locks on it
+    with _creating:
         try:
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except PermissionError as error:
+        except FileExistsError:  # it is not opened here: whoever closes it drops the process's locks on it
+            pass
+        except OSError as error:
             raise ConfigError(f"the file of positions cannot be created: {error.strerror}", where=str(file)) from error
     db = sqlite3.connect(file, timeout=wait_s, isolation_level=None, check_same_thread=False)
     try:

@@ -705,10 +705,10 @@ def deliver_batch(runtime: Runtime, state: PipelineState, batch: int) -> Iterato
     for board in itertools.chain.from_iterable(deliveries):
         if board.stage.kind is not StageKind.ACKNOWLEDGE:
             yield board.stage
-    _side_by_side([partial(work_on, delivery) for delivery in deliveries])
+    side_by_side([partial(work_on, delivery) for delivery in deliveries])
 
 
-def _side_by_side(calls: Sequence[Callable[[], None]]) -> None:
+def side_by_side(calls: Sequence[Callable[[], None]]) -> None:
     """Run each call in a thread, and wait for all. Raises the error of the first one in order that failed."""
     errors: dict[int, BaseException] = {}
 

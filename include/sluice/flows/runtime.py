@@ -261,6 +261,7 @@ class Runtime:
 
     def join(self, session: SharedSession) -> None:
         """Use this session of the process, which others use, too, until it ends. Its owner is heard of by it."""
+        require_here(session.znodes, self.pipeline.coordination.root)
         self._state = self._state_in(session.znodes)
 
     @contextmanager
@@ -283,6 +284,7 @@ class Runtime:
         with connect(
             self.resolver(coordination.connection), session_timeout_s=timeout, connect_timeout_s=connect_timeout_s
         ) as znodes:
+            require_here(znodes, coordination.root)
             self._state = self._state_in(znodes, caches_reads=caches_reads)
             try:
                 with _beating(self._state, self.owner, self.lives):
@@ -295,6 +297,7 @@ class Runtime:
         """Yield the state in a session of the process that keeps its answers; one that does not answer is closed."""
         coordination = self.pipeline.coordination
         session = looks.get(self.resolver(coordination.connection), coordination.session_timeout.total_seconds())
+        require_here(session.kept, coordination.root)
         self._state, self._unkept = self._state_in(session.kept), self._state_in(session.znodes)
         try:
             yield self._state
@@ -309,9 +312,8 @@ class Runtime:
         return self._unkept or state
 
     def _state_in(self, znodes: Znodes, *, caches_reads: bool = False) -> PipelineState:
-        """Return the pipeline's state in a session that is already open. Raises ConfigError if it was moved away."""
+        """Return the pipeline's state in a session that is already open."""
         coordination = self.pipeline.coordination
-        require_here(znodes, coordination.root)
         timeout = coordination.session_timeout.total_seconds()
         return PipelineState(
             timed_znodes(znodes),

@@ -101,8 +101,8 @@ def load_kind(kind: str) -> None:
 
 def compile_kernels(name: str = "") -> None:
     """Compile the kernels of a kind, or of every kind, so that no capture waits for the compiler: ``make kernels``."""
-    for kind in [KINDS[name]] if name in KINDS else KINDS.values():
-        if kind.kernels:
+    for kind_name, kind in KINDS.items():
+        if kind.kernels and name in {"", kind_name}:
             _load(kind.kernels)()
 
 

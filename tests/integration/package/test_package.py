@@ -118,7 +118,7 @@ def test_the_command_runs_without_the_checkout(installed: Installed) -> None:
 def test_two_commands_of_the_package_keep_two_servers_in_step(
     installed: Installed, mysql_source: Any, mysql_target: Any, fresh_schema: Any, tmp_path: Path
 ) -> None:
-    """As README has them; kernels are compiled by the first."""
+    """They are README's; the first one compiles the kernels."""
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY)", f"INSERT INTO `{schema}`.t VALUES (1), (2)")
     sluice = str(installed.environment / "bin" / "sluice")

@@ -66,7 +66,9 @@ class Pipe:
     def sluice(self, *command: str) -> str:
         """A command line on this pipeline; what it printed. Raises what the command does."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sluice.config.loading.find_pipeline", lambda name, folder: self.made.case.config)
+            patch.setattr(
+                "sluice.config.loading.find_pipeline_file", lambda name, _: (Path(name), self.made.case.config)
+            )
             patch.setattr(Runtime, "build", lambda *_, **__: self.made.runtime())
             return printed(command, {})
 

@@ -65,7 +65,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
         monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path))
         monkeypatch.setenv("SLUICE_RULES", str(tmp_path / "rules"))
         monkeypatch.setenv("SLUICE_STORE", (tmp_path / "store").as_uri())
-        monkeypatch.setattr("sluice.config.loading.find_pipeline", lambda name, folder: found(made, name))
+        monkeypatch.setattr("sluice.config.loading.find_pipeline_file", lambda name, _: (Path(name), found(made, name)))
         monkeypatch.setattr(Runtime, "build", lambda *_, **__: made.made.runtime())
         yield made
 

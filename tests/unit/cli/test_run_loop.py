@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluice.cli import run as run_module
-from sluice.cli.run import _following, _Interrupts, _Loop, _side_by_side, _Tally
+from sluice.cli.run import _Interrupts, _Loop, _Tally
 from sluice.errors import ConfigError
+from sluice.flows.job import side_by_side
 from sluice.flows.run import Step
 from sluice.flows.runtime import Runtime
 from tests.support.running.waiting import wait_until
@@ -21,10 +23,11 @@ def test_a_file_that_changed_counts_from_the_next_batch_and_a_wrong_one_never(
     tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Any
 ) -> None:
     with numbered_pipeline(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) as made:
-        runtimes: list[Runtime] = []
-        steps = _following(
-            str(made.path), lambda one: Runtime.build(one, resolver=made.resolver, runner="local"), runtimes
-        )
+        loop = _Loop(
+            str(made.path), lambda one: Runtime.build(one, resolver=made.resolver, runner="local"), _Tally(),
+            _Interrupts().of("case"), until_head=False, batches=None, standby=False,
+        )  # fmt: skip
+        steps = loop._steps()
         for number, text in ((1, made.yaml), (2, "nonsense: true\n"), (3, made.yaml + "window: 2\n")):
             made.path.write_text(text)
             insert(made, number)
@@ -32,7 +35,7 @@ def test_a_file_that_changed_counts_from_the_next_batch_and_a_wrong_one_never(
         assert next(step.phase for step in steps) == "draining"
         steps.close()
         assert rows(made, twin_target) == [1, 2, 3]
-        assert [runtime.pipeline.window for runtime in runtimes] == [3, 2]
+        assert [runtime.pipeline.window for runtime in loop._runtimes] == [3, 2]
 
 
 @pytest.mark.parametrize("phase", ["draining", "acknowledged", "standing by"])
@@ -102,7 +105,7 @@ def test_several_pipelines_work_in_one_process_and_one_that_fails_stops_no_other
                 wait_until(lambda: len(failures) >= 3, "a third attempt at the other one")
                 interrupts.receive()
 
-        _side_by_side(loops, show)
+        side_by_side([partial(loop.run_beside_others, show) for loop in loops])
         assert rows(made, twin_target) == [1]
         assert ("acknowledged", str(made.path)) in steps
         assert "the file is wrong" in capsys.readouterr().err

@@ -117,7 +117,7 @@ class Killed(Exception):
 @pytest.mark.promise("G7")
 @given(st.lists(st.integers(0, 40), max_size=4), st.integers(1, 3))
 def test_a_move_that_is_killed_anywhere_is_begun_anew(kills: list[int], batches: int) -> None:
-    """After each kill at most one of the two stores lets a pipeline work; the last move ends with all of it."""
+    """At most one of the two stores lets a pipeline work after each kill; the last move ends with all of it."""
     old, new = MemoryTree(), MemoryTree()
     for _ in range(batches):
         one_batch(old)
