@@ -105,12 +105,7 @@ def main() -> None:
     if sys.stderr is None:
         sys.stderr = _Closed()
     if {"--help", "-h", "--version"}.isdisjoint(sys.argv) and "_SLUICE_COMPLETE" not in os.environ:
-        positions = {"AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "SLUICE_STATE", "SLUICE_ENV_FILE"}
-        if (
-            _HAS_STACK
-            and positions.isdisjoint(os.environ)
-            and not any(one.startswith("--env-file") for one in sys.argv)
-        ):
+        if _HAS_STACK and not _has_own_connections():
             _adopt_stack_environment()
         log_to_stderr(False)
     else:  # these need neither, and are there in half the time
@@ -188,6 +183,13 @@ def _drop(stream: Any) -> None:
     """Let nothing more be written: the interpreter would try again when it ends, and exit with 120."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _has_own_connections() -> bool:
+    """Return True if the command line, or its environment, says where positions are kept; `sluice new` says it, too."""
+    positions = {"AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "SLUICE_STATE", "SLUICE_ENV_FILE"}
+    has_file = any(word.startswith("--env-file") for word in sys.argv)
+    return has_file or sys.argv[1:2] == ["new"] or not positions.isdisjoint(os.environ)
 
 
 def _adopt_stack_environment() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sluice import __version__
+from sluice import __version__, cli
 from sluice.cli import all_commands
 from sluice.cli.command_list import COMMANDS
 
@@ -87,3 +87,25 @@ def test_a_name_that_is_no_command_is_corrected() -> None:
     done = CliRunner().invoke(all_commands(), ["statsu"])  # type: ignore[arg-type]
     assert done.exit_code == 2
     assert "status" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "has_own"),
+    [
+        (["status"], {}, False),
+        (["channel", "new", "shop"], {}, False),
+        (["new", "mysql://a/shop", "mysql://b/shop"], {}, True),
+        (["--env-file", "sluice.env", "status"], {}, True),
+        (["--env-file=sluice.env", "status"], {}, True),
+        (["status"], {"SLUICE_STATE": "sqlite:///positions.db"}, True),
+    ],
+)
+def test_a_running_stack_is_adopted_where_nothing_else_says_where_positions_are(
+    words: list[str], variables: dict[str, str], has_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "SLUICE_STATE", "SLUICE_ENV_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["sluice", *words])
+    assert cli._has_own_connections() is has_own
