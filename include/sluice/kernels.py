@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 import numba as nb
+from numba.core import event
 from numba.core.runtime import rtsys
 
 _F = TypeVar("_F")
@@ -26,6 +28,29 @@ def kernel(function: _F) -> _F:
 def kernel_with_arrays(function: _F) -> _F:
     """Compile a :func:`kernel` that creates arrays."""
     return _compiled(function, makes_arrays=True)  # type: ignore[no-any-return]
+
+
+class _Compilation(event.Listener):  # type: ignore[misc]
+    """Calls a function when a kernel is about to be compiled, once."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def on_start(self, event: event.Event) -> None:
+        callback, self._callback = self._callback, _nothing
+        callback()
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+def _nothing() -> None:
+    pass
+
+
+def before_first_compilation(callback: Callable[[], None]) -> None:
+    """Call a function before this process compiles the next kernel that is not on disk."""
+    event.register("numba:compile", _Compilation(callback))
 
 
 def _compiled(function: Any, *, makes_arrays: bool) -> Any:

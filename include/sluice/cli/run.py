@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -212,6 +212,7 @@ class _Loop:
 
         log = structlog.get_logger()
         path, pipeline = find_pipeline_file(self.name, pipelines_folder())
+        _begin_to_load_kernels(pipeline.source.type)
         modified, is_changed = _modified(path), True
         while is_changed:
             is_changed = False
@@ -241,6 +242,29 @@ class _Loop:
         if self._runtimes and watches(self._runtimes[-1].pipeline):
             runtime = self._build(self._runtimes[-1].pipeline)
             check_lag(runtime, status(runtime))
+
+
+@cache
+def _begin_to_load_kernels(kind: str) -> None:
+    """Load the kernels of a kind of source beside all else; a batch waits for those alone that it needs."""
+    threading.Thread(target=_load_kernels, args=(kind,), daemon=True).start()
+
+
+def _load_kernels(kind: str) -> None:
+    """Load kernels. Two lines say that they are compiled, as they are not on disk, and how long it took."""
+    from sluice.kernels import before_first_compilation
+    from sluice.sources import compile_kernels
+
+    began: list[float] = []
+
+    def begin() -> None:
+        began.append(time.monotonic())
+        err.print(f"compiling the kernels of {kind} sources, once on this machine", highlight=False)
+
+    before_first_compilation(begin)
+    compile_kernels(kind)
+    if began:
+        err.print(f"compiled the kernels in {time.monotonic() - began[0]:.0f} s", highlight=False)
 
 
 class _Interrupt:
@@ -296,8 +320,6 @@ def _modified(path: Path) -> int:
 
 def _with_lineage(runtime: Runtime, steps: Iterator[Step]) -> Generator[Step, None, None]:
     """Pass the steps on, and tell OpenLineage of acknowledged batches if its client is configured."""
-    from functools import partial
-
     from sluice.operations.lineage import table_lineage
     from sluice.operations.lineage_events import LineageReporter
 
