@@ -114,6 +114,11 @@ class SluiceError(Exception):
         return _rebuild, (type(self), self.message, self.where, self.hint, self.__dict__.copy())
 
 
+def first_line(error: BaseException | str) -> str:
+    """Return the first line of what an error says; the name of its class if it says nothing."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def fault_of(error: BaseException) -> Fault:
     """Return who has to act on an error; one that is none of Sluice's is a bug."""
     return error.fault if isinstance(error, SluiceError) else Fault.BUG

@@ -6,11 +6,13 @@ A new source adds one line to CASES and a way to write to it (tests/support/twin
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import itertools
 import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.config.pipeline import Event
-from sluice.errors import ConfigError, LostPosition, SluiceError, WrongServer
+from sluice.errors import ConfigError, LostPosition, SluiceError, SourceUnavailable, WrongServer
 from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.dialects import MYSQL, Dialect
@@ -33,8 +35,16 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.segments.writer import SegmentWriter
 from sluice.sources import KINDS, executed
 from sluice.sources.memory.log import RowChange
-from sluice.sources.port import ChunkReader
-from tests.support.twins.source_kinds import Reader, SourceCase, memory_case, postgresql_case, server_case
+from sluice.sources.port import ChunkReader, SourceSession
+from tests.support.twins.source_kinds import (
+    MemoryCase,
+    PostgreSQLCase,
+    Reader,
+    SourceCase,
+    memory_case,
+    postgresql_case,
+    server_case,
+)
 
 CASES = {"memory": "memory", "mysql_source": "mysql", "mariadb": "mysql", "postgresql_source": "postgresql"}
 """``memory`` or the fixture of a server -> the kind of source it is."""
@@ -792,3 +802,52 @@ def test_another_member_of_a_group_has_the_same_transactions_elsewhere(tmp_path:
                 other.release(len(other.log))
                 with pytest.raises(LostPosition, match="no longer kept"):
                     session.relocate(at)
+
+
+ASKED = [
+    *sorted(name for name in vars(SourceSession) if not name.startswith("_") and name not in {"history", "stream"}),
+    "history.snapshot",
+    "history.definition",
+    "stream",
+]
+"""What a session answers."""
+
+
+@pytest.mark.parametrize("question", ASKED)
+def test_a_session_that_the_server_ends_raises_no_error_of_a_driver(
+    case: SourceCase, reader: Reader, question: str
+) -> None:
+    """What it knows by heart, or asks on another connection, it still answers."""
+    if isinstance(case, MemoryCase):
+        pytest.skip("it has no connection")
+    table = case.table("a")
+    if isinstance(case, PostgreSQLCase):
+        case.execute("ALTER TABLE a REPLICA IDENTITY FULL")  # so that a table of the log is asked for
+    case.commit(("insert", "a", (1, "x")))
+    with case.source.open() as session:
+        at = session.head
+        given = {"start": "latest", "at": at, "delivered": at, "tables": [table], "table": table, "named": table,
+                 "wants": lambda _: True, "wanted": case.wanted, "fields": [], "asked": []}  # fmt: skip
+        asked = session.history if "." in question else session
+        if asked is None:
+            pytest.skip("its log contains definitions")
+        end_session(case, session)
+        never_known = question in {"tables", "estimates", "empty_tables", "keyless"}
+        with pytest.raises(SourceUnavailable) if never_known else suppress(SluiceError):
+            if question == "stream":
+                reader.once(session)
+                return
+            answer = getattr(asked, question.rpartition(".")[2])
+            if callable(answer):
+                names = inspect.signature(answer).parameters
+                answer = answer(**{name: given[name] for name in names if name in given})
+            if isinstance(answer, Iterator):
+                list(answer)
+
+
+def end_session(case: SourceCase, session: Any) -> None:
+    """Have the server end the connection of a session."""
+    if isinstance(case, PostgreSQLCase):
+        case.server.execute(f"SELECT pg_terminate_backend({session.connection.info.backend_pid}, 5000)")
+    else:
+        case.server.execute(f"KILL {session.connection.thread_id()}")

@@ -11,7 +11,7 @@ import re
 import struct
 from functools import lru_cache
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, first_line
 
 _MAX_LENGTH = 2000
 _PIECE = re.compile(r"\\.|\(\?(?:P<\w+>|[ims]*(?:-[ims]+)?:|[ims]+\)|.?)|\[\^?\]?|[*+?}]\+|.", re.DOTALL)
@@ -78,7 +78,7 @@ def _groups(pattern: str, name: str) -> tuple[str, ...] | None:
         return () if pc.match_substring_regex(text, anchored)[0].as_py() else None
     except (ValueError, re.error) as error:  # ArrowInvalid is a ValueError
         raise ConfigError(
-            f"matching {name!r}: {_short(pattern)} is not a regular expression of RE2: {str(error).splitlines()[0]}",
+            f"matching {name!r}: {_short(pattern)} is not a regular expression of RE2: {first_line(error)}",
             hint="shorten its repetitions, or write several expressions",
         ) from None
 

@@ -16,6 +16,7 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from sluice.config.connections import unverified
+from sluice.errors import first_line
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql import rights
 
@@ -78,6 +79,11 @@ SHOW_INVISIBLE_KEYS = " /*!80030 , SESSION show_gipk_in_create_table_and_informa
 """Stands at the end of a SET: the log has the primary keys that MySQL made by itself, so the definitions have to have
 them, too.
 """
+
+
+def server_words(error: BaseException) -> str:
+    """Return the first line of what a server, or PyMySQL, says; PyMySQL says nothing of a connection that is closed."""
+    return first_line(error.args[-1]) if error.args and error.args[-1] else "the connection was lost"
 
 
 class MySQLConnection(_Base):

@@ -12,7 +12,7 @@ from pyarrow import fs
 from sluice.config.connections import Endpoint, require_own_address
 from sluice.config.folders import local_folder
 from sluice.config.rights import require_listed
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, first_line
 from sluice.row_files.local_folder import LocalFolder
 from sluice.row_files.object_store import ObjectStore
 from sluice.row_files.port import FileSource, FileStore
@@ -60,7 +60,7 @@ def _file_system(address: str, endpoint: Endpoint | None, timeout: timedelta) ->
             return ObjectStore(filesystem, base, _shown(address))
     except (pa.ArrowException, OSError, ValueError) as error:
         if "Unrecognized filesystem type" not in str(error):
-            raise ConfigError(f"{_shown(address)} cannot be opened: {_first_line(error)}", hint=_PAGE) from None
+            raise ConfigError(f"{_shown(address)} cannot be opened: {first_line(error)[:200]}", hint=_PAGE) from None
     return _by_fsspec(address, scheme, endpoint, answer_s)
 
 
@@ -132,7 +132,7 @@ def _by_fsspec(address: str, scheme: str, endpoint: Endpoint | None, answer_s: f
         system, base = fsspec.core.url_to_fs(address, **options)
     except ImportError as error:
         raise ConfigError(
-            f"{_shown(address)} needs a package that is not installed: {_first_line(error)}",
+            f"{_shown(address)} needs a package that is not installed: {first_line(error)[:200]}",
             hint="install it here and on every Spark worker",
         ) from None
     except Exception as error:  # fsspec's kinds raise what they like, with their options in it
@@ -144,7 +144,3 @@ def _by_fsspec(address: str, scheme: str, endpoint: Endpoint | None, answer_s: f
 
 def _shown(address: str) -> str:
     return address.partition("?")[0]
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

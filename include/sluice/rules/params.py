@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from sluice.config.lines import parsed
 from sluice.config.problems import problems_of
+from sluice.errors import first_line
 
 _SQL = re.compile(r"^\s*--\s*param\s+([A-Za-z_]\w*)\s*:\s*([^=#]+?)\s*(?:=\s*(.+?))?\s*$")
 _SQL_TYPES: dict[str, Any] = {
@@ -93,7 +94,7 @@ def _value(text: str, line: int) -> Any:
     try:
         return parsed(text)
     except Exception as error:  # YAML's own errors, and those of a scalar's constructor: a date that no calendar has
-        raise ValueError(f"line {line}: {text[:100]!r} is no value: {str(error).splitlines()[0][:200]}") from error
+        raise ValueError(f"line {line}: {text[:100]!r} is no value: {first_line(error)[:200]}") from error
 
 
 def checked(model: type[BaseModel] | None, values: Mapping[str, Any]) -> tuple[Params, list[tuple[str, str]]]:

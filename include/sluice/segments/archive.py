@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sluice.errors import SegmentError
+from sluice.errors import SegmentError, first_line
 
 FOLDER = "archive"
 MAGIC = b"SLUICEA1"
@@ -108,7 +108,7 @@ def read_index(source: Any, where: str) -> ArchiveIndex:
     try:
         return ArchiveIndex.model_validate_json(text)
     except ValidationError as error:
-        raise _damaged(where, str(error).splitlines()[0]) from error
+        raise _damaged(where, first_line(error)) from error
 
 
 def _damaged(where: str, why: str) -> SegmentError:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
-from sluice.errors import SegmentError
+from sluice.errors import SegmentError, first_line
 from sluice.model.column_types import ColumnType
 from sluice.model.fields import declared_type, key_ordinal, neutral_type, true_name
 from sluice.model.row_ops import Dumped
@@ -222,7 +222,7 @@ def read_changeset(store: SegmentStore, path: str) -> Changeset:
         return Changeset(path, ChangesetManifest.model_validate_json(unsealed(store.read_text(path))))
     except ValueError as error:
         raise SegmentError(
-            f"the changeset manifest cannot be read: {str(error).splitlines()[0]}",
+            f"the changeset manifest cannot be read: {first_line(error)}",
             where=path,
             hint=made_anew(store.pipeline),
         ) from error

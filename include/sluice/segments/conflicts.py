@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sluice.errors import SegmentError
+from sluice.errors import SegmentError, first_line
 from sluice.segments.store import SegmentStore
 
 KEPT = 200
@@ -110,7 +110,7 @@ def _read(store: SegmentStore, path: str) -> ConflictsOfBatch:
         return ConflictsOfBatch.model_validate_json(store.read_bytes(path))
     except ValidationError as error:
         raise SegmentError(
-            f"a list of conflicts cannot be read: {str(error).splitlines()[0]}",
+            f"a list of conflicts cannot be read: {first_line(error)}",
             where=path,
             hint="was it written by a newer version? The list is for people only: the file may be deleted",
         ) from error

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
-from sluice.errors import ConfigError, SegmentError
+from sluice.errors import ConfigError, SegmentError, first_line
 from sluice.model.dialects import Dialect
 from sluice.model.offset import Offset
 from sluice.model.schema_changes import StatementSession
@@ -269,13 +269,9 @@ class SegmentManifest(_Stored):
             return cls.model_validate_json(unsealed(text))
         except ValueError as error:
             raise SegmentError(
-                f"the segment manifest cannot be read: {_short(error)}",
+                f"the segment manifest cannot be read: {first_line(error)}",
                 where=where,
                 hint="was it written by a newer version? If it is damaged: `sluice recover PIPELINE` captures the "
                 "batch again from the source's log; `sluice seek PIPELINE --drop-undelivered` reads the log again "
                 "from where the undelivered batches begin",
             ) from error
-
-
-def _short(error: Any) -> str:
-    return str(error).splitlines()[0]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sluice.errors import SegmentError
+from sluice.errors import SegmentError, first_line
 from sluice.model import decimals
 from sluice.model.batches import Op
 from sluice.model.changes import Change
@@ -104,7 +104,7 @@ def read_pieces(
                     table = table.filter(keep)
                 yield table if file.place is None else _placed(table, file.place, columns)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _damaged(store, file, str(error).splitlines()[0]) from error
+        raise _damaged(store, file, first_line(error)) from error
 
 
 def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.Field], bool] | None) -> pa.Table:
@@ -122,7 +122,7 @@ def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.F
             names = schema.names if wants is None else _paths(schema, wants)
             rows = reader.read(columns=names, use_threads=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _damaged(store, file, str(error).splitlines()[0]) from error
+        raise _damaged(store, file, first_line(error)) from error
     if rows.num_rows != file.rows:
         raise _damaged(store, file, f"it holds {rows.num_rows} rows, and the manifest says {file.rows}")
     complete = rows if wants is None else _with_unread(rows, schema)
@@ -140,7 +140,7 @@ def first_seq(store: SegmentStore, file: SegmentFile) -> int:
         with store.open_input(file.path) as source:
             footer = opened(source, file.footer_crc32).metadata
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(store, file, str(error).splitlines()[0]) from error
+        raise _damaged(store, file, first_line(error)) from error
     leaf = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == "_seq"), -1)
     statistics = [footer.row_group(group).column(leaf).statistics for group in range(footer.num_row_groups)]
     if leaf < 0 or any(group_statistics is None or not group_statistics.has_min_max for group_statistics in statistics):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sluice.errors import SegmentError
+from sluice.errors import SegmentError, first_line
 from sluice.model.fields import declared_type
 from sluice.model.tables import TableId, user_schema
 from sluice.segments.store import SegmentStore
@@ -93,7 +93,7 @@ class SnapshotColumns:
             return _unpacked(data)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise SegmentError(
-                f"the columns of a table of the snapshot cannot be read: {str(error).splitlines()[0]}",
+                f"the columns of a table of the snapshot cannot be read: {first_line(error)}",
                 where=noted.path,
                 hint="delete the file: the next batch with rows of the table notes them again",
             ) from error

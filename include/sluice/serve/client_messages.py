@@ -15,7 +15,7 @@ import pyarrow as pa
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, first_line
 
 _log = structlog.get_logger()
 _MAX_BYTES = 4096
@@ -86,7 +86,7 @@ class ClientMessages(threading.Thread):
         except StopIteration:
             pass
         except (pa.ArrowException, OSError) as error:
-            _log.info("subscriber_disconnected", error=str(error).splitlines()[0])
+            _log.info("subscriber_disconnected", error=first_line(error))
         finally:
             self.is_over = True
             self.stir()

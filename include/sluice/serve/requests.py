@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from sluice.config.pipeline import Identifier
 from sluice.config.problems import problems_of
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import ConfigError, SluiceError, first_line
 from sluice.model.tables import TableId
 
 MAX_BYTES = 64 * 2**10
@@ -326,7 +326,7 @@ def _fits(pattern: str, name: str) -> bool:
     try:
         return bool(pc.match_substring_regex(pa.array([name]), f"^(?:{pattern})$")[0].as_py())
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"{pattern!r} is not a regular expression (RE2): {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"{pattern!r} is not a regular expression (RE2): {first_line(error)}") from None
 
 
 def holds(predicate: Predicate, column: Any) -> pa.Array:
@@ -351,8 +351,7 @@ def holds(predicate: Predicate, column: Any) -> pa.Array:
         return _COMPARE[predicate.is_](values, pa.scalar(_value(predicate.value)).cast(values.type))
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise ConfigError(
-            f"column {predicate.column!r} ({values.type}) cannot be compared with that value: "
-            f"{str(error).splitlines()[0]}"
+            f"column {predicate.column!r} ({values.type}) cannot be compared with that value: {first_line(error)}"
         ) from None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.errors import ConfigError, SchemaMoved
+from sluice.errors import ConfigError, SchemaMoved, first_line
 from sluice.merge.column_presence import is_partial, remapped, renewed
 from sluice.merge.compact import user_columns
 from sluice.model.decimals import cast, nan_columns, rows_without_nan
@@ -147,9 +147,7 @@ class StreamShape:
         try:
             users = with_users(rows, [f for f in self.users if reads is None or sent_name(f.name) in reads])
         except pa.ArrowException as error:
-            raise _moved(
-                f"{table} has a value that the stream cannot hold: {str(error).splitlines()[0]}", batch
-            ) from None
+            raise _moved(f"{table} has a value that the stream cannot hold: {first_line(error)}", batch) from None
         if self.request.predicate is not None:
             users = users.filter(self._wanted(users))
         shown_users = (

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sluice.config.connections import is_loopback
 from sluice.config.loading import read_text
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, first_line
 from sluice.flows.runtime import Runtime
 from sluice.serve.access import Readers
 from sluice.serve.flight import FlightServer
@@ -122,7 +122,7 @@ class RunningService:
         try:
             return FlightServer(self._service, f"{self._scheme}://{place}", readers=readers, tls=tls)
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError(f"the service cannot listen on {place}: {str(error).splitlines()[0]}") from None
+            raise ConfigError(f"the service cannot listen on {place}: {first_line(error)}") from None
 
     def _http_server(self, readers: Readers | None) -> HttpServer | None:
         settings = self._settings

@@ -23,7 +23,7 @@ from sluice.config.connections import ConnectionResolver
 from sluice.config.masking import SHOWN
 from sluice.config.pipeline import RowFiles, TableMapping
 from sluice.config.resolved import ResolvedConnections
-from sluice.errors import FileMissing, MappingError, StorageUnavailable
+from sluice.errors import FileMissing, MappingError, StorageUnavailable, first_line
 from sluice.flows.transform.file_progress import FileProgress
 from sluice.mapping import Mapping as Routes
 from sluice.mapping.changed import differs
@@ -305,7 +305,7 @@ def require_reachable(files: RowFiles, connections: ConnectionResolver, seconds:
             store.write(name, b"sluice check")
             store.delete(name)
     except (FileRefused, OSError) as error:
-        why = str(error).splitlines()[0] or type(error).__name__
+        why = first_line(error)
         raise StorageUnavailable(f"{address} cannot be {verb}: {why[:300]}", hint="docs/row-files.md") from None
     return said
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sluice.errors import SegmentError
+from sluice.errors import SegmentError, first_line
 from sluice.flows.transform.changeset_writer import MergeResult, images_of
 from sluice.model.tables import TableId
 from sluice.rules import RuleConfig, RuleSet
@@ -104,7 +104,7 @@ def read_stage(store: SegmentStore, path: str) -> StageManifest:
         return StageManifest.model_validate_json(unsealed(store.read_text(path)))
     except ValueError as error:
         raise SegmentError(
-            f"the manifest between two stages cannot be read: {str(error).splitlines()[0]}",
+            f"the manifest between two stages cannot be read: {first_line(error)}",
             where=path,
             hint=f"clear the task merge of this run, or `sluice rollback {store.pipeline}`: the batch is made anew "
             "from its segments",

@@ -10,14 +10,19 @@ from sluice.errors import ConfigError, SchemaUnknown
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
-from sluice.postgresql.connection import Connection
 from sluice.sources.port import TableFilter
 from sluice.sources.postgresql.catalog.definitions import KnownTable, PostgreSQLDefinitions
-from sluice.sources.postgresql.catalog.table import read_table, read_tables
+from sluice.sources.postgresql.catalog.table import CatalogTable
 
 
-class PositionCheck(Protocol):
-    """The answer of a session about a position."""
+class Asked(Protocol):
+    """The session that answers about tables and positions."""
+
+    def catalog_table(self, table: TableId) -> CatalogTable | None:
+        """Return the present definition of a table; None if there is none."""
+
+    def catalog_tables(self, wants: Callable[[TableId], bool]) -> list[CatalogTable]:
+        """Return the present definitions of the tables that ``wants`` accepts."""
 
     def keeps(self, at: Offset) -> bool:
         """Return True if the log from there on is still sent."""
@@ -30,8 +35,7 @@ class PositionCheck(Protocol):
 class PostgreSQLSchemaHistory:
     """See :class:`sluice.sources.port.SchemaHistory`."""
 
-    connection: Connection
-    check: PositionCheck
+    session: Asked
 
     def snapshot(
         self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None
@@ -42,7 +46,7 @@ class PostgreSQLSchemaHistory:
         from there.
         """
         definitions = PostgreSQLDefinitions()
-        for table in read_tables(self.connection, wanted.wants):
+        for table in self.session.catalog_tables(wanted.wants):
             if not table.partition:  # its changes come as those of the partitioned table
                 definitions.put_known(KnownTable.of(table))
         definitions.touched.clear()
@@ -50,11 +54,11 @@ class PostgreSQLSchemaHistory:
 
     def has(self, at: Offset) -> bool:
         """Return True if the slot still sends what comes after ``at``."""
-        return self.check.keeps(at)
+        return self.session.keeps(at)
 
     def is_same_log(self, at: Offset) -> bool:
         """Return False for a position of another server or timeline."""
-        return self.check.is_same_log(at)
+        return self.session.is_same_log(at)
 
     def fold(
         self, definitions: Definitions, start: Offset, stop: Offset, progress: Callable[[], None] | None = None
@@ -63,7 +67,7 @@ class PostgreSQLSchemaHistory:
 
     def definition(self, table: TableId, at: Offset) -> TableDefinition:
         """Return today's definition. Raises SchemaUnknown if there is no such table."""
-        found = read_table(self.connection, table)
+        found = self.session.catalog_table(table)
         if found is None:
             raise SchemaUnknown(
                 f"there is no table {table}, or the pipeline's login does not see it", hint="check its name and grants"

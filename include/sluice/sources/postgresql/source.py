@@ -51,7 +51,7 @@ from sluice.sources.postgresql.catalog import table_list
 from sluice.sources.postgresql.catalog.changed_definition import row_effects
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
 from sluice.sources.postgresql.catalog.identity import read_attached, read_reshaped
-from sluice.sources.postgresql.catalog.table import read_table, schema_of
+from sluice.sources.postgresql.catalog.table import CatalogTable, read_table, read_tables, schema_of
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.scanner import Scanner
 from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
@@ -328,7 +328,7 @@ class PostgreSQLSession:
     @property
     def history(self) -> PostgreSQLSchemaHistory:
         """The schema history: the log names columns, but does not describe them in full."""
-        return PostgreSQLSchemaHistory(self.connection, self)
+        return PostgreSQLSchemaHistory(self)
 
     @cached_property
     def _first_slot(self) -> Slot | None:
@@ -539,7 +539,7 @@ class PostgreSQLSession:
                 limits,
                 wanted,
                 sink,
-                lookups=Lookups(lambda table: read_table(self.connection, table), self._type),
+                lookups=Lookups(self.catalog_table, self._type),
                 definitions=(lambda: _own(definitions())) if definitions is not None else None,
                 head=self.info.head,
                 progress=progress,
@@ -622,6 +622,16 @@ class PostgreSQLSession:
         with self._asking():
             selection = Selection.compile(self.source.pipeline.capture)
             return [table.kept(selection) for table in table_list.source_tables(self.connection, wants)]
+
+    def catalog_table(self, table: TableId) -> CatalogTable | None:
+        """Return the present definition of a table; None if there is none."""
+        with self._asking():
+            return read_table(self.connection, table)
+
+    def catalog_tables(self, wants: Callable[[TableId], bool]) -> list[CatalogTable]:
+        """Return the present definitions of the tables that ``wants`` accepts."""
+        with self._asking():
+            return list(read_tables(self.connection, wants))
 
     def table_rows(self) -> dict[TableId, int]:
         """Return the server's last count of the rows of every table."""

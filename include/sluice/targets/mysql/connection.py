@@ -14,7 +14,7 @@ from pymysql.protocol import OKPacketWrapper
 
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
-from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection
+from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection, server_words
 from sluice.targets.sql.loader import Contention
 
 _T = TypeVar("_T")
@@ -218,7 +218,7 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
     except SluiceError:
         raise
     except pymysql.err.Error as error:
-        code, text = code_of(error), _text(error)
+        code, text = code_of(error), server_words(error)[:300]
         place = where or f"{endpoint.connection_id} ({endpoint.address})"
         if code in CONTENTION:
             raise Contention(f"the target was busy while {doing}: {text}", where=place) from error
@@ -257,7 +257,3 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
         raise TargetUnavailable(
             f"the target does not answer while {doing}: {error}", where=where or endpoint.address
         ) from error
-
-
-def _text(error: BaseException) -> str:
-    return str(error.args[1]).splitlines()[0][:300] if len(error.args) > 1 and error.args[1] else str(error)[:300]

@@ -16,7 +16,7 @@ from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable, UnsupportedType
 from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.tables import TableId, quoted_table
-from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection
+from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection, server_words
 from sluice.sources.mysql.position import Position
 
 CONNECT_TIMEOUT_S = 10
@@ -60,9 +60,7 @@ def source_errors(endpoint: Endpoint, doing: str, *, login: bool = False) -> Ite
         yield
     except pymysql.err.MySQLError as error:
         code = error.args[0] if error.args else 0
-        said = (
-            str(error.args[1] if len(error.args) > 1 else error).splitlines()[0] if error.args else type(error).__name__
-        )
+        said = server_words(error)
         where = f"connection {endpoint.connection_id}, {endpoint.address}"
         if isinstance(error, AccessDenied):
             raise PreflightError(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -223,12 +223,22 @@ def table_rows(connection: Any, schemas: Sequence[str]) -> dict[TableId, int]:
     return {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, schemas)}
 
 
+@contextmanager
+def _refusable(connection: Any) -> Iterator[None]:
+    """Go on behind the block if the server refuses what it asks; raise if the connection is lost."""
+    try:
+        yield
+    except pymysql.err.MySQLError:
+        if not connection.open:
+            raise
+
+
 def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
     """Return the server's guess of their rows now.
 
     In :func:`table_rows` it may be a day old: MySQL remembers what information_schema said.
     """
-    with suppress(pymysql.err.MySQLError):  # MariaDB has no such setting, and remembers nothing
+    with _refusable(connection):  # MariaDB has no such setting, and remembers nothing
         rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
     estimates: dict[TableId, int] = {}
     for at in range(0, len(tables), TABLES_A_SELECT):
@@ -249,7 +259,7 @@ def empty_tables(connection: Any, tables: Sequence[TableId]) -> list[TableId]:
     """
     empty_tables = []
     for table in tables:
-        with suppress(pymysql.err.MySQLError):  # gone since, or not to be read
+        with _refusable(connection):  # the table is gone since, or not to be read
             if not rows_of(connection, f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):
                 empty_tables.append(table)
     return empty_tables
