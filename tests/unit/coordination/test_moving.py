@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.coordination import moving
+from sluice.config.connections import Endpoint
+from sluice.coordination import moving, sqlite
 from sluice.coordination.leases import release, try_acquire
 from sluice.coordination.memory import MemoryTree, MemoryZnodes
-from sluice.coordination.moving import Store, move, require_here
+from sluice.coordination.moving import Store, move, note_of, require_here
 from sluice.coordination.port import Create, Put
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, CoordinationUnavailable, LeaseHeld
@@ -180,3 +182,33 @@ def test_a_store_that_changes_under_the_copy_keeps_the_positions() -> None:
     with pytest.raises(CoordinationUnavailable, match="the copy differs from what was copied"):
         move(x, y, ROOT, wait_s=0)
     assert works(old)
+
+
+@pytest.mark.promise("G7")
+def test_a_disk_that_is_full_at_any_place_of_a_move_leaves_the_old_place_at_work(tmp_path: Path) -> None:
+    """A disk that has three pages more at each attempt."""
+    old = MemoryTree()
+    one_batch(old)
+    old.session().transact([Create(f"{ROOT}/p/large{number}", bytes(10_000)) for number in range(30)])
+    with sqlite.connect(Endpoint("here", "sqlite", str(tmp_path / "positions.db")), session_timeout_s=30) as session:
+        x, y = Store(old.session(), "zookeeper://x"), Store(session, "sqlite:///y")
+        session.ensure("/elsewhere")
+        refusals: list[str] = []
+        moved = 0
+        pages = session._db.execute("PRAGMA page_count").fetchone()[0]
+        while not moved:
+            session._db.execute(f"PRAGMA max_page_count = {pages}")
+            try:
+                moved = move(x, y, ROOT, wait_s=0)
+            except CoordinationUnavailable as error:
+                refusals.append(str(error))
+                pages += 3
+                assert works(old)
+                assert note_of(session, ROOT) is not None or not moving.pipelines_of(session, ROOT)
+        assert len(refusals) > 10
+        assert all("database or disk is full" in text for text in refusals)
+        assert not works(old)
+        require_here(session, ROOT)
+        assert {path: session.get(path).data for path in content(old) if "large" in path} == {
+            f"{ROOT}/p/large{number}": bytes(10_000) for number in range(30)
+        }
