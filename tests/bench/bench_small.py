@@ -1,8 +1,8 @@
 """The small end: two MySQL servers and ``sluice run`` with its positions in a file, beside the same with a ZooKeeper,
 go-mysql's canal and Debezium's engine.
 
-Run by ``make bench-small`` (``python tests/bench/bench_small.py [seconds]``): from the first command to rows at the
-target, a later start, what the process takes while nothing changes and at 1,000 changes a second, and how old a row is
+Sluice runs in an environment of its own that has its wheel and what that needs, as a user's. Run by ``make bench-small`` (``python tests/bench/bench_small.py [seconds]``): from the first command to rows at the
+target with and without compiled kernels, a later start, what the process takes while nothing changes and at 1,000 changes a second, and how old a row is
 when it arrives. The peers read the same log at the same time and store nothing; canal is left out where there is no Go.
 Asserts nothing.
 """
@@ -30,7 +30,6 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
-from sluice.sources.mysql.reader.warm_up import compile_kernels  # noqa: E402
 from tests.bench.bench_peers import PEERS, Debezium  # noqa: E402
 from tests.bench.figures import Line, figure, processor_s, save, size  # noqa: E402
 
@@ -54,9 +53,9 @@ class Taken:
 def main() -> None:
     processes.tether()
     seconds = size(30)
-    compile_kernels()
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
     try:
+        _install(folder)
         with (
             MySQLServer(folder / "source", name="source", server_id=101) as source,
             MySQLServer(folder / "target", name="target", server_id=102) as target,
@@ -72,6 +71,7 @@ def main() -> None:
             )
             stores = {"file": {}, "zookeeper": {"AIRFLOW_CONN_ZOOKEEPER_DEFAULT": f"zookeeper://{zookeeper.hosts}"}}
             first, later, taken = {}, {}, {}
+            first["uncompiled"] = _first_rows(folder / "uncompiled", source, target, {})
             for store, variables in stores.items():
                 target.execute("DROP DATABASE bench", "CREATE DATABASE bench")
                 home = folder / f"with-{store}"
@@ -96,6 +96,8 @@ def _lines(
     lines = [
         figure("small_first_rows", f"sluice new, then sluice run, kernels compiled, {pair}", first["file"], "s",
                "positions in ZooKeeper", first["zookeeper"]),
+        figure("small_first_rows_uncompiled", f"sluice new, then sluice run, no kernel compiled, {pair}",
+               first["uncompiled"], "s", "kernels compiled", first["file"], variant="no kernel compiled"),
         figure("small_later_start", f"sluice run to the first row at the target, {pair}", later["file"], "s",
                "positions in ZooKeeper", later["zookeeper"]),
     ]  # fmt: skip
@@ -120,13 +122,24 @@ def _lines(
 # -- Sluice ------------------------------------------------------------------------------------------------------------
 
 
+def _install(folder: Path) -> None:
+    """Make an environment with the wheel of this checkout."""
+    built = subprocess.run(
+        [sys.executable, _ROOT / ".ci/package", folder, "--wheel-only"], check=True, capture_output=True, text=True
+    )
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "env"], check=True)
+    wheel = built.stdout.splitlines()[-1]
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", folder / "env/bin/python", wheel], check=True)
+
+
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "AIRFLOW_CONN_"))}
-    return {**inherited, "PYTHONPATH": str(_ROOT / "include"), **variables}
+    strange = ("SLUICE_", "AIRFLOW_CONN_", "PYTHONPATH", "NUMBA_")
+    return {**{name: value for name, value in os.environ.items() if not name.startswith(strange)}, **variables}
 
 
 def _sluice(home: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "sluice.cli", "--env-file", str(home / "sluice.env"), *arguments]
+    return [str(home.parent / "env/bin/sluice"), *arguments]
 
 
 def _first_rows(home: Path, source: MySQLServer, target: MySQLServer, variables: Mapping[str, str]) -> float:
@@ -134,7 +147,7 @@ def _first_rows(home: Path, source: MySQLServer, target: MySQLServer, variables:
     home.mkdir()
     began = time.monotonic()
     ends = [f"mysql://root@{server.host}:{server.port}/bench" for server in (source, target)]
-    command = [sys.executable, "-m", "sluice.cli", "new", *ends, "--name", "small", "--folder", str(home), "--yes"]
+    command = _sluice(home, "new", *ends, "--name", "small", "--folder", str(home), "--yes")
     subprocess.run(command, env=_environment(variables), check=True, capture_output=True, timeout=PATIENCE_S)
     with _running(home, variables):
         _until(
@@ -162,7 +175,10 @@ def _later_start(home: Path, source: MySQLServer, target: MySQLServer, variables
 @contextmanager
 def _running(home: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        _sluice(home, "run", "small"), env=_environment(variables), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        _sluice(home, "--env-file", str(home / "sluice.env"), "run", "small"),
+        env=_environment(variables),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         yield process
