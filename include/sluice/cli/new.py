@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _FILES = frozenset({"delta", "iceberg"})
 """Kinds whose address is a folder."""
-_COMMENTS = {
-    "source": "the server whose log is read; `start: dump` copies the tables first",
-    "capture": "which tables: regular expressions on schema.table",
-    "targets": "the stores that are kept in step",
-}
 
 
 def new(
@@ -207,8 +202,6 @@ def _text(name: str, kinds: list[str], tables: list[TableChoice], start: str) ->
         tables=tables,
         targets=[TargetChoice("target", kinds[1], f"{name}_target")],
     )
-    for key, comment in _COMMENTS.items():
-        text = text.replace(f"\n{key}:", f"\n# {comment}\n{key}:", 1)
     return (
         f"{text}# the process itself does the work; without this line Airflow has Spark do it\nspark: {{mode: local}}\n"
     )

@@ -55,6 +55,14 @@ class TargetChoice:
     connection: str
 
 
+_COMMENTS = {
+    "source": "the server whose log is read; `start: dump` copies the tables first",
+    "capture": "which tables: regular expressions on schema.table",
+    "targets": "the stores that are kept in step",
+}
+"""What stands above a section of a new file."""
+
+
 def draft(
     pipeline: str,
     *,
@@ -85,7 +93,10 @@ def draft(
     yaml.width = 120
     yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.dump({name: value for name, value in plain.items() if value}, out)
-    return out.getvalue()
+    text = out.getvalue()
+    for key, comment in _COMMENTS.items():
+        text = text.replace(f"\n{key}:", f"\n# {comment}\n{key}:", 1)
+    return text
 
 
 def diff(old: str, new: str, file: str) -> str:
