@@ -18,7 +18,6 @@ from sluice.coordination.failures import StageFailure
 from sluice.coordination.quarantine import Quarantined
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, MissingConnection, SluiceError
-from sluice.flows.capture.drain import worker_grace_s
 from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
@@ -693,7 +692,12 @@ def _read(
             *(
                 ()
                 if paused
-                else _left_alone(delivery, any(loading_by.values()), worker_grace_s(runtime.pipeline), now.now_ms)
+                else _left_alone(
+                    delivery,
+                    any(loading_by.values()),
+                    runtime.pipeline.coordination.worker_grace.total_seconds(),
+                    now.now_ms,
+                )
             ),
             *(reader.warning for reader in stored.subscriptions if reader.warning),
         ],

@@ -190,7 +190,7 @@ class DumpTrigger(BaseTrigger):  # type: ignore[misc]
         joined: Runtime | None = None
 
         def over(opened: Runtime) -> bool:
-            from sluice.flows.dump.worker import has_work
+            from sluice.flows.dump.progress import has_work
 
             nonlocal joined
             with opened.state() as state:

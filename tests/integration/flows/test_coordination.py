@@ -305,6 +305,9 @@ def test_the_state_survives_the_loss_of_the_leader(tmp_path: Path, root) -> None
             for number in range(1, 20):
                 cursor = commit_through(state, lease, cursor, number)
             assert state.batches.numbers() == list(range(1, 20))
+        with connect(endpoint(ensemble), session_timeout_s=6) as another:
+            cursor = state_of(another, root).cursor()
+            assert (cursor.next_batch, cursor.position) == (20, position(4 + 19))
 
 
 def commit_through(state, lease, cursor, number):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -76,11 +77,13 @@ def test_a_run_takes_up_the_batches_of_runs_that_a_person_ended(one: Pipe) -> No
     assert (following.batch, following.adopted) == (4, False)
 
 
-def test_status_names_the_run_whose_batch_no_process_loads(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_names_the_run_whose_batch_no_process_loads(one: Pipe) -> None:
     one.commit(("insert", "a", (1, "x")))
     one.made.drain(claim="airflow:east:sync__shop:scheduled__2026-01-01T00:00:00+00:00", deliver=False)
     assert not status(one.made.runtime()).warnings
-    monkeypatch.setattr("sluice.operations.status.worker_grace_s", lambda runtime: -1.0)
+    config = one.made.case.config
+    lost_at_once = config.coordination.model_copy(update={"worker_grace": timedelta(seconds=-1)})
+    one.made.case.config = config.model_copy(update={"coordination": lost_at_once})
     [warning] = status(one.made.runtime()).warnings
     assert "run scheduled__2026-01-01T00:00:00+00:00 of DAG sync__shop" in warning
     assert "Clear" in warning

@@ -91,7 +91,7 @@ def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
     assert watcher.back == []
 
 
-@pytest.mark.promise("C6")
+@pytest.mark.promise("C6", "C7")
 def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     from sluice.errors import OutOfOrder
     from sluice.flows.dump import progress

@@ -10,13 +10,13 @@ import pytest
 
 CODE = """
 import importlib, pkgutil, sluice.sources
-from numba.core.dispatcher import Dispatcher
+from sluice.kernels import Kernel
 
 sluice.sources.compile_kernels()
 kernels, called = {}, set()
 for found in pkgutil.walk_packages(sluice.sources.__path__, "sluice.sources."):
     for name, value in vars(importlib.import_module(found.name)).items():
-        if isinstance(value, Dispatcher) and value.py_func.__module__ == found.name:
+        if isinstance(value, Kernel) and value.py_func.__module__ == found.name:
             kernels[value] = f"{found.name}.{name}"
             function = value.py_func
             called |= {id(function.__globals__.get(one)) for one in function.__code__.co_names}

@@ -317,7 +317,7 @@ def read_log(context: DrainContext) -> DrainOutcome | None:
 
 def take_up_orphan(context: DrainContext) -> DrainOutcome:
     """Deliver a batch whose run is gone if the log has nothing new; otherwise return the idle outcome."""
-    orphan = orphan_of(context.state, context.claim, worker_grace_s(context.runtime.pipeline))
+    orphan = orphan_of(context.state, context.claim, context.runtime.pipeline.coordination.worker_grace.total_seconds())
     return delivered_again(orphan, "its run is gone") if orphan else context.idle
 
 
@@ -470,11 +470,6 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         seconds=time.monotonic() - started,
     )
     return DrainOutcome(number, result.last, batch.changes, result.closed_by)
-
-
-def worker_grace_s(pipeline: PipelineConfig) -> float:
-    """Return the age in seconds at which the worker of a batch that no process loads counts as lost."""
-    return pipeline.coordination.worker_grace.total_seconds()
 
 
 def patience_s(max_wait_s: float, behind_bytes: int) -> float:

@@ -15,7 +15,6 @@ from sluice.coordination.leases import owner_label
 from sluice.coordination.shared_session import SharedSession, SharedSessions
 from sluice.errors import CoordinationUnavailable, SourceUnavailable
 from sluice.flows.capture.adoption import is_old
-from sluice.flows.capture.drain import worker_grace_s
 from sluice.flows.dump.interleaver import late_chunks
 from sluice.flows.runtime import Runtime
 from sluice.model.offset import Offset
@@ -126,7 +125,7 @@ class WaitingPipeline:
                     self.delivered = {target: one.batch for target, one in held_acks.items() if one}
             if dumps and late_chunks(state, self._cursor.position):
                 return True
-            grace_s = worker_grace_s(self.runtime.pipeline)
+            grace_s = self.runtime.pipeline.coordination.worker_grace.total_seconds()
             if any(batch is not None and is_old(batch, grace_s) for batch in map(state.batches.get, waiting)):
                 return True
         if self.runtime.pipeline.source.connections and self.runtime.source.watch_key != self.source_key:

@@ -11,7 +11,8 @@ import structlog
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.dump.automatic import REASONS
-from sluice.flows.dump.worker import is_placed, settle, work
+from sluice.flows.dump.progress import is_placed, settle
+from sluice.flows.dump.worker import work
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import DumpState
 

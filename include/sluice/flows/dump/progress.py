@@ -8,15 +8,28 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import structlog
+
+from sluice.coordination.dumps import DumpStates
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SluiceError
 from sluice.flows.dump.automatic import REASONS
 from sluice.flows.dump.start import sensible
-from sluice.flows.dump.worker import settle
+from sluice.flows.incomplete_tables import copied
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import UNPAUSE, WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
 from sluice.model.stored_fields import known_fields
 
+_log = structlog.get_logger()
+
+WAITING_CHUNKS = 4
+"""Chunks that are read and not placed, besides those being read.
+
+With more, reading waits until the capture has placed some, unless they are few rows (:data:`WAITING_ROWS`).
+"""
+WAITING_ROWS = 1_000_000
+"""Rows that may always be read ahead of the capture: what it places in a second, as it places once a batch."""
+_MOST_WAITING = 24
 DRAIN_WAIT_S = 5.0
 """Seconds that a chunk may wait for a capture before that is reported."""
 
@@ -280,6 +293,75 @@ def change(runtime: Runtime, dump: str, *, by: str, what: str, to: Callable[[Dum
                 break
         state.audit.note(by=by, what=f"dump {what}", details={"dump": name})
         return view(state, state.dumps.require(name))
+
+
+def settle(state: PipelineState, dump_id: str) -> Dump:
+    """Mark a running dump as done if all of its chunks are placed. Return the dump."""
+    while True:
+        dump = state.dumps.require(dump_id)
+        if dump.state is not DumpState.RUNNING or not is_placed(state.dumps, dump, None):
+            return dump
+        copied(state, dump)
+        done = state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=int(time.time() * 1000)))
+        if done:
+            _log.info("dump_completed", dump=dump_id)
+            return done
+
+
+def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
+    """Return True if every chunk of these tables is placed."""
+    wanted_tables = range(len(dump.tables)) if tables is None else tables
+    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted_tables):
+        return False
+    return not any(chunk.id.table in wanted_tables for chunk in dumps.chunks(dump.id))
+
+
+def is_over(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
+    """Return True if the dump has ended, or all chunks of these tables are placed."""
+    dump = state.dumps.require(dump_id)
+    return dump.state in {DumpState.CANCELLED, DumpState.DONE} or is_placed(state.dumps, dump, tables)
+
+
+def has_work(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
+    """Return False while a worker could only wait: the dump or the pipeline is paused, or the capture has to place
+    chunks first.
+
+    Returns True also once :func:`is_over` does.
+    """
+    if is_over(state, dump_id, tables):
+        return True
+    dump = state.dumps.require(dump_id)
+    if dump.state is DumpState.PAUSED or not state.pause_switch.read().open:
+        return False
+    return _waiting(state.dumps, dump) <= most_waiting(dump) // 2 and is_unread(state.dumps, dump, tables)
+
+
+def only_waits(state: PipelineState, dump: Dump, tables: tuple[int, ...] | None) -> bool:
+    """Return True if no chunk is being read and none can be read now."""
+    if dump.state is DumpState.PAUSED or not state.pause_switch.read().open:
+        return True
+    if state.dumps.working(dump.id):
+        return False
+    return _waiting(state.dumps, dump) >= most_waiting(dump) or not is_unread(state.dumps, dump, tables)
+
+
+def _waiting(dumps: DumpStates, dump: Dump) -> int:
+    """Return how many chunks are read and not yet placed."""
+    return sum(chunk.state is ChunkState.MARKED for chunk in dumps.chunks(dump.id))
+
+
+def most_waiting(dump: Dump) -> int:
+    """Return the number of unplaced chunks at which no further chunk is read."""
+    fewest = WAITING_CHUNKS + dump.tuning.parallelism
+    return max(fewest, min(WAITING_ROWS // max(dump.tuning.chunk_rows, 1), _MOST_WAITING))
+
+
+def is_unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
+    """Return True if something is left to read."""
+    wanted_tables = range(len(dump.tables)) if tables is None else tables
+    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted_tables):
+        return True
+    return any(c.state is not ChunkState.MARKED for c in dumps.chunks(dump.id) if c.id.table in wanted_tables)
 
 
 def pause(runtime: Runtime, dump: str, *, by: str) -> DumpView:

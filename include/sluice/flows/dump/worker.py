@@ -24,8 +24,8 @@ from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import DumpRefused, RetryableError, SluiceError, SourceUnavailable, TerminalError
 from sluice.flows.dump.key_lists import stored_keys
+from sluice.flows.dump.progress import is_placed, is_unread, most_waiting, only_waits, settle
 from sluice.flows.dump.throttle import Throttle
-from sluice.flows.incomplete_tables import copied
 from sluice.flows.runtime import Runtime
 from sluice.model.backoff import wait_after
 from sluice.model.dumps import (
@@ -43,14 +43,6 @@ from sluice.sources.port import ReadsInParts
 
 _log = structlog.get_logger()
 
-WAITING_CHUNKS = 4
-"""Chunks that are read and not placed, besides those being read.
-
-With more, reading waits until the capture has placed some, unless they are few rows (:data:`WAITING_ROWS`).
-"""
-WAITING_ROWS = 1_000_000
-"""Rows that may always be read ahead of the capture: what it places in a second, as it places once a batch."""
-_MOST_WAITING = 24
 _KNOWN_S = 0.5
 """Seconds for which a worker remembers that a chunk waits for its place: only a chunk that is reset needs a reader."""
 
@@ -102,8 +94,8 @@ def work(
     Args:
         tables: ordinals of the tables to work on; None: all. why_stop: what people read of the dump once ``stop`` was
             set.
-        until_placed: False: return when there was nothing but waiting to do for ``LINGER_S``; :func:`has_work` says
-            when to go on.
+        until_placed: False: return when there was nothing but waiting to do for ``LINGER_S``; ``progress.has_work``
+            says when to go on.
         hook: told of each step of each chunk (tests).
 
     Raises:
@@ -128,12 +120,12 @@ def work(
                 if is_placed(state.dumps, dump, tables):
                     break
                 threads = [t for t in threads if t.is_alive()]
-                if until_placed or not _only_waits(state, dump, tables):
+                if until_placed or not only_waits(state, dump, tables):
                     waits_since = time.monotonic()
                 elif time.monotonic() - waits_since > LINGER_S:
                     presence.leave(WAITS_BY_ITSELF)
                     break
-                if not _unread(state.dumps, dump, tables):
+                if not is_unread(state.dumps, dump, tables):
                     shared.stop.wait(LOOK_EVERY_S)
                     continue
                 for number in range(len(threads), dump.tuning.parallelism):
@@ -180,75 +172,6 @@ class _Presence:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with suppress(SluiceError):  # ZooKeeper is gone, and the ephemeral node with it
             self.leave(error.message if isinstance(error, SluiceError) else "")
-
-
-def settle(state: PipelineState, dump_id: str) -> Dump:
-    """Mark a running dump as done if all of its chunks are placed. Return the dump."""
-    while True:
-        dump = state.dumps.require(dump_id)
-        if dump.state is not DumpState.RUNNING or not is_placed(state.dumps, dump, None):
-            return dump
-        copied(state, dump)
-        done = state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=int(time.time() * 1000)))
-        if done:
-            _log.info("dump_completed", dump=dump_id)
-            return done
-
-
-def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
-    """Return True if every chunk of these tables is placed."""
-    wanted_tables = range(len(dump.tables)) if tables is None else tables
-    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted_tables):
-        return False
-    return not any(chunk.id.table in wanted_tables for chunk in dumps.chunks(dump.id))
-
-
-def is_over(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
-    """Return True if the dump has ended, or all chunks of these tables are placed."""
-    dump = state.dumps.require(dump_id)
-    return dump.state in {DumpState.CANCELLED, DumpState.DONE} or is_placed(state.dumps, dump, tables)
-
-
-def has_work(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
-    """Return False while a worker could only wait: the dump or the pipeline is paused, or the capture has to place
-    chunks first.
-
-    Returns True also once :func:`is_over` does.
-    """
-    if is_over(state, dump_id, tables):
-        return True
-    dump = state.dumps.require(dump_id)
-    if dump.state is DumpState.PAUSED or not state.pause_switch.read().open:
-        return False
-    return _waiting(state.dumps, dump) <= _most_waiting(dump) // 2 and _unread(state.dumps, dump, tables)
-
-
-def _only_waits(state: PipelineState, dump: Dump, tables: tuple[int, ...] | None) -> bool:
-    """Return True if no chunk is being read and none can be read now."""
-    if dump.state is DumpState.PAUSED or not state.pause_switch.read().open:
-        return True
-    if state.dumps.working(dump.id):
-        return False
-    return _waiting(state.dumps, dump) >= _most_waiting(dump) or not _unread(state.dumps, dump, tables)
-
-
-def _waiting(dumps: DumpStates, dump: Dump) -> int:
-    """Return how many chunks are read and not yet placed."""
-    return sum(chunk.state is ChunkState.MARKED for chunk in dumps.chunks(dump.id))
-
-
-def _most_waiting(dump: Dump) -> int:
-    """Return the number of unplaced chunks at which no further chunk is read."""
-    fewest = WAITING_CHUNKS + dump.tuning.parallelism
-    return max(fewest, min(WAITING_ROWS // max(dump.tuning.chunk_rows, 1), _MOST_WAITING))
-
-
-def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
-    """Return True if something is left to read."""
-    wanted_tables = range(len(dump.tables)) if tables is None else tables
-    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted_tables):
-        return True
-    return any(c.state is not ChunkState.MARKED for c in dumps.chunks(dump.id) if c.id.table in wanted_tables)
 
 
 def _started(
@@ -363,7 +286,7 @@ class _Worker:
             working = set(self.dumps.working(dump.id))
             chunks = self._unplaced(dump, working)
             waiting = sum(c.state is ChunkState.MARKED for c in chunks)
-            if waiting >= _most_waiting(dump) or len(working) >= dump.tuning.parallelism:
+            if waiting >= most_waiting(dump) or len(working) >= dump.tuning.parallelism:
                 self.shared.stop.wait(LOOK_EVERY_S)
                 continue
             self._hold(self.throttle.hold(dump.tuning, self.reader))
@@ -372,7 +295,7 @@ class _Worker:
                 continue
             chunk = self._left_behind(chunks, working) or self._next(dump)
             if chunk is None:
-                if not _unread(self.dumps, dump, self.tables):
+                if not is_unread(self.dumps, dump, self.tables):
                     return
                 self._known = {}  # what is left may be a chunk that was reset
                 self.shared.stop.wait(LOOK_EVERY_S)
@@ -522,4 +445,4 @@ class _Worker:
             self.shared.hook(step, chunk)
 
 
-__all__ = ["is_placed", "settle", "work"]
+__all__ = ["work"]

@@ -251,8 +251,8 @@ class ReadDumpOperator(SluiceOperator):
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
         """Read chunks until none is left or the task has to wait."""
-        from sluice.flows.dump.progress import one_view
-        from sluice.flows.dump.worker import has_work, is_over, work
+        from sluice.flows.dump.progress import has_work, is_over, one_view
+        from sluice.flows.dump.worker import work
 
         runtime = open_runtime(self.pipeline)
         name, tables = str(self.part["dump"]), tuple(int(i) for i in self.part["tables"])

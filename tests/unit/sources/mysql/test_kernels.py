@@ -23,11 +23,11 @@ def test_kernels_on_disk_are_loaded_without_the_compiler():
     assert run.stdout.split() == ["1", "0", "False", "False"]
 
 
-def test_a_run_begins_without_pandas_spark_and_airflow():
+def test_a_run_begins_without_numba_pandas_spark_and_airflow():
     code = (
-        "import sys, sluice.flows.run; print(*(name in sys.modules for name in ('pandas', 'pyspark', 'airflow', "
-        "'duckdb')))"
+        "import sys, sluice.flows.run, sluice.operations.status; print(*(name in sys.modules for name in ('pandas', "
+        "'pyspark', 'airflow', 'duckdb', 'numba')))"
     )
     environment = os.environ | {"PYTHONPATH": "include"}
     done = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["False"] * 4
+    assert done.stdout.split() == ["False"] * 5
