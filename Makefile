@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures site demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small bench-small-batch bench-targets bench-peers faults clean bench-postgresql
+.PHONY: help pictures recording site demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small bench-small-batch bench-targets bench-peers faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,7 +94,7 @@ docs: venv ## write the tables of targets (README.md, docs/targets.md), of metri
 	@$(BIN)/python -m tests.support.documents.surroundings_tables
 	@$(BIN)/python -m tests.support.documents.rights_tables
 
-site: venv ## the documentation with search, and an index of all errors, in .sluice/site/html
+site: venv ## the documentation with search, and an index of all errors, in .sluice/site/html/VERSION; versions of other checkouts that are there stay, and can be chosen
 	@mkdir -p .sluice && test -x .sluice/site/env/bin/mkdocs || { $(BIN)/python -m venv .sluice/site/env && .sluice/site/env/bin/python -m pip install --quiet --require-hashes -r .ci/site/requirements.txt; }
 	@NO_MKDOCS_2_WARNING=1 .sluice/site/env/bin/mkdocs build --quiet --strict -f .ci/site/mkdocs.yml
 	@echo "to read and search it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory .sluice/site/html"
@@ -104,6 +104,9 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11
 
 pictures: venv kernels servers ## screenshots of the operator's page, every tab in both schemes, into docs/images
 	@SLUICE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -n 0 -q tests/ui/test_operator_page.py tests/ui/test_pipeline_editor.py tests/ui/test_editor_form.py tests/ui/test_group_page.py -k "tab_shows or list_is or dialog_is or by_clicking or edited_in_its_form or moves_the_group"
+
+recording: venv ## make demo, recorded as docs/images/demo.svg
+	@.ci/recording docs/images/demo.svg "make demo" "sluice status" "sluice verify shop_to_reporting" "make demo-down"
 
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt, and the product's part of it into docker/requirements.txt
 	@$(COMPILE) --generate-hashes requirements-dev.in -o requirements.txt

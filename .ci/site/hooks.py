@@ -7,6 +7,7 @@ The nav is read from the tables of docs/README.md. A link that leaves docs/ goes
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,22 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     version = re.search(r'__version__ = "(.+?)"', (PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     assert version is not None
     config.site_name = f"Sluice {version[1]}"
+    config.site_dir = f"{config.site_dir}/{version[1]}"
+    config.extra["version"] = {"provider": "mike"}  # the theme reads versions.json beside the folders
     return config
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """List the versions whose folders are there, the newest first, and lead from the top to the newest."""
+    top = Path(config.site_dir).parent
+    versions = sorted((path.parent.name for path in top.glob("*/index.html")), key=_order, reverse=True)
+    listed = [{"version": name, "title": name, "aliases": []} for name in versions]
+    (top / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
+    (top / "index.html").write_text(f'<meta http-equiv="refresh" content="0; url={versions[0]}/">\n', encoding="utf-8")
+
+
+def _order(version: str) -> list[tuple[bool, int, str]]:
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in version.split(".")]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
