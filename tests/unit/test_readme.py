@@ -111,3 +111,7 @@ def test_pictures_and_links_exist(page: str) -> None:
 def test_the_index_lists_every_page() -> None:
     linked = set(re.findall(r"\]\(([a-z-]+\.md)\)", PAGES["docs/README.md"]))
     assert linked == {p.name for p in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    assert len(README.splitlines()) <= 150
