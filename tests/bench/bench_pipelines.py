@@ -1,6 +1,7 @@
 """Many pipelines on one Airflow: how many keep up, what they cost, what they leave behind.
 
-Run by ``make bench-pipelines`` (``python tests/bench/bench_pipelines.py [idle] [growth] [pipelines]``, all by default).
+Run by ``make bench-pipelines`` (``python tests/bench/bench_pipelines.py [idle] [growth] [pipelines] [crowds]``, all by
+default).
 A MySQL source, a MySQL target, a ZooKeeper and an Airflow (LocalExecutor; eight workers as the demo has, or one for
 each busy pipeline) on this machine. Airflow's database is PostgreSQL, or SQLite with SLUICE_BENCH_METADATA=sqlite.
 
@@ -11,6 +12,7 @@ each busy pipeline) on this machine. Airflow's database is PostgreSQL, or SQLite
   10 s; with the default ``max_wait`` of a batch, and with 5 s, as whoever has many pipelines sets it
   (SLUICE_BENCH_WAITS; SLUICE_BENCH_LEVELS and SLUICE_BENCH_OLD_LEVELS: how many). SLUICE_BENCH_RUN: how long their runs
   are (``run: {max_time: 10m}``); SLUICE_BENCH_HEARTBEAT: seconds between heartbeats of Airflow's tasks.
+- *crowds*: as many pipelines as slots, and more, with a task per stage, beside ``run: {tasks: one}``; 2 changes/s each.
 
 Baseline: ``run: {max_batches: 1}``, a run a batch, the shape of 1dbb49b, with the same ``max_wait``; for *idle*, where
 there is a folder with an older version (SLUICE_BENCH_OLD), its triggers. Prints a line a measure with the load of the
@@ -69,11 +71,11 @@ Line = dict[str, Any]
 
 def main() -> None:
     processes.tether()
-    asked = sys.argv[1:] or ["idle", "growth", "pipelines"]
+    asked = sys.argv[1:] or list(PARTS)
     kept = [one for one in _known() if one.get("part") not in asked]
     lines: list[Line] = []
     for part in asked:
-        lines += [{**line, "part": part} for line in {"idle": idle, "growth": growth, "pipelines": pipelines}[part]()]
+        lines += [{**line, "part": part} for line in PARTS[part]()]
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(kept + lines, indent=1) + "\n", encoding="utf-8")
     print(f"written to {RESULTS.relative_to(_ROOT)}")
@@ -242,13 +244,19 @@ class Writer:
                     for at in range(len(self.lags_s[table]), min(int(last or 0), len(self.committed[table]))):
                         self.lags_s[table].append(now - self.committed[table][at])
 
-    def p95(self, table: str, since: float) -> float:
-        """Of the rows that were committed since; those that have not arrived count with their age now."""
+    def ages_s(self, table: str, since: float) -> list[float]:
+        """Of the rows that were committed since, sorted; those that have not arrived count with their age now."""
         now, seen = time.monotonic(), self.lags_s[table]
-        found = sorted(
+        return sorted(
             seen[n] if n < len(seen) else now - at for n, at in enumerate(list(self.committed[table])) if at >= since
         )
-        return found[int(0.95 * (len(found) - 1))] if found else 0.0
+
+    def p95(self, table: str, since: float) -> float:
+        return _percentile(self.ages_s(table, since), 0.95)
+
+
+def _percentile(ordered: list[float], share: float) -> float:
+    return ordered[int(share * (len(ordered) - 1))] if ordered else 0.0
 
 
 # -- idle --------------------------------------------------------------------------------------------------------------
@@ -309,7 +317,7 @@ def _idle(world: World, many: ManyPipelines, root: Path, schema: str) -> dict[st
 
 @contextlib.contextmanager
 def _on_airflow(
-    world: World, count: int, extra: str = "", *, busy: int = 1, max_wait: str = "500ms"
+    world: World, count: int, extra: str = "", *, busy: int = 1, max_wait: str = "500ms", slots: int = 0
 ) -> Iterator[tuple[ManyPipelines, TestAirflow, str]]:
     schema = world.schema()
     folder = world.folder / f"airflow-{schema}"
@@ -320,7 +328,7 @@ def _on_airflow(
         settings = {
             "SLUICE_INSTALLATION": schema,
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
-            "AIRFLOW__CORE__PARALLELISM": str(max(8, busy + 2)),
+            "AIRFLOW__CORE__PARALLELISM": str(slots or max(8, busy + 2)),
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": HEARTBEAT_S,
             **world.metadata.settings(schema),
         }
@@ -421,6 +429,36 @@ def _until_they_lag(world: World, max_wait: str) -> list[Line]:
     return lines
 
 
+CROWDS = ((1, 1, "window: 1", 60), (6, 6, "", 90), (24, 4, "", 240))
+"""Pipelines, task slots of Airflow, further settings, seconds of measuring."""
+
+
+def crowds() -> list[Line]:
+    """The age of rows where pipelines share few workers, in both shapes."""
+    lines = []
+    with _world() as world:
+        for count, slots, settings, seconds in CROWDS:
+            ages_s = {tasks: _ages_s(world, count, slots, f"run: {{tasks: {tasks}}}\n{settings}", seconds)
+                      for tasks in ("own", "one")}  # fmt: skip
+            what = ", ".join(filter(None, [f"{count} pipelines of 2 changes/s on {slots} slots", settings]))
+            for name, share in (("p50", 0.5), ("p95", 0.95), ("worst", 1.0)):
+                own, one = (_percentile(ages_s[tasks], share) for tasks in ("own", "one"))
+                lines.append(_line(f"crowd_{name}", what, own, "s", one, "with run: {tasks: one}"))
+    return lines
+
+
+def _ages_s(world: World, count: int, slots: int, extra: str, seconds: int) -> list[float]:
+    """The ages of the rows of all pipelines, sorted."""
+    with _on_airflow(world, count, extra, slots=slots) as (_, _, schema):
+        tables = [f"p{number}" for number in range(count)]
+        with Writer(world, schema, tables, 2.0) as writer:
+            _wait_for_first(writer)
+            time.sleep(SETTLED_S)
+            since = time.monotonic()
+            time.sleep(seconds)
+            return sorted(age for table in tables for age in writer.ages_s(table, since))
+
+
 def _beside() -> int:
     return int(os.environ.get("SLUICE_BENCH_BESIDE", str(IDLE)))
 
@@ -466,6 +504,8 @@ def _cpu(started: TestAirflow) -> dict[str, float]:
         used[kind] = total
     return used
 
+
+PARTS = {"idle": idle, "growth": growth, "pipelines": pipelines, "crowds": crowds}
 
 if __name__ == "__main__":
     main()
