@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -102,34 +103,32 @@ def start(
         require_reach("dump start", f"{why} sets them")
     from sluice.operations.control import ActionPlan
 
+    wanted = {
+        "tables": table or (),
+        "where": where or "",
+        "lower": first or (),
+        "upper": last or (),
+        "keys": key or (),
+        "since": since or "",
+        "until": until or "",
+        "targets": target or (),
+        "index": index or "",
+        "replace": replace,
+    }
+    tuning = {
+        "chunk_rows": chunk_rows,
+        "delay_ms": delay_ms,
+        "parallelism": parallelism,
+        "max_rows_per_second": max_rows_per_second,
+        "max_threads_running": max_threads_running,
+        "max_replica_lag_s": max_replica_lag_s,
+    }
+    begin = partial(service().start_dump, pipeline, wanted, tuning, overwrite=overwrite)
     if replace and not (yes or dry_run):
+        begin(dry_run=True)  # what is refused needs no answer
         tables = ", ".join(table or ()) or "every captured table"
         ask(f"Delete rows of {tables} from {', '.join(target or ()) or 'every target'} that the source does not have?")
-    dump = service().start_dump(
-        pipeline,
-        {
-            "tables": table or (),
-            "where": where or "",
-            "lower": first or (),
-            "upper": last or (),
-            "keys": key or (),
-            "since": since or "",
-            "until": until or "",
-            "targets": target or (),
-            "index": index or "",
-            "replace": replace,
-        },
-        {
-            "chunk_rows": chunk_rows,
-            "delay_ms": delay_ms,
-            "parallelism": parallelism,
-            "max_rows_per_second": max_rows_per_second,
-            "max_threads_running": max_threads_running,
-            "max_replica_lag_s": max_replica_lag_s,
-        },
-        overwrite=overwrite,
-        dry_run=dry_run,
-    )
+    dump = begin(dry_run=dry_run)
     if isinstance(dump, ActionPlan):  # others read its chunks
         print_plan(dump, as_json)
         return

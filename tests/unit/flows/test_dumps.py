@@ -134,6 +134,14 @@ def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) 
     assert work(quiet.runtime(), again.id).state is DumpState.CANCELLED
 
 
+def test_a_replacing_dump_that_is_refused_asks_nothing(quiet: Case) -> None:
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+    begin(quiet)
+    words = [quiet.cli("dump", "start", str(quiet.path), "--table", f"{quiet.schema}.{name}", "--replace").stderr
+             for name in ("missing", "t")]  # fmt: skip
+    assert [f"{quiet.schema}.missing" in words[0], "--yes" in words[0], "--yes" in words[1]] == [True, False, True]
+
+
 @pytest.mark.promise("C6")
 def test_a_delay_that_is_set_while_it_runs_holds_the_next_chunk(quiet: Case) -> None:
     """The delay is an hour, so that a worker that reads another chunk has ignored it."""
