@@ -60,6 +60,10 @@ class Kernel:
         """Run it, compiled."""
         return self._compiled(*arguments)
 
+    def __reduce__(self) -> str:
+        """Pickle it by its name, as a function."""
+        return self.py_func.__qualname__  # type: ignore[no-any-return]
+
     @property
     def _numba_type_(self) -> Any:
         """The type by which Numba knows a compiled function that another one calls."""
