@@ -163,7 +163,7 @@ def move_group(kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool
             out.print(f"{escape(one.pipeline)}: {escape(step)}", highlight=False)
         if one.error is not None and not as_json:
             print_error(one.error)
-    able = [name for name, one in moves.items() if one.error is None]
+    able = [name for name, move in moves.items() if move.error is None]
     if able and not dry_run:
         if not yes:
             ask(f"Do it in {len(able)} of {len(moves)} pipelines?")

@@ -31,9 +31,9 @@ def doctor(
 
     log_to_stderr(False)
     findings = look(from_environment)
-    wrong = [one for one in findings if one.severity != "ok"]
+    wrong = [finding for finding in findings if finding.severity != "ok"]
     if as_json:
-        print_json([one.to_json() for one in findings])
+        print_json([finding.to_json() for finding in findings])
     else:
         if shown := findings if all_lines else wrong:
             out.print(_table(shown))
@@ -42,7 +42,7 @@ def doctor(
             f"{len(findings)} things looked at, {errors} errors, {len(wrong) - errors} warnings"
             + ("" if all_lines or not findings else "; --all shows everything")
         )
-    if any(one.severity == "error" for one in findings):
+    if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 
 

@@ -63,7 +63,7 @@ def opened(text: str) -> Opened:
     if load_yaml(written, "the text") != plain:
         lost.append("the YAML holds values that would be written in another way")
     removed_comments = [comment for comment in _comments(text) if comment not in _comments(written)]
-    lost += [f"the comment {one!r} would be lost" for one in removed_comments]
+    lost += [f"the comment {comment!r} would be lost" for comment in removed_comments]
     return Opened(None, lost) if lost else Opened(choices, [], _kept(plain))
 
 
@@ -177,7 +177,7 @@ def _targets(plain: dict[str, Any], lost: list[str]) -> list[dict[str, Any]]:
         lost.append("targets: one of them has no name")
         return []
     targets = [{**_target(one), "was": str(one["name"])} for one in listed]
-    names = [one["name"] for one in targets]
+    names = [target["name"] for target in targets]
     lost += [f"targets: the name {name} is there twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     return targets
 

@@ -219,7 +219,8 @@ def _by_line(error: ValidationError, text: str, model: type[BaseModel]) -> list[
         lines = None
     problems = problems_of(error.errors(include_url=False, include_input=False), model)
     return sorted(
-        {(line_of(lines, one.location), one.sentence(), one.location) for one in problems}, key=itemgetter(0, 1)
+        {(line_of(lines, problem.location), problem.sentence(), problem.location) for problem in problems},
+        key=itemgetter(0, 1),
     )
 
 

@@ -79,8 +79,8 @@ def deltas_of(manifest: SegmentManifest) -> dict[str, LogDelta]:
     if known_digests is None:
         return {table: LogDelta(gap=_NOT_COMPUTED) for table in changed}
     deltas = {
-        table: LogDelta(one.rows, int(one.checksum, 16), one.gap)
-        for table, one in known_digests.items()
+        table: LogDelta(digest.rows, int(digest.checksum, 16), digest.gap)
+        for table, digest in known_digests.items()
         if table in changed
     }
     return deltas | {table: LogDelta(gap=_NOT_COMPUTED) for table in changed - known_digests.keys()}

@@ -68,7 +68,7 @@ def source_rights(source: Source) -> list[Finding]:
 def target_rights(target: Target, tables: Sequence[TableId] | None = None) -> list[Finding]:
     """Return the rights that the login of a target lacks on ``tables``; None: for its checkpoint."""
     missing_rights = target.missing_rights(tables) if isinstance(target, NamesRights) else []
-    return [replace(one, part=f"target {target.config.name}") for one in missing_rights]
+    return [replace(right, part=f"target {target.config.name}") for right in missing_rights]
 
 
 def _place_of(endpoint: Endpoint) -> str:

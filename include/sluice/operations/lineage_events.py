@@ -80,7 +80,7 @@ def _column_lineage(table: TableLineage) -> Any:
 
     fields = {}
     for column in table.columns:
-        found = [(given, known.get(column.name)) for given, known in table.origins.items()]
+        found = [(given, origin.get(column.name)) for given, origin in table.origins.items()]
         inputs = [_input_field(given, origin) for given, origin in found if origin is not None]
         if inputs:
             fields[column.name] = lineage.Fields(inputFields=inputs)

@@ -89,7 +89,9 @@ def show(
         )
     shown_batch = whole_batch(reader, tables, wanted_batch)
     versions = (reader.as_of(one, shown_batch) for one in named)
-    return SnapshotShown(shown_batch, wanted_batch, process.batch, tuple(one for one in versions if one is not None))
+    return SnapshotShown(
+        shown_batch, wanted_batch, process.batch, tuple(version for version in versions if version is not None)
+    )
 
 
 def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:

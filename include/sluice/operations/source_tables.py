@@ -25,12 +25,12 @@ def source_tables(kind: str, connection: str, resolver: ConnectionResolver) -> l
         tables = session.tables(wanted_selection.wants)
     return [
         {
-            "schema": one.id.schema,
-            "table": one.id.table,
-            "rows": one.rows,
-            "key": list(one.schema.primary_key or one.unique_not_null),
-            "columns": [{"name": c.name, "type": c.native or c.sql_type} for c in one.schema.columns],
-            "unknown": [{"name": name, "type": kind} for name, kind in one.unknown],
+            "schema": table.id.schema,
+            "table": table.id.table,
+            "rows": table.rows,
+            "key": list(table.schema.primary_key or table.unique_not_null),
+            "columns": [{"name": c.name, "type": c.native or c.sql_type} for c in table.schema.columns],
+            "unknown": [{"name": name, "type": kind} for name, kind in table.unknown],
         }
-        for one in tables[:MOST]
+        for table in tables[:MOST]
     ]

@@ -565,8 +565,9 @@ def _left_out(name: str, member: str, requested_question: Question[list[Finding]
         _log.info("replication_filters_read_failed", pipeline=name, server=member, error=str(error))
     findings = _filtered.get(known, (0.0, []))[1]
     return [
-        f"source {member}: {one.setting} is {one.value}: {one.why}" + (f" -> {one.fix}" if one.fix else "")
-        for one in findings
+        f"source {member}: {finding.setting} is {finding.value}: {finding.why}"
+        + (f" -> {finding.fix}" if finding.fix else "")
+        for finding in findings
     ]
 
 

@@ -233,7 +233,11 @@ def admit_new_tasks(session: Session) -> list[str]:
             .where(DagRun.dag_id == dag_id, DagRun.logical_date == at)
             .where(TaskInstance.state.is_(None), TaskInstance.task_id.not_in(known))
         )
-        serial = [one for one in session.scalars(new) if _depends_on_past(session, one.dag_run, one.task_id)]
+        serial = [
+            instance
+            for instance in session.scalars(new)
+            if _depends_on_past(session, instance.dag_run, instance.task_id)
+        ]
         for one in serial:
             removed = session.scalar(in_it.where(TaskInstance.task_id == one.task_id))
             if removed is not None:
@@ -288,16 +292,16 @@ def follow_cleared_tasks(session: Session) -> list[str]:
     followed: list[str] = []
     for run in session.scalars(which).all():
         tasks = {
-            one.task_id: one
-            for one in session.scalars(
+            instance.task_id: instance
+            for instance in session.scalars(
                 select(TaskInstance).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id)
             )
         }
         if SENSE not in tasks:
             continue
-        red = {name for name, one in tasks.items() if one.state in red_states}
+        red = {name for name, task in tasks.items() if task.state in red_states}
         if _failed_by_itself(session, run):
-            red |= {name for name, one in tasks.items() if one.state is None}
+            red |= {name for name, task in tasks.items() if task.state is None}
         if not any(_began_after(task, tasks[name]) for name in red for task in tasks.values()):
             continue  # nothing happened since, so the graph need not be read
         anew = [

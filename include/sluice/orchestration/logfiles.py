@@ -37,7 +37,7 @@ def task_logs(base: Path, dags: Collection[str], *, before_s: float, keep_runs: 
     for dag in sorted(dags):
         runs = [found for folder in _folders(base / f"dag_id={dag}", "run_id=") if (found := _measured(folder))]
         runs.sort(key=lambda one: one.written_s, reverse=True)
-        yield from (one for one in runs[keep_runs:] if one.written_s < before_s)
+        yield from (run for run in runs[keep_runs:] if run.written_s < before_s)
 
 
 def processor_logs(base: Path, files: Collection[str], *, before_s: float) -> Iterator[OldLogs]:

@@ -237,7 +237,7 @@ def create_app(
         """List the last results without their differences, newest first."""
         path = await own.run(partial(verified_file, pipelines, pipeline, user))
         results = await looking.run(partial(reads.asked, path, "the verifications", reads.results))
-        return JSONResponse({"results": [one.summary(0) for one in reversed(results)]}, headers=_PRIVATE)
+        return JSONResponse({"results": [result.summary(0) for result in reversed(results)]}, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}/{result}")
     async def verification(pipeline: str, result: str, user: User) -> JSONResponse:

@@ -293,7 +293,7 @@ def for_programs(error: SluiceError) -> dict[str, bool | int]:
 def wrong_request(error: ValidationError, what: str) -> ConfigError:
     """Describe the first thing that is wrong with a request, without its values."""
     problems = problems_of(error.errors(include_url=False, include_input=False), unknown=_UNKNOWN_KEY, known=_KEYS)
-    first = next((one for one in problems if one.unknown), problems[0])
+    first = next((problem for problem in problems if problem.unknown), problems[0])
     return ConfigError(
         f"{what} cannot be read: {first.sentence()}",
         hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',  # noqa: E501

@@ -152,7 +152,9 @@ class Service:
                 runtime, state, rows, lambda table: table not in known_tables and reader.may_read(pipeline, table)
             )
         return {
-            table: StreamShape.of(ReadRequest.of_table(pipeline, table), [one for one in columns if one[0] == table])
+            table: StreamShape.of(
+                ReadRequest.of_table(pipeline, table), [column for column in columns if column[0] == table]
+            )
             for table in sorted({table for table, _ in columns})
         }
 

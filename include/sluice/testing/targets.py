@@ -1426,9 +1426,9 @@ def _indexed(bench: Bench, name: str) -> PlannedTable:
     schema = bench.target().schema()
     assert schema is not None
     offered = (schema.compare([replace(plan, dialect=dialect)]) for dialect in (MYSQL, MARIADB))
-    statements = [one.statement for findings in offered for one in findings if one.absent]
+    statements = [finding.statement for findings in offered for finding in findings if finding.absent]
     schema.apply(
-        next(one for one in statements if index.name in one)
+        next(statement for statement in statements if index.name in statement)
     )  # a server makes it by the text of its own dialect
     return plan
 

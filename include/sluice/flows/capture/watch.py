@@ -122,7 +122,7 @@ class WaitingPipeline:
             if not dumps and not waiting and not later and not state.quarantine.all():
                 held_acks = {target: state.acks.get(target) for target in state.targets}
                 if all(is_switch(key) for key in state.alerts.all()):
-                    self.delivered = {target: one.batch for target, one in held_acks.items() if one}
+                    self.delivered = {target: ack.batch for target, ack in held_acks.items() if ack}
             if dumps and late_chunks(state, self._cursor.position):
                 return True
             grace_s = self.runtime.pipeline.coordination.worker_grace.total_seconds()

@@ -275,7 +275,7 @@ def _small_enough(
         _log.info("batch_shuffle_started", pipeline=runtime.name, batch=manifest.batch, parts=len(large))
         description = f"{runtime.name}: spread large tables of batch {manifest.batch}"
         written = watch.run(
-            runner, run_shuffle_unit, [one for own_units in planned for one in own_units], description=description
+            runner, run_shuffle_unit, [unit for own_units in planned for unit in own_units], description=description
         )
         made += [file for files in written for file in files]
         pieces = [piece for piece in pieces if piece not in large]

@@ -148,7 +148,7 @@ class _TableFiles:
             if missing:
                 again = {name for name in files if mark_of(name) in missing}
                 again |= {name for name, numbers in rows_of.items() if any(changed[number] for number in numbers)}
-                files = {name: one for name, one in files.items() if name in again}
+                files = {name: file for name, file in files.items() if name in again}
             if files:
                 copier.remove_orphans()
             progress = FileProgress(self.work.store, self.work.batch, self.work.unit, len(files))

@@ -76,11 +76,11 @@ def replay(
             over.
     """
     wanted_letters = chosen(runtime, ids)
-    waiting = [one for one in wanted_letters if one.waiting]
+    waiting = [letter for letter in wanted_letters if letter.waiting]
     outcomes = [
-        ReplayOutcome(one.id, name, "settled", f"was {outcome} before")
-        for one in wanted_letters
-        for name, outcome in one.settled.items()
+        ReplayOutcome(letter.id, name, "settled", f"was {outcome} before")
+        for letter in wanted_letters
+        for name, outcome in letter.settled.items()
         if target in {None, name} and ids
     ]
     with runtime.state() as state:
@@ -121,10 +121,12 @@ def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> li
     Raises ConfigError: there is no such letter.
     """
     letters = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
-    settle(runtime.store, [(one, t, "discarded") for one in letters for t in one.waiting], by=by, reason=reason)
+    settle(
+        runtime.store, [(letter, t, "discarded") for letter in letters for t in letter.waiting], by=by, reason=reason
+    )
     with runtime.state() as state:
         state.audit.note(
-            by=by, what="discard dead letters", details={"ids": [one.id for one in letters], "reason": reason}
+            by=by, what="discard dead letters", details={"ids": [letter.id for letter in letters], "reason": reason}
         )
     return letters
 

@@ -210,7 +210,7 @@ class LaterBatches:
     def _among(self, rows: pa.Table, key: Sequence[str], later: set[Key]) -> Mask:
         """Return a mask of the rows whose key is in ``later``, compared as the source compares keys."""
         own_values = list(_values(rows, key))
-        mask = np.array([one in later for one in own_values], np.bool_)
+        mask = np.array([value in later for value in own_values], np.bool_)
         texts = [i for i, name in enumerate(key) if pa.types.is_string(rows.schema.field(name).type)]
         if not texts or not later or mask.all():
             return mask
@@ -219,8 +219,8 @@ class LaterBatches:
         for one in later:
             alike.setdefault(tuple(v for i, v in enumerate(one) if i not in texts), []).append(one)
         open_ = [
-            (n, one, alike.get(tuple(v for i, v in enumerate(one) if i not in texts), []))
-            for n, one in enumerate(own_values)
+            (n, value, alike.get(tuple(v for i, v in enumerate(value) if i not in texts), []))
+            for n, value in enumerate(own_values)
         ]
         asked = [(n, one, those) for n, one, those in open_ if those and not mask[n]]
         for number, answer in self._ask(fields, asked):

@@ -261,7 +261,7 @@ def changes_of(
     changes: Sequence[Mapping[str, Any]], *, table: str, key: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> list[Sample]:
     """Make changes of values, in the form of :func:`handwritten`: for tests. Raises ConfigError."""
-    made = [_change(dict(one), f"change {number}") for number, one in enumerate(changes, 1)]
+    made = [_change(dict(change), f"change {number}") for number, change in enumerate(changes, 1)]
     rows = _merged_rows(made, columns or {}, key, "changes")
     expected = {number: one.expected for number, one in enumerate(made) if one.expected is not None}
     return [Sample(TableId(*table.split(".", 1)), rows, expected)]
@@ -302,7 +302,7 @@ def _sample(document: Any, marked: Any, where: str) -> Sample:
     lines = marked["changes"].lc.data
     changes = [_change(one, f"{where}:{lines[number][0] + 1}") for number, one in enumerate(document["changes"])]
     rows = _merged_rows(changes, document.get("columns") or {}, document.get("key") or [], where)
-    expected = {number: one.expected for number, one in enumerate(changes) if one.expected is not None}
+    expected = {number: change.expected for number, change in enumerate(changes) if change.expected is not None}
     return Sample(TableId(*str(document["table"]).split(".", 1)), rows, expected)
 
 

@@ -187,9 +187,9 @@ class PruneLogsOperator(BaseOperator):  # type: ignore[misc]
             if not is_dry(context):
                 logs = [logs for logs in logs if self._removed(logs)]
         word = "would remove" if is_dry(context) else "removed"
-        for one in logs[:MOST_LINES]:
-            at = datetime.fromtimestamp(one.written_s, UTC).isoformat(timespec="seconds")
-            self.log.info("%s %s: %s files, %s bytes, last written %s", word, one.path, one.files, one.size_bytes, at)
+        for log in logs[:MOST_LINES]:
+            at = datetime.fromtimestamp(log.written_s, UTC).isoformat(timespec="seconds")
+            self.log.info("%s %s: %s files, %s bytes, last written %s", word, log.path, log.files, log.size_bytes, at)
         if logs[MOST_LINES:]:
             self.log.info("%s %s more folders", word, len(logs) - MOST_LINES)
         self.log.info(

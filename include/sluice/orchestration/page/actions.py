@@ -297,10 +297,11 @@ def _replay(runtime: Runtime, order: orders.Letters, by: str, *, dry_run: bool =
     outcomes = replay(runtime, order.ids, target=order.target or None, by=by, dry_run=dry_run)
     told = {"replayed": "would be written" if dry_run else "was written", "superseded": _SUPERSEDED}
     lines = [
-        f"{one.id} at {one.target}: {told.get(one.outcome, one.outcome)}" + (f": {one.why}" if one.why else "")
-        for one in outcomes
+        f"{outcome.id} at {outcome.target}: {told.get(outcome.outcome, outcome.outcome)}"
+        + (f": {outcome.why}" if outcome.why else "")
+        for outcome in outcomes
     ]
-    return Told(lines or ("no dead letter waits",), {"outcomes": [one.to_json() for one in outcomes]})
+    return Told(lines or ("no dead letter waits",), {"outcomes": [outcome.to_json() for outcome in outcomes]})
 
 
 _SUPERSEDED = "superseded: the target has a newer row, and keeps it"
@@ -310,8 +311,10 @@ def _discard_plan(runtime: Runtime, order: orders.Discard) -> Told:
     from sluice.operations.deadletters.store import chosen
 
     letters = [one for one in chosen(runtime, order.ids) if one.waiting]
-    steps = [f"{one.id}: {one.op} {one.table} is not delivered to {', '.join(one.waiting)}" for one in letters]
-    return Told(steps or ["none of them waits"], {"letters": [one.to_json() for one in letters]})
+    steps = [
+        f"{letter.id}: {letter.op} {letter.table} is not delivered to {', '.join(letter.waiting)}" for letter in letters
+    ]
+    return Told(steps or ["none of them waits"], {"letters": [letter.to_json() for letter in letters]})
 
 
 def _discard(runtime: Runtime, order: orders.Discard, by: str) -> Told:
@@ -319,7 +322,7 @@ def _discard(runtime: Runtime, order: orders.Discard, by: str) -> Told:
 
     letters = discard(runtime, order.ids, by=by, reason=order.reason)
     steps = f"{len(letters)} dead letters are discarded; they stay in the store until retention removes them"
-    return Told((steps,), {"letters": [one.to_json() for one in letters]})
+    return Told((steps,), {"letters": [letter.to_json() for letter in letters]})
 
 
 # -- verifications -----------------------------------------------------------------------------------------------------

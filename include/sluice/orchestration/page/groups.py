@@ -67,7 +67,8 @@ def _groups_of(folder: Path, heads: dict[str, dict[str, Any]]) -> list[dict[str,
                     group["hidden"] += 1
                     continue
                 group["pipelines"] += [
-                    {"pipeline": one.pipeline, "target": one.target, "servers": list(one.servers)} for one in own_places
+                    {"pipeline": place.pipeline, "target": place.target, "servers": list(place.servers)}
+                    for place in own_places
                 ]
     return [found[key] for key in sorted(found) if found[key]["pipelines"]]
 
@@ -141,7 +142,7 @@ def _allowed(folder: Path, kind: GroupKind, group: str, user: BaseUser, only: li
         names = [member.pipeline for member in members(kind, group, folder)]
     except ConfigError as error:
         own_pipelines = (one for _, one in _valid(folder) if has(user, one.pipeline, Right.READ))
-        if not any(group in places(kind, one) for one in own_pipelines):
+        if not any(group in places(kind, pipeline) for pipeline in own_pipelines):
             raise unknown from None
         raise HTTPException(409, shown(str(error))) from None
     seen_names = [name for name in names if has(user, name, Right.READ)]

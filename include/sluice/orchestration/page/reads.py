@@ -138,7 +138,7 @@ def dead_letters(
         and reason.lower() in one.reason.lower()
     ]
     return {
-        "letters": [one.to_json() for one in wanted_letters[after : after + most]],
+        "letters": [letter.to_json() for letter in wanted_letters[after : after + most]],
         "count": len(wanted_letters),
         "choices": {
             "by": sorted({one.by for one in found}),

@@ -242,7 +242,9 @@ def _add_parts(app: FastAPI, served: Served) -> None:
         """
         path = await served.own.run(partial(verified_file, served.folder, pipeline, user))
         results = await served.read(path, "the verifications", reads.results)
-        return JSONResponse({"results": [one.to_json() if whole else one.summary(0) for one in reversed(results)]})
+        return JSONResponse({
+            "results": [result.to_json() if whole else result.summary(0) for result in reversed(results)]
+        })
 
     @app.get(ROOT + "/pipelines/{pipeline}/verifications/{result}", summary="One verification", tags=["verifications"])
     async def verification(pipeline: str, result: str, user: User) -> JSONResponse:

@@ -96,7 +96,7 @@ def rights_findings(connection: Connection, pipeline: PipelineConfig) -> list[Fi
 def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
     """Return all findings, errors first. ``at``: the captured position, None before the first capture."""
     findings = server_findings(setup.info) + _origin_findings(setup.info, pipeline.source.origin)
-    if not any(one.severity == "error" for one in findings):
+    if not any(finding.severity == "error" for finding in findings):
         findings += _slot_findings(setup, pipeline, at)
         findings += _publication_findings(setup, pipeline, at)
         findings += _identity_findings(setup, pipeline, at)

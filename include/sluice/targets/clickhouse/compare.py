@@ -61,7 +61,7 @@ class ClickHouseComparer(ComparesRowsOnly):
             if rows.num_rows:
                 types = {one: values.type for one, values in own_columns.items()}
                 there = made.held_rows(client, {one: own_columns[one] for one in key}, types)
-                odd = {one for one in own_columns if made.held.columns[one].type.word == "JSON"}
+                odd = {column for column in own_columns if made.held.columns[column].type.word == "JSON"}
                 differences = _compared(
                     {one: own for one, own in own_columns.items() if one not in odd}, there, key, values=values
                 )

@@ -268,7 +268,7 @@ class _Follower:
             if given_column is not None:
                 raise not_converted(self.change, effect, table, "a target of type clickhouse converts no rows")
         key, renamed = held_table.key or (), step.renamed
-        gone = [one for one in step.drops if one in key]
+        gone = [drop for drop in step.drops if drop in key]
         if gone:
             raise not_followed(self.change, f"column {gone[0]} is part of the key of {table}", _BY_HAND)
         if step.takes_names:
@@ -278,7 +278,7 @@ class _Follower:
         wider = self._wider(step, held_table, types)
         if step.copied:
             remove_older(self.client, self.place, self.fence, held_table)
-        parts = [f"DROP COLUMN IF EXISTS {name(one)}" for one in step.drops]
+        parts = [f"DROP COLUMN IF EXISTS {name(drop)}" for drop in step.drops]
         parts += [
             f"RENAME COLUMN IF EXISTS {name(old)} TO {name(new)}" for old, new in renamed.items() if old not in key
         ]

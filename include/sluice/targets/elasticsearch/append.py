@@ -166,7 +166,7 @@ def _ensure(client: Client, plan: PlannedTable, index: str) -> None:
         )
     hint = "give each table an index of its own: {schema} and {table} in options.index"
     require_own_table(held_index.definition, plan, f"index {index}", hint)
-    new = {name: one for name, one in fields.items() if name not in held_index.fields}
+    new = {name: field for name, field in fields.items() if name not in held_index.fields}
     if new:
         body = {"properties": new}
         make_room(client, index, body["properties"])

@@ -139,6 +139,6 @@ def let_in(client: Client, place: Place, fence: Fence, indexes: Iterable[str]) -
     try:
         guarded(client, place, fence)
     except Fenced:
-        gone = [{"remove": one["add"]} for one in adds]
+        gone = [{"remove": add["add"]} for add in adds]
         client.acknowledged("removing aliases", "POST", "/_aliases", {"actions": gone}, allow={_MISSING})
         raise

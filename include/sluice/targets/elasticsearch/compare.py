@@ -55,7 +55,7 @@ class ElasticsearchComparer(ComparesRowsOnly):
         with connected(self.place) as client:
             self._require(client, plan)
             for hits in client.scan(self.place.index_of(plan.target), columns=plan.key):
-                yield key_table(plan, [one["_source"] for one in hits], key_value, self.place.index_of(plan.target))
+                yield key_table(plan, [hit["_source"] for hit in hits], key_value, self.place.index_of(plan.target))
 
     def _require(self, client: Client, plan: PlannedTable) -> None:
         require(self.place, held_indexes(client, [self.place.index_of(plan.target)]), plan)

@@ -68,7 +68,7 @@ class TableDocuments(KeyedRows):
         lacks = self.lacking(rows)
         if lacks.any():
             self._complete(client, rows, values, lacks, copied=copied)
-        return image({name: pc.fill_null(one, "null") for name, one in values.items()})
+        return image({name: pc.fill_null(value, "null") for name, value in values.items()})
 
     def _complete(
         self, client: Client, rows: pa.Table, values: dict[str, pa.Array], lacks: np.ndarray[Any, Any], *, copied: bool
@@ -80,16 +80,16 @@ class TableDocuments(KeyedRows):
             raise key_changed(self.plan)
         known, ops = self.known(rows), rows["_op"].to_pylist()
         stored = {true_name(one): one.name for one in self.sent(rows.schema)}
-        texts = {name: one.to_pylist() for name, one in values.items()}
+        texts = {name: value.to_pylist() for name, value in values.items()}
         places = np.flatnonzero(lacks).tolist()
         mask = pa.array(lacks)
         asked = ids.filter(mask).to_pylist(), routings.filter(mask).to_pylist() if routings is not None else None
-        for place, there in zip(places, held_documents(client, self.index, *asked), strict=True):
-            if there is None and ops[place] == Op.UPDATE and not copied:
+        for place, document in zip(places, held_documents(client, self.index, *asked), strict=True):
+            if document is None and ops[place] == Op.UPDATE and not copied:
                 raise row_missing(self.plan, ids[place], hidden=hidden)
             for name, column in texts.items():
                 if not known[stored[name]][place]:
-                    column[place] = json.dumps((there or {}).get(name), ensure_ascii=False)
+                    column[place] = json.dumps((document or {}).get(name), ensure_ascii=False)
         for name, column in texts.items():
             values[name] = pa.array(column, values[name].type)
 
@@ -101,7 +101,7 @@ def held_documents(
     for first in range(0, len(ids), _HELD):
         docs = [{"_id": one} for one in ids[first : first + _HELD]]
         if routings is not None:
-            docs = [{**one, "routing": by} for one, by in zip(docs, routings[first : first + _HELD], strict=True)]
+            docs = [{**doc, "routing": by} for doc, by in zip(docs, routings[first : first + _HELD], strict=True)]
         document = client.ask("reading rows", "POST", path_of(index, "_mget"), {"docs": docs}).document
         for one in document["docs"]:
             if "error" in one:

@@ -122,7 +122,7 @@ class _Follower(Follower):
         """Write the documents of an index, changed, to one."""
         sender = self._sender(into)
         for hits in self.client.scan(index):
-            documents = [json.dumps(made(one["_source"]), ensure_ascii=False, separators=(",", ":")) for one in hits]
+            documents = [json.dumps(made(hit["_source"]), ensure_ascii=False, separators=(",", ":")) for hit in hits]
             version = self.record.version(self.fence.batch)
             lines = index_lines(*places_of(hits), pa.array(documents, _TEXT), version)
             for status, why in sender.send(lines).values():
@@ -170,8 +170,8 @@ class _Follower(Follower):
 def places_of(hits: Sequence[Mapping[str, Any]]) -> tuple[pa.Array, pa.Array | None]:
     """Return ids and routing of documents that were found; all of an index have a routing, or none."""
     routed = bool(hits) and "_routing" in hits[0]
-    ids = pa.array([one["_id"] for one in hits], _TEXT)
-    return ids, pa.array([one["_routing"] for one in hits], _TEXT) if routed else None
+    ids = pa.array([hit["_id"] for hit in hits], _TEXT)
+    return ids, pa.array([hit["_routing"] for hit in hits], _TEXT) if routed else None
 
 
 def remove_all(client: Client, sender: BulkSender, version: int) -> int:

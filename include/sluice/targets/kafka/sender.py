@@ -118,12 +118,12 @@ class BatchSender:
 
     def read_held_keys(self, files: ExitStack) -> None:
         """Read what the topics hold that are emptied; a topic that is not there holds nothing."""
-        for one in self._rows.empties:
-            topic = self._topics.topic_of(one.table)
+        for emptied in self._rows.empties:
+            topic = self._topics.topic_of(emptied.table)
             if topic not in self._topics.counts:
                 continue
             held_keys = files.enter_context(
-                closing(HeldKeys(self._place, one.table, topic, self._topics.counts[topic]))
+                closing(HeldKeys(self._place, emptied.table, topic, self._topics.counts[topic]))
             )
             held_keys.read()
             self._stale.append(held_keys)
@@ -161,7 +161,7 @@ class BatchSender:
                 self._empty(held_keys)
             for stored in self._rows.removes:
                 self._remove(stored)
-            emptied_later = {one.table for one in self._rows.empties if one.after_rows}
+            emptied_later = {emptied.table for emptied in self._rows.empties if emptied.after_rows}
             for table in self._rows.tables:
                 if table.target not in emptied_later:
                     self._table(table)

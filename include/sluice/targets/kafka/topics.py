@@ -55,7 +55,7 @@ class Topics:
         asked = client or place.client("AdminClient")
         with errors(place.endpoint, "reading the list of topics", asked=asked):
             listed = asked.list_topics(timeout=ANSWER_S)
-        counts = {name: len(one.partitions) for name, one in listed.topics.items() if one.error is None}
+        counts = {name: len(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
         return cls(place, counts, broker=str(next(iter(listed.brokers), "")))
 
     def topic_of(self, table: TableId) -> str:

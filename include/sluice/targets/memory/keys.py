@@ -49,8 +49,8 @@ def merged_rows(rows: pa.Table) -> Iterator[MergedRow]:
 def key_table(plan: PlannedTable, keys: Sequence[Key]) -> pa.Table:
     """Return keys as columns, named and typed as the plan says; columns without a type by their values."""
     columns = [
-        pa.array([key[number] for key in keys], made.type.arrow_type if made.type is not None else None)
-        for number, made in enumerate(plan.key_columns)
+        pa.array([key[number] for key in keys], column.type.arrow_type if column.type is not None else None)
+        for number, column in enumerate(plan.key_columns)
     ]
     return pa.table(columns, names=list(plan.key))
 

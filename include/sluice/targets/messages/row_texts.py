@@ -103,11 +103,11 @@ def texts(values: pa.Array, made: ColumnType) -> pa.Array:
 
 def _floats(values: pa.Array) -> pa.Array:
     """Return numbers as Arrow prints them; NaN and infinite ones as PostgreSQL does."""
-    found, odd = values.cast(pa.string()), _not_finite(values)
+    floats, odd = values.cast(pa.string()), _not_finite(values)
     if not odd.any():
-        return found
+        return floats
     others = [number_text(value) for value in values.filter(pa.array(odd)).to_pylist()]
-    return pc.replace_with_mask(found, pa.array(odd), pa.array(others, pa.string()))
+    return pc.replace_with_mask(floats, pa.array(odd), pa.array(others, pa.string()))
 
 
 def _not_finite(values: pa.Array) -> np.ndarray:

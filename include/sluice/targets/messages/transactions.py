@@ -115,9 +115,9 @@ def places_of(piece: ChangePiece) -> Iterator[PlaceInTransaction | None]:
 
 def _begins(groups: _Numbers) -> _Numbers:
     """Return a mask of the first of each run of equal numbers."""
-    found = np.ones(len(groups), bool)
-    found[1:] = groups[1:] != groups[:-1]
-    return found
+    begins = np.ones(len(groups), bool)
+    begins[1:] = groups[1:] != groups[:-1]
+    return begins
 
 
 def _places(begins: _Numbers, weights: _Numbers) -> _Numbers:

@@ -110,12 +110,12 @@ class BulkSender:
 
     def _parts(self, writes: Sequence[Write]) -> Iterator[list[int]]:
         options, part, size = self.client.place.options, list[int](), 0
-        for number, one in enumerate(writes):
-            if part and (len(part) >= options.bulk_rows or size + one.size > options.bulk_bytes):
+        for number, write in enumerate(writes):
+            if part and (len(part) >= options.bulk_rows or size + write.size > options.bulk_bytes):
                 yield part
                 part, size = [], 0
             part.append(number)
-            size += one.size
+            size += write.size
         if part:
             yield part
 

@@ -192,8 +192,8 @@ def _floats(values: pa.Array, column_type: ColumnType) -> list[Any]:
     """Return numbers; those of four bytes as they are written with the fewest digits."""
     if pa.types.is_float32(values.type):
         values = texts(values, column_type).cast(pa.large_string()).cast(pa.float64())
-    found: list[Any] = values.cast(pa.float64()).to_pylist()
-    return found
+    floats: list[Any] = values.cast(pa.float64()).to_pylist()
+    return floats
 
 
 def _decimals(values: pa.Array, column_type: ColumnType) -> list[Any]:
@@ -224,7 +224,7 @@ def _dates(values: pa.Array, column_type: ColumnType) -> list[Any]:
     odd = is_special(values)
     if odd.any():
         texts = _texts(values, column_type)
-        dates = [text if special else one for one, text, special in zip(dates, texts, odd.tolist(), strict=True)]
+        dates = [text if special else date for date, text, special in zip(dates, texts, odd.tolist(), strict=True)]
     return dates
 
 

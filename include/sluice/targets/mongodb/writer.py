@@ -129,11 +129,11 @@ class MongoWork(TableWork):
         sender = self._sender(hidden=any(map(is_masked, rows.schema)))
         writes: list[Write] = []
         numbers: list[int] = []
-        for number, one in enumerate(self.keyed.writes(rows, self.version, copied=self.options.copied)):
-            if isinstance(one, Refused):
-                refused.add(rows, number, one.id, one.why, one.where)
+        for number, write in enumerate(self.keyed.writes(rows, self.version, copied=self.options.copied)):
+            if isinstance(write, Refused):
+                refused.add(rows, number, write.id, write.why, write.where)
             else:
-                writes.append(one)
+                writes.append(write)
                 numbers.append(number)
         for place, (code, why) in sorted(sender.send(writes).items()):
             refused.add(rows, numbers[place], writes[place].id, why, code)

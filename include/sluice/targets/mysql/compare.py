@@ -236,8 +236,8 @@ class _Comparison:
             f"SELECT h, SUM(here) AS n, SUM(there) AS m{values} FROM ({here}) x GROUP BY h "
             f"HAVING n <> m{'' if whole else ' AND n > 0'} LIMIT {MOST_COUNTS + 1}"
         )
-        found: Sequence[Sequence[Any]] = self.session.cursor.fetchall()
-        return found
+        groups: Sequence[Sequence[Any]] = self.session.cursor.fetchall()
+        return groups
 
     def _hash(self, side: str, names: Sequence[str]) -> str:
         """Return SQL for the hash of all values of a row, each distinguished as :meth:`_same` does."""

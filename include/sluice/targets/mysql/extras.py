@@ -90,7 +90,7 @@ def _parts(index: IndexDefinition, columns: Mapping[str, PlannedColumn]) -> list
     """Return the columns of an index with their prefixes; none if this server has no such index."""
     found = [columns.get(name.casefold()) for name, _ in index.columns]
     taken_columns = [one for one in found if one is not None and not one.generated]
-    sizes = [_characters(one.value_type) for one in taken_columns]
+    sizes = [_characters(column.value_type) for column in taken_columns]
     if len(taken_columns) < len(found) or None in sizes:
         return []
     short = [size if size is not None and 0 <= size <= _INDEXED_CHARACTERS else -1 for size in sizes]
@@ -98,8 +98,8 @@ def _parts(index: IndexDefinition, columns: Mapping[str, PlannedColumn]) -> list
     if index.unique and not whole:
         return []
     return [
-        quoted(one.name) + (f"({_PREFIX})" if not whole and not one.key and (size < 0 or size > _PREFIX) else "")
-        for one, size in zip(taken_columns, short, strict=True)
+        quoted(column.name) + (f"({_PREFIX})" if not whole and not column.key and (size < 0 or size > _PREFIX) else "")
+        for column, size in zip(taken_columns, short, strict=True)
     ]
 
 

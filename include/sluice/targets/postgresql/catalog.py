@@ -246,7 +246,7 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
 def _collations(plan: PlannedTable, wanted: Wanted) -> list[tuple[str, str]]:
     """Return the ICU collations of a table that is to be created: name, and the statement that creates it."""
     collations = (_collation(plan, column, wanted) for column in plan.columns if not column.generated)
-    return list(dict.fromkeys((one.name, one.create) for one in collations if one is not None))
+    return list(dict.fromkeys((collation.name, collation.create) for collation in collations if collation is not None))
 
 
 def _collation(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Collation | None:

@@ -27,7 +27,7 @@ def encoded(message_id: str, content_type: str, headers: Mapping[str, str], valu
     """Return the bytes of a message: the sections properties, application-properties and data."""
     # message-id, user-id, to, subject, reply-to, correlation-id, content-type
     fields = _text(message_id) + _NULL * 5 + _symbol(content_type)
-    named = b"".join(_text(name) + _text(said) for name, said in headers.items())
+    named = b"".join(_text(name) + _text(header) for name, header in headers.items())
     return b"".join((
         _PROPERTIES, _compound(b"\xd0", 7, fields), _APPLICATION_PROPERTIES,
         _compound(b"\xd1", 2 * len(headers), named), _DATA,

@@ -350,4 +350,4 @@ def _per_target(
     files: dict[TableId, tuple[RowFile, ...]] = {}
     for table in tables:
         files[table.target] = files.get(table.target, ()) + table.files
-    return [(found, known_target_tables[target]) for target, found in files.items()]
+    return [(file, known_target_tables[target]) for target, file in files.items()]

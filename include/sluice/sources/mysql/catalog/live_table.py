@@ -136,7 +136,7 @@ def _read_indexes(connection: Any, table: TableId) -> dict[str, Index]:
     parts: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         parts.setdefault(str(row["INDEX_NAME"]), []).append(row)
-    return {name: _index(table, name, found) for name, found in parts.items()}
+    return {name: _index(table, name, part) for name, part in parts.items()}
 
 
 def _row_key(connection: Any, table: TableId, indexes: dict[str, Index]) -> str:

@@ -113,7 +113,8 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
     packets = [connection._read_packet()._data for _ in range(count)]
     kinds = [packet[-6] for packet in packets]
     if not all(
-        _is_planned(column, one[-6], bool(one[-5] & _UNSIGNED)) for column, one in zip(columns, packets, strict=True)
+        _is_planned(column, packet[-6], bool(packet[-5] & _UNSIGNED))
+        for column, packet in zip(columns, packets, strict=True)
     ):
         raise DecodeError("the server sends columns of other types than were planned", where=where)
     connection._read_packet()

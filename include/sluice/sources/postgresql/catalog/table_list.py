@@ -44,8 +44,8 @@ ORDER BY 1, 2, 3, 4"""  # noqa: S608 - a fixed condition
 def source_tables(connection: Connection, wants: Callable[[TableId], bool]) -> list[SourceTable]:
     """Return every table that ``wants`` accepts, by name; a partition is no table of its own."""
     tables = [table for table in read_tables(connection, wants) if not table.partition]
-    counted = estimates(connection, [one.id for one in tables if not one.rows])
-    return [_source_table(one, counted.get(one.id, one.rows)) for one in tables]
+    counted = estimates(connection, [table.id for table in tables if not table.rows])
+    return [_source_table(table, counted.get(table.id, table.rows)) for table in tables]
 
 
 def _source_table(table: CatalogTable, rows: int) -> SourceTable:
@@ -90,7 +90,7 @@ def empty_tables(connection: Connection, tables: Sequence[TableId]) -> list[Tabl
 def keyless_tables(connection: Connection) -> set[TableId]:
     """Return the tables without a primary key and without a unique key of whole columns that are never null."""
     tables = read_tables(connection, lambda _: True)
-    return {one.id for one in tables if not one.partition and not one.definition.row_key}
+    return {table.id for table in tables if not table.partition and not table.definition.row_key}
 
 
 def create_statement(connection: Connection, table: TableId, named: TableId) -> str:

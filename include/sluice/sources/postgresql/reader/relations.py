@@ -520,8 +520,8 @@ def _fits(known_table: KnownTable, relation: Relation) -> bool:
     if relation.replica_identity == "d" and keyed != set(known_table.definition.primary_key):
         return False
     return all(
-        (one.name, one.type_oid, one.typmod) == (two.name, two.type_oid, two.typmod)
-        for one, two in zip(known_table.attributes, relation.columns, strict=True)
+        (attribute.name, attribute.type_oid, attribute.typmod) == (two.name, two.type_oid, two.typmod)
+        for attribute, two in zip(known_table.attributes, relation.columns, strict=True)
     )
 
 

@@ -107,7 +107,7 @@ def read_publication(connection: Connection, name: str, version_number: int) -> 
         name,
         everything,
         via_root,
-        frozenset(word for word, done in zip(OPERATIONS, does, strict=True) if done),
+        frozenset(word for word, flag in zip(OPERATIONS, does, strict=True) if flag),
         frozenset(TableId(*row) for row in tables),
         tuple(TableId(*row) for row in cut),
         sends_generated,
