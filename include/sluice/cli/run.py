@@ -411,7 +411,7 @@ def _watched(
 
     def not_ready() -> list[str]:
         if not all(tally.steps for tally in tallies.values()):
-            return ["it has not begun: ZooKeeper or the source has not answered yet"]
+            return ["it has not begun: the store of positions or the source has not answered yet"]
         return [error for one in looks.newest() for error in one.status.errors]
 
     looks = Looks(lambda: list(tallies), seen)

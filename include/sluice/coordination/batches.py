@@ -44,7 +44,7 @@ class Batches:
         batch = self.get(number)
         if batch is None:
             raise SegmentError(
-                f"batch {number} of {self._at.pipeline} is not in ZooKeeper",
+                f"batch {number} of {self._at.pipeline} is not in the store of positions",
                 where=self._at.batch(number),
                 hint=f"`sluice status {self._at.pipeline}` lists the batches there are",
             )

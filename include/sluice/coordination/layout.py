@@ -113,7 +113,7 @@ class Format:
         version = data.pop(self.field, 1)
         if not isinstance(version, int) or version > self.version:
             raise ConfigError(
-                f"the {self.name} in ZooKeeper has format version {version}; this version of Sluice reads up to "
+                f"the stored {self.name} has format version {version}; this version of Sluice reads up to "
                 f"{self.version}",
                 where=path,
                 hint="a newer version of Sluice wrote it: upgrade Sluice here, too",

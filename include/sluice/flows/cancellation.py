@@ -43,7 +43,9 @@ class CancellationGuard:
     def __call__(self, *_: object, **__: object) -> None:
         """Raise if the work has to stop. Cheap: asks ZooKeeper at most once in :data:`LOOK_S`."""
         if not self._state.alive:
-            raise CoordinationUnavailable(f"{self._doing}: the ZooKeeper session, and with it the lease, is gone")
+            raise CoordinationUnavailable(
+                f"{self._doing}: the session of the store of positions, and with it the lease, is gone"
+            )
         if time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
             self._state.pause_switch.require(since=self.pause_state)

@@ -151,17 +151,19 @@ class CheckpointCheck:
                 return None
             return self._error(
                 "other",
-                "ZooKeeper has no captured position of this pipeline: it was deleted, or coordination.root was changed",
+                f"{self.runtime.keeper} has no captured position of this pipeline: it was deleted, or "
+                "coordination.root was changed",
                 checkpoint,
             )
-        own = _foreign(process, identity, cursor.next_batch)
+        keeper = self.runtime.keeper
+        own = _foreign(process, identity, cursor.next_batch, keeper)
         if own:
             return self._error("other", own, checkpoint)
         if process is None:
             return (
                 None
                 if checkpoint is None
-                else self._error("other", "ZooKeeper has no acknowledgement of the target", checkpoint)
+                else self._error("other", f"{keeper} has no acknowledgement of the target", checkpoint)
             )
         if checkpoint is None:
             if process.batch == process.began:
@@ -197,14 +199,14 @@ class CheckpointCheck:
                 record = state.batches.get(checkpoint.batch)
                 ends = record.last if record else None
             if ends is None or not ends.is_at(checkpoint.position):
-                known = f"ZooKeeper's ends at {ends}" if ends is not None else "ZooKeeper does not know that batch"
+                known = f"{keeper}'s ends at {ends}" if ends is not None else f"{keeper} does not know that batch"
                 why = f"batch {checkpoint.batch} of the target ends at {checkpoint.position}, and {known}"
                 return self._error("position", why, checkpoint)
         highest = state.consumer_epoch(self.target)
         if checkpoint.epoch > highest:
             why = (
-                f"epoch {checkpoint.epoch} wrote to the target, and ZooKeeper gave out {highest} at most: one of "
-                "the two was restored or edited"
+                f"epoch {checkpoint.epoch} wrote to the target, and {keeper} gave out {highest} at most: "
+                "one of the two was restored or edited"
             )
             return self._error("epoch", why, checkpoint)
         return None
@@ -239,16 +241,16 @@ class CheckpointCheck:
                 "tables equal"
             )
         elif checkpoint is None or checkpoint.position is None or kind == "edited":
-            hint = f"{reset} goes on as ZooKeeper says; it shows first what that leaves out"
+            hint = f"{reset} goes on as {self.runtime.keeper} says; it shows first what that leaves out"
         else:
             hint = (
-                f"{reread} reads the log again from where the target is; {reset} goes on as ZooKeeper says. Both "
-                "show their plan first"
+                f"{reread} reads the log again from where the target is; {reset} goes on as {self.runtime.keeper} "
+                "says. Both show their plan first"
             )
         hint += f"; `sluice recover {name}` shows every choice with its cost"
         error = CheckpointError(
-            f"target {target} and ZooKeeper do not agree on what was delivered: {why}; nothing was written or "
-            "acknowledged",
+            f"target {target} and {self.runtime.keeper} do not agree on what was delivered: {why}; nothing was written "
+            "or acknowledged",
             where=self.describe(checkpoint),
             hint=hint,
         )
@@ -270,9 +272,9 @@ class CheckpointCheck:
             f"next batch {cursor.next_batch}, captured to {cursor.position}" if cursor else "no captured position"
         )
         return (
-            f"target {self.target}, {self.checkpoints.place}, pipeline {self.runtime.name}: {theirs}; ZooKeeper, "
-            f"{state.home}: {acked}, {following}, epoch {state.consumer_epoch(self.target)}, identity "
-            f"{state.identity() or 'none'}"
+            f"target {self.target}, {self.checkpoints.place}, pipeline {self.runtime.name}: {theirs}; "
+            f"{self.runtime.keeper}, {state.home}: {acked}, {following}, epoch {state.consumer_epoch(self.target)}, "
+            f"identity {state.identity() or 'none'}"
         )
 
 
@@ -282,7 +284,7 @@ def require_own(runtime: Runtime, state: PipelineState, target: str, process: Ac
     Cheap: asks the target only if it does.
     """
     cursor = state.cursor()
-    if cursor is None or _foreign(process, state.identity(), cursor.next_batch):
+    if cursor is None or _foreign(process, state.identity(), cursor.next_batch, runtime.keeper):
         check = CheckpointCheck(runtime, state, target)
         check.require(check.checkpoints.read())
 
@@ -315,12 +317,12 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
             pass
 
 
-def _foreign(process: Acknowledgement | None, identity: str, next_batch: int) -> str:
+def _foreign(process: Acknowledgement | None, identity: str, next_batch: int, keeper: str) -> str:
     """Return why the acknowledgement in ZooKeeper belongs to another state, "" if it belongs to this one."""
     if process is None:
         return ""
     if process.identity and process.identity != identity:
-        return "ZooKeeper's acknowledgement of the target is of another state, which was deleted"
+        return f"{keeper}'s acknowledgement of the target is of another state, which was deleted"
     if process.batch >= next_batch:
-        return f"ZooKeeper's acknowledgement of the target is of batch {process.batch}, which was not made yet"
+        return f"{keeper}'s acknowledgement of the target is of batch {process.batch}, which was not made yet"
     return ""

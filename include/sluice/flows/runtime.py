@@ -259,6 +259,15 @@ class Runtime:
             target.name: target.commit_every.total_seconds() for target in targets if target.commit_every is not None
         }
 
+    @property
+    def keeper(self) -> str:
+        """What messages call the store of positions."""
+        try:
+            kind = self.resolver(self.pipeline.coordination.connection).kind
+        except ConfigError:  # who opens it says so
+            kind = ""
+        return "the file of positions" if kind == "sqlite" else "ZooKeeper"
+
     def join(self, session: SharedSession) -> None:
         """Use this session of the process, which others use, too, until it ends. Its owner is heard of by it."""
         require_here(session.znodes, self.pipeline.coordination.root)

@@ -55,7 +55,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         if agree and (from_target or not versioned or checkpoint is None):
             return ActionPlan(
                 "adopt",
-                (f"target {target} and ZooKeeper agree: there is nothing to do ({check.describe(checkpoint)})",),
+                (f"target {target} and {runtime.keeper} agree: there is nothing to do ({check.describe(checkpoint)})",),
             )
         before = check.describe(checkpoint)
         if from_target:
@@ -105,7 +105,7 @@ def _as_the_target_says(
         raise ConfigError(
             f"target {target} has no stored position to continue from",
             where=check.describe(checkpoint),
-            hint=f"`sluice adopt {name} {target} --reset` goes on as ZooKeeper says",
+            hint=f"`sluice adopt {name} {target} --reset` goes on as {runtime.keeper} says",
         )
     position = checkpoint.position
     with runtime.source.open() as source:

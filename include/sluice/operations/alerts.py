@@ -213,7 +213,7 @@ def held(now: Status) -> dict[AlertRule, str | None]:
 
 def _stopped(now: Status) -> str | None:
     if now.state == "stopped":
-        return f"it is stopped: {now.errors[0] if now.errors else 'a target and ZooKeeper do not agree'}"
+        return f"it is stopped: {now.errors[0] if now.errors else 'a target and the store of positions do not agree'}"
     stuck = [
         failure for failure in now.failures if failure.fault != Fault.PASSING or failure.attempts >= _MANY_ATTEMPTS
     ]

@@ -106,7 +106,7 @@ def check(runtime: Runtime) -> CheckReport:
     """Check every part. A part that fails gives an error line, and the other parts are still checked."""
     pipeline = runtime.pipeline
     asked = [
-        _Asked.begin(runtime, "zookeeper", "ZooKeeper", pipeline.coordination.connection, _zookeeper),
+        _Asked.begin(runtime, "zookeeper", runtime.keeper, pipeline.coordination.connection, _zookeeper),
         _Asked.begin(runtime, "source", "source", pipeline.source.servers[0], _source),
         _Asked.begin(runtime, "store", f"segment store {runtime.store_uri}", "", _store),
         *(
@@ -785,8 +785,7 @@ def _zookeeper(runtime: Runtime) -> list[Finding]:
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
-        kind = runtime.resolver(runtime.pipeline.coordination.connection).kind
-        words = "the file of positions is in order" if kind == "sqlite" else "ZooKeeper answers"
+        words = f"{runtime.keeper} answers"
         findings = [_finding("ok", "zookeeper", "captured position", value, words)]
         findings += _public_key(runtime, state) if cursor else []
         if missed := missed_copy(runtime.pipeline, state):

@@ -423,7 +423,7 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
     source = None if config.connections else _ask_source(runtime, config.connection, keep_s)
     silent: list[Silence] = []
     try:
-        part = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
+        part = server_name(runtime.keeper, runtime.resolver, runtime.pipeline.coordination.connection)
         read = partial(_read, runtime, source, recent, keep_s)
         answer = server_questions.ask(part, read, STATUS_TIMEOUT_S + 2 * ANSWER_S)
         if not isinstance(answer, NoAnswer):

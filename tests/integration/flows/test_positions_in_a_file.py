@@ -118,10 +118,12 @@ def test_a_file_that_is_copied_back_stops_the_pipeline_and_recover_goes_on(
         insert(made, 3)
         for put in (lambda: positions.put_back(yesterday), positions.remove):
             put()
-            with pytest.raises(CheckpointError, match="2"):
+            with pytest.raises(CheckpointError, match="2") as raised:
                 made.run_until_head()
+            assert "file of positions" in str(raised.value)
+            assert "ZooKeeper" not in str(raised.value)
             assert rows(made, twin_target) == [1, 2]
-        sluice(made, "recover", str(made.path), "--apply", "--yes")
+        assert "ZooKeeper" not in sluice(made, "recover", str(made.path), "--apply", "--yes")
         deliver(made, 4)
         made.assert_equal()
 

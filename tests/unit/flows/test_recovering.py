@@ -237,7 +237,7 @@ def test_all_of_zookeeper_is_lost(made: Case, with_store: bool) -> None:
     plan = look(made)
     assert losses(plan) == ["zookeeper"]
     shown = sluice(made, "recover", "case")
-    assert re.search("zookeeper.*loss.*ZooKeeper has no state of this pipeline", shown)
+    assert re.search("zookeeper.*loss.*the store of positions has no state of this pipeline", shown)
     assert "zookeeper: the state is written anew" in shown
     assert "`sluice recover case --apply` does it" in shown
     recovered(made)
@@ -274,7 +274,7 @@ def test_zookeeper_is_lost_and_a_target_says_nothing(made: Case, choice: str, ha
     removed(made)
     plan = look(made)
     assert [set(question["choices"]) for question in plan["questions"]] == [{"redeliver", "delivered"}]
-    with pytest.raises(ConfigError, match=r"ZooKeeper is lost, and target copy .*says nothing"):
+    with pytest.raises(ConfigError, match=r"the store of positions is lost, and target copy .*says nothing"):
         sluice(made, "recover", "case", "--apply", "--yes")
     recovered(made, "--choose", f"copy={choice}")
     made.run_until_head()

@@ -98,7 +98,7 @@ class WaitingPipeline:
         Raises CoordinationUnavailable, SourceUnavailable.
         """
         if self._session is None or not self._session.alive:
-            raise CoordinationUnavailable("the ZooKeeper session has expired")
+            raise CoordinationUnavailable("the session of the store of positions has expired")
         now = time.monotonic()
         if not self._changed and now - self.read_at < self._every_s and not self._other_cursor():
             return False

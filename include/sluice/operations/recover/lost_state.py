@@ -108,7 +108,7 @@ def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored:
     known_checkpoints = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
     if cursor is None:
         return (
-            "ZooKeeper has no state of this pipeline"
+            "the store of positions has no state of this pipeline"
             if stored or any(c.batch for c in known_checkpoints.values())
             else ""
         )
@@ -120,8 +120,8 @@ def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored:
             and (checkpoint.batch >= cursor.next_batch or checkpoint.epoch > state.consumer_epoch(name))
         ):
             return (
-                f"ZooKeeper's state is older than target {name}: that holds batch {checkpoint.batch} of epoch "
-                f"{checkpoint.epoch}, and ZooKeeper would make batch {cursor.next_batch} next and has given out epoch "
+                f"the stored state is older than target {name}: that holds batch {checkpoint.batch} of epoch "
+                f"{checkpoint.epoch}, and the store would make batch {cursor.next_batch} next and has given out epoch "
                 f"{state.consumer_epoch(name)}"
             )
     return ""
@@ -197,9 +197,9 @@ def _member(runtime: Runtime, position: Offset) -> str:
 
 
 _LOST = (
-    "what only ZooKeeper knew: the audit, pauses, quarantines, abandoned batches, and dumps that were under way. "
-    "Start those anew (`sluice dump start PIPELINE`); where that is not known, `sluice verify PIPELINE --repair` "
-    "finds rows that lack",
+    "what only the store of positions knew: the audit, pauses, quarantines, abandoned batches, and dumps that were "
+    "under way. Start those anew (`sluice dump start PIPELINE`); where that is not known, `sluice verify PIPELINE "
+    "--repair` finds rows that lack",
 )
 
 
@@ -207,7 +207,7 @@ def _unknown(name: str, *, edited: bool) -> Question:
     def act() -> None:
         raise AssertionError("an answer of this question makes another plan")
 
-    where = "says nothing of what it holds (it keeps its checkpoint in ZooKeeper, or its row is gone)"
+    where = "says nothing of what it holds (it keeps its checkpoint in the store of positions, or its row is gone)"
     if edited:
         where = (
             "says what was never written: its checkpoint was edited, as its batch and its position were not "
@@ -215,7 +215,7 @@ def _unknown(name: str, *, edited: bool) -> Question:
         )
     return Question(
         name,
-        f"ZooKeeper is lost, and target {name} {where}",
+        f"the store of positions is lost, and target {name} {where}",
         {
             REDELIVER: Measure(name,
                 (f"{name} gets every batch that is stored again, in order; what it has already comes twice",), act),

@@ -50,7 +50,7 @@ def _disagreeing(
     choices["verify"] = Measure(
         target,
         (
-            f"target {target} goes on as ZooKeeper says",
+            f"target {target} goes on as {runtime.keeper} says",
             f"afterwards, with the pipeline running, `{verify}` finds the rows that differ and makes them equal",
         ),
         partial(_adopt, runtime, target, by),
@@ -70,7 +70,7 @@ _WHY = {
     "behind": "it says that it holds less than was acknowledged, and the missing batches are not stored, or its "
     "checkpoint was edited",
     "edited": "its checkpoint was edited",
-    "": "what it says does not fit ZooKeeper's state: one of the two was restored, edited or replaced",
+    "": "what it says does not fit the state of the pipeline: one of the two was restored, edited or replaced",
 }
 
 
@@ -119,7 +119,7 @@ def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Mea
         target,
         (
             f"tables that {target} lacks are made",
-            f"target {target} goes on as ZooKeeper says, and every captured table is copied to it anew",
+            f"target {target} goes on as {runtime.keeper} says, and every captured table is copied to it anew",
             *removal.steps,
         ),
         partial(_copy, runtime, state, target, by),
