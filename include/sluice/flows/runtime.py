@@ -261,7 +261,7 @@ class Runtime:
 
     @property
     def keeper(self) -> str:
-        """What messages call the store of positions."""
+        """The name of the store of positions, for messages."""
         try:
             kind = self.resolver(self.pipeline.coordination.connection).kind
         except ConfigError:  # who opens it says so
