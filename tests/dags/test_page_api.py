@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -193,6 +194,15 @@ def test_every_answer_forbids_inline_code(as_role: AsRole, app: FastAPI) -> None
     assert "<script>" not in page
     assert "style=" not in page
     assert " on" not in page.replace(" on ", "")
+
+
+@pytest.mark.parametrize(("site", "known"), [('https://docs.example/"><b', True), ("javascript:alert(1)", False)])
+def test_the_page_knows_where_the_documentation_is(
+    as_role: AsRole, monkeypatch: pytest.MonkeyPatch, site: str, known: bool
+) -> None:
+    monkeypatch.setenv("SLUICE_DOCS", site)
+    page = as_role("VIEWER").get("/").text
+    assert f'<html data-docs="{html.escape(site) if known else ""}" lang="en">' in page
 
 
 def test_data_at_stake_needs_the_pipelines_name(as_role: AsRole, monkeypatch: pytest.MonkeyPatch) -> None:

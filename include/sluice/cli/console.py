@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
 
+from sluice.config.folders import docs_address
 from sluice.errors import ConfigError, SluiceError
 
 if TYPE_CHECKING:
@@ -152,15 +153,27 @@ def ask(question: str) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
+_PAGE_OF_DOCS = re.compile(r"docs/([a-z-]+)\.md(#[\w-]+)?")
+
+
 def print_error(error: SluiceError) -> None:
     """Print what went wrong, where, and what to do next, on standard error."""
     if len(set(_opened)) == 1:
         error.name_pipeline(_opened[0])
-    err.print(f"[bold red]error[/] {escape(error.message)}", highlight=False, soft_wrap=True)
+    err.print(f"[bold red]error[/] {_linked(error.message)}", highlight=False, soft_wrap=True)
     if error.where and error.where not in error.message:
         err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False, soft_wrap=True)
     if error.hint:
-        err.print(f"  [dim]next[/] {escape(error.hint)}", highlight=False, soft_wrap=True)
+        err.print(f"  [dim]next[/] {_linked(error.hint)}", highlight=False, soft_wrap=True)
+    if site := docs_address():
+        err.print(f"  [dim]see[/] {site}/errors.html#{type(error).__name__.lower()}", highlight=False, soft_wrap=True)
+
+
+def _linked(text: str) -> str:
+    """Return a text as markup in which pages of the documentation are links, if it is known where they are."""
+    site = docs_address()
+    links = rf"[link={site}/\1.html\2]\g<0>[/link]"
+    return _PAGE_OF_DOCS.sub(links, escape(text)) if site else escape(text)
 
 
 def log_to_stderr(verbose: bool) -> None:

@@ -73,3 +73,9 @@ def local_folder(uri: str) -> str:
     """Return the path of an absolute folder or ``file:///…``, without a slash at its end; "" for any other location."""
     path = uri.removeprefix("file://")
     return path.rstrip("/") if path.startswith("/") else ""
+
+
+def docs_address() -> str:
+    """Return the address of the documentation's site, "" if ``SLUICE_DOCS`` names none that a browser opens."""
+    address = os.environ.get("SLUICE_DOCS", "").rstrip("/")
+    return address if address.startswith(("https://", "http://")) else ""

@@ -47,6 +47,11 @@ VARIABLES: tuple[Variable, ...] = (
         "SLUICE_API", "command line", "ZooKeeper",
         "address of the operator's page, whose API does what is asked ([page.md](page.md))",
     ),
+    Variable(
+        "SLUICE_DOCS", "command line, API server", "none",
+        "address of a version of the site that `make site` makes (`https://docs.example/0.3.0`): pages that a message "
+        "names become links to it, and an error has one to its entry",
+    ),
     Variable("SLUICE_API_TOKEN", "command line", "no login", "Airflow's token for that address"),
     Variable(
         "SLUICE_API_ALLOW_HTTP", "command line", "refused",

@@ -7,6 +7,7 @@ bearer token, else 401), and a pipeline is shown to those who may read its DAG.
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from sluice.config.folders import docs_address
 from sluice.config.loading import yaml_files
 from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.config.problems import shown
@@ -194,7 +196,8 @@ def create_app(
     @app.get("/")
     async def index() -> HTMLResponse:
         page = (static / "index.html").read_text("utf-8").replace('"static/', f'"static/{version}/')
-        return HTMLResponse(page, headers=_PRIVATE)
+        site = html.escape(docs_address())
+        return HTMLResponse(page.replace("<html ", f'<html data-docs="{site}" ', 1), headers=_PRIVATE)
 
     @app.get("/static/{name:path}")
     async def file(name: str) -> FileResponse:

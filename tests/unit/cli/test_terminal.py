@@ -9,7 +9,7 @@ import pytest
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import SafeConsole, ask, json_shown, print_error, visible
+from sluice.cli.console import SafeConsole, _linked, ask, json_shown, print_error, visible
 from sluice.errors import ConfigError
 
 EVIL = [
@@ -65,6 +65,21 @@ def test_an_error_is_shown_as_well(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().err
     assert "[red]" in said
     assert not [c for c in BAD if c in said.replace("\x1b[", "")]
+
+
+@pytest.mark.parametrize("site", ["https://docs.example/0.3.0/", "javascript:alert(1)", ""])
+def test_pages_that_an_error_names_are_links_where_the_site_is_known(
+    site: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_DOCS", site)
+    hint = "docs/recover.md#lost has [all]"
+    print_error(ConfigError("a", hint=hint))
+    printed = capsys.readouterr().err
+    assert hint in printed
+    assert ("https://docs.example/0.3.0/errors.html#configerror" in printed) is site.startswith("https")
+    link = "[link=https://docs.example/0.3.0/recover.html#lost]docs/recover.md#lost[/link]" + escape(" has [all]")
+    assert _linked(hint) == (link if site.startswith("https") else escape(hint))
+    assert "javascript" not in printed
 
 
 def test_without_a_terminal_there_is_nobody_to_ask() -> None:

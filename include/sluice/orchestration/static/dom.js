@@ -91,10 +91,19 @@ export async function copy(text) {
 const STATEMENT = /^(sluice|[A-Z]{2,}) /;
 export function hinted(text, more = () => "") {
   return String(text).split("`").flatMap((part, i, all) => {
-    if (!(i % 2)) return [part];
+    if (!(i % 2)) return linked(part);
     if (STATEMENT.test(part)) return [copyable(part, "statement"), more(part)];
     return [i < all.length - 1 ? `\`${part}\`` : `\`${part}`];
   });
+}
+
+// A text in which pages of the documentation are links, if the server knows where they are (SLUICE_DOCS).
+function linked(text) {
+  const site = document.documentElement.dataset.docs;
+  if (!site) return [text];
+  return text.split(/(docs\/[a-z-]+\.md(?:#[\w-]+)?)/).map((part, i) => !(i % 2) ? part : el("a", {
+    href: `${site}/${part.slice(5).replace(".md", ".html")}`, target: "_blank", rel: "noopener",
+  }, part));
 }
 
 // One short sentence to everybody, those who do not see the page among them.
