@@ -26,9 +26,12 @@ def start(load: Callable[..., None], *args: Any) -> tuple[Any, Any]:
 
 def stands_still(child: Any) -> bool:
     """Wait until a process stands still; return False if it ended."""
-    process = psutil.Process(child.pid)
-    while child.exitcode is None and process.status() != psutil.STATUS_STOPPED:
-        child.join(0.02)
+    try:
+        process = psutil.Process(child.pid)
+        while child.exitcode is None and process.status() != psutil.STATUS_STOPPED:
+            child.join(0.02)
+    except psutil.NoSuchProcess:  # it ended after its exit code was asked for
+        child.join(60)
     return child.exitcode is None
 
 
