@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -23,7 +22,7 @@ from sluice.targets.rows_in_memory import MemoryReader
 from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new, people
 from tests.support.benches.kafka_bench import KafkaBench
 from tests.support.crashes import kafka_child
-from tests.support.crashes.strikes import At, children, start, twice_arrived
+from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
 from tests.support.readers import kafka_reading
 from tests.support.running.waiting import wait_until
 
@@ -134,9 +133,7 @@ def test_an_old_writer_that_comes_back(kafka: Any, call: str) -> None:
     batch = pipe.given([(table, SECOND)])
     number = {"flush": 9, "commit_transaction": 10}[call]  # take over is 5 calls, then init is none, begin, 5 messages
     child, said = start(kafka_child.load, bench, batch, 2, At(number, False, signal.SIGSTOP))
-    process = psutil.Process(child.pid)
-    while process.status() != psutil.STATUS_STOPPED:
-        assert child.exitcode is None
+    assert stands_still(child)
     pipe.epoch = 3
     assert pipe.checkpoints.take_over(3).batch == 1
     pipe.write(batch)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from sluice.errors import Fenced
@@ -30,7 +29,7 @@ from tests.support.benches.delta_bench import DeltaBench
 from tests.support.benches.iceberg_bench import IcebergBench
 from tests.support.benches.lake_bench import LakeBench
 from tests.support.crashes import delta_child, iceberg_child
-from tests.support.crashes.strikes import At, children, start, twice_arrived
+from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
 from tests.support.servers.s3.lake import delta_on, iceberg_on, s3_lake
 from tests.support.servers.s3.server import S3Server
 
@@ -261,10 +260,7 @@ def test_an_old_writer_that_comes_back(made: Made, kind: str, changes: str, call
     pipe.take_over()
     batch = pipe.given([(table, [changed((0, "b", 1), (0, "c", 2))])])
     child, said = start(KINDS[kind][1], bench, [batch], 4, At(number, False, signal.SIGSTOP))
-    process = psutil.Process(child.pid)
-    while process.status() != psutil.STATUS_STOPPED:
-        assert child.is_alive()
-        time.sleep(0.01)
+    assert stands_still(child)
     pipe.epoch = 5
     assert pipe.take_over() == 2
     pipe.write(batch)
