@@ -169,6 +169,7 @@ def test_a_slow_reader_costs_one_piece_and_others_go_on(shop: Case, monkeypatch:
         with pytest.raises(flight.FlightUnavailableError, match="the limit"):
             reader.read()
         slow.cancel()
+        third.cancel()
         del slow, third
         wait_until(lambda: server._service.slots.taken == 0, "the end of the reads")
         assert len(reader.read().rows()) == len(quick.rows())
