@@ -172,7 +172,9 @@ def test_a_slow_reader_costs_one_piece_and_others_go_on(shop: Case, monkeypatch:
         third.cancel()
         del slow, third
         wait_until(lambda: server._service.slots.taken < 2, "the end of a read")
-        assert len(reader.read().rows()) == len(quick.rows())  # a client may send a cancellation with its next call only
+        assert len(reader.read().rows()) == len(
+            quick.rows()
+        )  # a client may send a cancellation with its next call only
         wait_until(lambda: server._service.slots.taken == 0, "the end of the reads")
 
 
