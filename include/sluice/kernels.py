@@ -37,9 +37,8 @@ def before_first_compilation(callback: Callable[[], None]) -> None:
 
     class Compilation(event.Listener):  # type: ignore[misc]
         def on_start(self, event: event.Event) -> None:
-            waiting, calls[:] = [*calls], []
-            for call in waiting:
-                call()
+            if calls:
+                calls.pop()()
 
         def on_end(self, event: event.Event) -> None:
             pass

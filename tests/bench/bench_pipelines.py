@@ -245,7 +245,7 @@ class Writer:
                         self.lags_s[table].append(now - self.committed[table][at])
 
     def ages_s(self, table: str, since: float) -> list[float]:
-        """Of the rows that were committed since, sorted; those that have not arrived count with their age now."""
+        """Return the sorted ages of the rows committed since; one that has not arrived counts with its age now."""
         now, seen = time.monotonic(), self.lags_s[table]
         return sorted(
             seen[n] if n < len(seen) else now - at for n, at in enumerate(list(self.committed[table])) if at >= since

@@ -817,7 +817,7 @@ ASKED = [
 def test_a_session_that_the_server_ends_raises_no_error_of_a_driver(
     case: SourceCase, reader: Reader, question: str
 ) -> None:
-    """What it knows by heart, or asks on another connection, it still answers."""
+    """It still answers what it knows by heart, or asks on another connection."""
     if isinstance(case, MemoryCase):
         pytest.skip("it has no connection")
     table = case.table("a")

@@ -155,15 +155,14 @@ class CheckpointCheck:
                 "coordination.root was changed",
                 checkpoint,
             )
-        keeper = self.runtime.keeper
-        own = _foreign(process, identity, cursor.next_batch, keeper)
+        own = _foreign(self.runtime, process, identity, cursor.next_batch)
         if own:
             return self._error("other", own, checkpoint)
         if process is None:
             return (
                 None
                 if checkpoint is None
-                else self._error("other", f"{keeper} has no acknowledgement of the target", checkpoint)
+                else self._error("other", f"{self.runtime.keeper} has no acknowledgement of the target", checkpoint)
             )
         if checkpoint is None:
             if process.batch == process.began:
@@ -199,13 +198,14 @@ class CheckpointCheck:
                 record = state.batches.get(checkpoint.batch)
                 ends = record.last if record else None
             if ends is None or not ends.is_at(checkpoint.position):
+                keeper = self.runtime.keeper
                 known = f"{keeper}'s ends at {ends}" if ends is not None else f"{keeper} does not know that batch"
                 why = f"batch {checkpoint.batch} of the target ends at {checkpoint.position}, and {known}"
                 return self._error("position", why, checkpoint)
         highest = state.consumer_epoch(self.target)
         if checkpoint.epoch > highest:
             why = (
-                f"epoch {checkpoint.epoch} wrote to the target, and {keeper} gave out {highest} at most: "
+                f"epoch {checkpoint.epoch} wrote to the target, and {self.runtime.keeper} gave out {highest} at most: "
                 "one of the two was restored or edited"
             )
             return self._error("epoch", why, checkpoint)
@@ -284,7 +284,7 @@ def require_own(runtime: Runtime, state: PipelineState, target: str, process: Ac
     Cheap: asks the target only if it does.
     """
     cursor = state.cursor()
-    if cursor is None or _foreign(process, state.identity(), cursor.next_batch, runtime.keeper):
+    if cursor is None or _foreign(runtime, process, state.identity(), cursor.next_batch):
         check = CheckpointCheck(runtime, state, target)
         check.require(check.checkpoints.read())
 
@@ -317,12 +317,12 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
             pass
 
 
-def _foreign(process: Acknowledgement | None, identity: str, next_batch: int, keeper: str) -> str:
+def _foreign(runtime: Runtime, process: Acknowledgement | None, identity: str, next_batch: int) -> str:
     """Return why the acknowledgement in ZooKeeper belongs to another state, "" if it belongs to this one."""
     if process is None:
         return ""
     if process.identity and process.identity != identity:
-        return f"{keeper}'s acknowledgement of the target is of another state, which was deleted"
+        return f"{runtime.keeper}'s acknowledgement of the target is of another state, which was deleted"
     if process.batch >= next_batch:
-        return f"{keeper}'s acknowledgement of the target is of batch {process.batch}, which was not made yet"
+        return f"{runtime.keeper}'s acknowledgement of the target is of batch {process.batch}, which was not made yet"
     return ""

@@ -261,7 +261,7 @@ class Runtime:
 
     @property
     def keeper(self) -> str:
-        """The name of the store of positions, for messages."""
+        """The name of the store of positions, for messages: it asks for the connection each time."""
         try:
             kind = self.resolver(self.pipeline.coordination.connection).kind
         except ConfigError:  # who opens it says so

@@ -14,9 +14,9 @@ from typing import Any
 
 import pymysql
 
-from sluice.errors import UnsupportedType, first_line
+from sluice.errors import UnsupportedType
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.mysql.client import of_server
+from sluice.mysql.client import of_server, server_words
 
 _WIDE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030", "binary"})
 """Charsets with characters of four bytes, and labels that are bytes, which are kept as text."""
@@ -73,7 +73,7 @@ def exact_labels(
         code = error.args[0] if error.args else 0
         if code == _LOCK_WAIT_TIMEOUT or not isinstance(code, int) or not of_server(code):
             raise
-        raise _hidden(table, column, f"{first_line(error.args[-1])} ({code})") from error
+        raise _hidden(table, column, f"{server_words(error)} ({code})") from error
     if not all(_is_printed(label, shown) for label, shown in zip(exact_labels, labels, strict=True)):
         raise _hidden(table, column, "it was changed meanwhile")
     return tuple(exact_labels)

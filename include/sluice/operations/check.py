@@ -449,10 +449,10 @@ def _unknown_unique(pipeline: PipelineConfig, copies: list[PlannedCopy]) -> list
             "mapping",
             f"mapping.{number} ({lines[number].from_}): unique",
             name,
-            f"no column {name!r} goes to the target{meant(name, column)}",
+            f"no column {name!r} goes to the target{meant(name, known_names)}",
             "unique names columns as they are at the target",
         )
-        for number, column in columns.items()
+        for number, known_names in columns.items()
         for name in dict.fromkeys(name for group in lines[number].unique for name in group)
         if name.lower() not in lowered[number]
     ]

@@ -80,8 +80,8 @@ def _column_lineage(table: TableLineage) -> Any:
 
     fields = {}
     for column in table.columns:
-        found = [(given, origin.get(column.name)) for given, origin in table.origins.items()]
-        inputs = [_input_field(given, origin) for given, origin in found if origin is not None]
+        origins = [(given, by_column.get(column.name)) for given, by_column in table.origins.items()]
+        inputs = [_input_field(given, origin) for given, origin in origins if origin is not None]
         if inputs:
             fields[column.name] = lineage.Fields(inputFields=inputs)
     return lineage.ColumnLineageDatasetFacet(fields=fields)

@@ -302,10 +302,10 @@ def settle(state: PipelineState, dump_id: str) -> Dump:
         if dump.state is not DumpState.RUNNING or not is_placed(state.dumps, dump, None):
             return dump
         copied(state, dump)
-        done = state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=int(time.time() * 1000)))
-        if done:
+        ended = state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=int(time.time() * 1000)))
+        if ended:
             _log.info("dump_completed", dump=dump_id)
-            return done
+            return ended
 
 
 def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:

@@ -67,12 +67,12 @@ class PostgreSQLSchemaHistory:
 
     def definition(self, table: TableId, at: Offset) -> TableDefinition:
         """Return today's definition. Raises SchemaUnknown if there is no such table."""
-        found = self.session.catalog_table(table)
-        if found is None:
+        present = self.session.catalog_table(table)
+        if present is None:
             raise SchemaUnknown(
                 f"there is no table {table}, or the pipeline's login does not see it", hint="check its name and grants"
             )
-        return found.definition
+        return present.definition
 
     def parse(self, definitions: Definitions, table: TableId, sql: str) -> TableDefinition:
         """Raise ConfigError: statements of PostgreSQL are not read."""
